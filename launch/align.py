@@ -35,16 +35,16 @@ def main(arguments: Arguments) -> None:
     """Load the pairs and the run, and print the metrics."""
     from transformer.tasks.word_alignment import alignment_of, read_aligned
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.trained_run import load
+    from transformer.training.run_loading import load_run
 
     files = [Path(each) for each in (arguments.source_text, arguments.target_text, arguments.alignments)]
     pairs = read_aligned(
         *files, first=arguments.first_word_index, reverse=arguments.target_first, language=arguments.target_language
     )
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
-    _, assembly, state = load(arguments.workdir, arguments.step, changes, arguments.trusted)
-    evaluation = alignment_of(assembly.task, assembly.model, pairs)
-    (evaluate,) = compile_evaluations(assembly.model, [evaluation], assembly.placement)
+    _, components, state = load_run(arguments.workdir, arguments.step, changes, arguments.trusted)
+    evaluation = alignment_of(components.task, components.model, pairs)
+    (evaluate,) = compile_evaluations(components.model, [evaluation], components.placement)
     report = evaluate(state)
     print(report.note)
     for name, value in report.scalars.items():

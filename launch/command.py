@@ -101,9 +101,9 @@ class Arguments(types.SimpleNamespace):
         values = dict(self.base)
         if self.config_words:
             # imports jax
-            from transformer.training.config import with_words
+            from transformer.training.config import apply_text_overrides
 
-            values = with_words(values, self.overrides.items())
+            values = apply_text_overrides(values, self.overrides.items())
         return values
 
     def with_data(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from transformer.config import UserError
 if TYPE_CHECKING:
     from transformer.costs.pods.aot_compile import AotReport
     from transformer.costs.pods.mesh_search import CompiledCandidate, Suggestion
-    from transformer.training.config import Experiment
+    from transformer.training.config import ExperimentConfig
 
 
 def _prepare_compiler(arguments: Arguments) -> None:
@@ -55,9 +55,9 @@ def main(arguments: Arguments) -> None:
     if arguments.max_candidates < 1:
         raise UserError(f"--max_candidates={arguments.max_candidates} must be at least 1")
     from transformer.costs.pods.aot_compile import compile_ahead_of_time, topology_of
-    from transformer.training.config import resolve
+    from transformer.training.config import resolve_config
 
-    experiment = resolve(arguments.config)
+    experiment = resolve_config(arguments.config)
     topology = topology_of(experiment, arguments.topology)
     if arguments.search_mesh:
         tried = _search(experiment, topology, arguments.max_candidates)
@@ -141,7 +141,7 @@ def _libtpu() -> str | None:
         return None
 
 
-def _remat(experiment: "Experiment") -> str | None:
+def _remat(experiment: "ExperimentConfig") -> str | None:
     return getattr(getattr(experiment.model, "remat", None), "value", None)
 
 

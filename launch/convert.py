@@ -50,15 +50,15 @@ def main(arguments: Arguments) -> None:
         if source is not None and getattr(arguments, name) is not None:
             raise UserError(f"--{name} needs --save_pretrained")
     from transformer.storage.paths import parse_path
-    from transformer.training.conversion import FineTuning, export_run, import_run
+    from transformer.training.huggingface_conversion import FineTuning, export_to_huggingface, import_from_huggingface
 
     workdir = parse_path(arguments.workdir)
     if source is not None:
-        made = import_run(Path(source), workdir, FineTuning(**given))
+        made = import_from_huggingface(Path(source), workdir, FineTuning(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
         print(f"Fine-tune it with {shlex.join([*command_words('train'), f'--workdir={workdir}'])}")
     else:
-        made = export_run(workdir, Path(target), arguments.step, arguments.trusted)
+        made = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trusted)
         print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")
     for note in made.notes:
         print(f"  {note}")

@@ -42,7 +42,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate it and print the metrics."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.trained_run import load_ensemble, with_language_model
+    from transformer.training.run_loading import add_language_model, load_ensemble
 
     changes = {
         "data_dir": arguments.data_dir,
@@ -56,12 +56,12 @@ def main(arguments: Arguments) -> None:
     given = {name: value for name, value in changes.items() if value is not None}
     runs = [arguments.workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, given, arguments.trusted)
-    _, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
-    splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
+    _, components, state = add_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    splits = sorted({evaluation.split for evaluation in components.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; choose one of: {', '.join(splits)}")
-    chosen = [each for each in assembly.evaluations if arguments.split in (None, each.split)]
-    compiled = compile_evaluations(assembly.model, chosen, assembly.placement)
+    chosen = [each for each in components.evaluations if arguments.split in (None, each.split)]
+    compiled = compile_evaluations(components.model, chosen, components.placement)
     for evaluation, evaluate in zip(chosen, compiled, strict=True):
         report = evaluate(state)
         print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")

@@ -60,8 +60,8 @@ def main(arguments: Arguments) -> None:
     from transformer.storage.paths import parse_path
     from transformer.tasks.task import Request
     from transformer.training.config import config_hash
-    from transformer.training.evaluate import view_of
-    from transformer.training.trained_run import load_ensemble, with_language_model
+    from transformer.training.evaluate import evaluation_view
+    from transformer.training.run_loading import add_language_model, load_ensemble
 
     workdir = parse_path(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
@@ -70,8 +70,8 @@ def main(arguments: Arguments) -> None:
     decoding["score_words"] = tuple(arguments.score_words.split(",")) if arguments.score_words else None
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
-    experiment, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
-    view = view_of(assembly.model, state, experiment.eval_parameters)
+    experiment, components, state = add_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    view = evaluation_view(components.model, state, experiment.eval_parameters)
     # An empty line has no answer; a text that was given as one has what the task makes of it.
     by_line = arguments.text is None and arguments.prompt_file is None
     asked = [text for text in texts if text.strip() or not by_line]
@@ -83,14 +83,14 @@ def main(arguments: Arguments) -> None:
         arguments.target_language,
         {name: value for name, value in decoding.items() if value is not None},
     )
-    answers = assembly.task.answer(view, request)
+    answers = components.task.answer(view, request)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as texts are read, whatever the locale
     for line in line_by_line(texts, answers.lines) if by_line else answers.lines:
         print(line)
-    if arguments.maps and assembly.model.sites:
+    if arguments.maps and components.model.sites:
         folder = _new_folder(workdir / "generated")
-        looked = (assembly.model.sites, answers.labels, answers.look)
+        looked = (components.model.sites, answers.labels, answers.look)
         store, _ = store_single_text(
             folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step)
         )

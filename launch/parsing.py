@@ -192,10 +192,10 @@ def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -
 def _keys(config_file: str | None, workdir: str | None) -> list[str]:
     """The keys of the config that a file gives, or a run recorded; none where neither can be read."""
     from transformer.overrides import leaves
-    from transformer.training.config import schema_of
+    from transformer.training.config import config_schema
 
     try:
         base = load_config(config_file).to_dict() if config_file else recorded_config(workdir)
-        return [] if base is None else list(leaves(schema_of(base)))
+        return [] if base is None else list(leaves(config_schema(base)))
     except UserError:
         return []

@@ -50,10 +50,10 @@ def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
     """The resolved config of a file with these words; None where they do not express it."""
     from transformer.config import UserError
     from transformer.studies.sweeps.trials import plain
-    from transformer.training.config import resolve, with_words
+    from transformer.training.config import apply_text_overrides, resolve_config
 
     try:
-        values = with_words(load_config(file).to_dict(), map(split_override, words))
-        return plain(resolve(values).to_config())
+        values = apply_text_overrides(load_config(file).to_dict(), map(split_override, words))
+        return plain(resolve_config(values).to_config())
     except UserError:
         return None

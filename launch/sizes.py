@@ -11,7 +11,7 @@ from launch.command import TRUST, Arguments, Command, Flag
 from transformer.config import UserError, choice
 
 if TYPE_CHECKING:
-    from transformer.training.trained_run import RunSizes
+    from transformer.training.run_loading import RunSizes
 
 COMMAND = Command(
     name="sizes",
@@ -78,7 +78,7 @@ def main(arguments: Arguments) -> None:
             raise UserError(
                 f"--name={arguments.name} names a published model, and --workdir a run: pass only one of them"
             )
-        from transformer.training.trained_run import run_sizes
+        from transformer.training.run_loading import run_sizes
 
         trained = run_sizes(arguments.workdir, arguments.trusted)
         print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))

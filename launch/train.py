@@ -58,10 +58,10 @@ def main(arguments: Arguments) -> None:
     """Check the config, then train; or show it."""
     values = arguments.with_data()
     if arguments.show_config:
-        from transformer.training.config import show
+        from transformer.training.config import format_as_flags
 
         given = arguments.overrides if arguments.data_dir is None else (*arguments.overrides, "task.data_dir")
-        print(show(values, given))
+        print(format_as_flags(values, given))
         return
     from transformer.runs.distributed import announce
     from transformer.runs.lifecycle import run_lifecycle
@@ -83,8 +83,8 @@ def main(arguments: Arguments) -> None:
     with trackers as writers, lifecycle as monitor:
         from transformer.data.datasets.tfds_preparation import downloads
         from transformer.runs.distributed import is_primary
-        from transformer.training.config import resolve
-        from transformer.training.rollback import Rewind
+        from transformer.training.config import resolve_config
+        from transformer.training.rollback import RollbackRequest
         from transformer.training.train import train
         from transformer.training.writers.writer import BestEffortWriter, MultiWriter
 
@@ -94,10 +94,10 @@ def main(arguments: Arguments) -> None:
             writers = (*writers, BestEffortWriter("the page of --serve", lambda: LivePageWriter(workdir)))
         rewind = None
         if arguments.rollback_to_step is not None or arguments.skip_batches:
-            rewind = Rewind(arguments.rollback_to_step, arguments.skip_batches or 0)
+            rewind = RollbackRequest(arguments.rollback_to_step, arguments.skip_batches or 0)
         with downloads(arguments.vouched):
             train(
-                resolve(values),
+                resolve_config(values),
                 workdir,
                 profile=arguments.profile,
                 writer=MultiWriter(*writers),

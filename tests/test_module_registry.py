@@ -17,7 +17,7 @@ from transformer.models import registry
 from transformer.models.model_family import ModelFamily
 from transformer.module_registry import Exports, import_projects
 from transformer.tasks.registry import TASKS
-from transformer.training.config import schema_of
+from transformer.training.config import config_schema
 from transformer.trust import check_trusted
 
 FILES = {
@@ -147,7 +147,7 @@ def test_nothing_is_imported_that_is_not_trusted(
 def test_a_family_from_outside_has_sizes_of_its_own(families: Exports) -> None:
     config = registry.model_config({"family": "named_here.sized", "size": "its-own"})
     assert dataclasses.asdict(config) == {"width": 7, "size": "its-own"}
-    tree = schema_of({"task": {"name": "translation"}, "model": {"family": "named_here.sized", "size": "its-own"}})
+    tree = config_schema({"task": {"name": "translation"}, "model": {"family": "named_here.sized", "size": "its-own"}})
     assert tree.keys["model"].keys["width"].default == 7
     departed = registry.depart_from_size({"family": "named_here.sized", "size": "its-own"}, {"width": 8})
     assert departed == {"family": "named_here.sized", "size": None, "width": 7}

@@ -189,7 +189,7 @@ class InContextLearning(PlainTask):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.tokenizer = config, tokenizer
         self.interface = make_interface(config, tokenizer)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
         if config.rules is None:

@@ -26,8 +26,8 @@ from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.training.build import assemble, compile_step
-from transformer.training.optimizer import Algorithm
+from transformer.training.build import build_components, compile_train_step
+from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.partitioning import ShardingConfig, make_placement
 
 LENGTH = 4
@@ -118,7 +118,11 @@ def test_layers_raise_the_rank_of_no_array_in_silence(build: Callable[..., Any])
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_no_familys_training_step_raises_the_rank_of_an_array_in_silence(case: Case) -> None:
-    experiment = case.experiment(Algorithm.ADAM, 0.01)
+    experiment = case.experiment(OptimizerAlgorithm.ADAM, 0.01)
     with jax.numpy_rank_promotion("raise"):
-        assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), jax.devices()[:1]), synthetic=True)
-        compile_step(experiment, assembly).trace(assembly.abstract, abstract_batch(assembly.task), False)
+        components = build_components(
+            experiment, Path(), make_placement(ShardingConfig(), jax.devices()[:1]), synthetic=True
+        )
+        compile_train_step(experiment, components).trace(
+            components.abstract_state, abstract_batch(components.task), False
+        )

@@ -8,12 +8,12 @@ import jax
 
 from tests.contracts.cases import Case
 from transformer.training.build import compile_once, hyperparameters_of
-from transformer.training.config import Experiment
+from transformer.training.config import ExperimentConfig
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, make_optimizer
-from transformer.training.partitioning import one_device
+from transformer.training.optimizer import OptimizerAlgorithm, make_optimizer
+from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
-from transformer.training.step import make_step
+from transformer.training.step import make_train_step
 
 
 class Alone:
@@ -21,10 +21,10 @@ class Alone:
 
     def __init__(self, case: Case, folder: Path):
         self.case = case
-        self.experiment = case.experiment(Algorithm.ADAM, case.learning_rate)
-        self.setting = case.assemble(self.experiment, folder, one_device())
+        self.experiment = case.experiment(OptimizerAlgorithm.ADAM, case.learning_rate)
+        self.setting = case.assemble(self.experiment, folder, single_device_placement())
         # Its rate is that of no run: the numbers are the state's.
-        sections = case.experiment(Algorithm.ADAM, 123.0).optimizer_of
+        sections = case.experiment(OptimizerAlgorithm.ADAM, 123.0).optimizer_of
         self.optimizers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
         self.averages = self.experiment.averages
         make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimizers, self.averages)
@@ -33,11 +33,11 @@ class Alone:
 
     def made(self, num_microbatches: int = 1) -> Any:
         """The step, not compiled."""
-        return make_step(
+        return make_train_step(
             self.setting.model, self.setting.task, self.optimizers, self.averages, num_microbatches=num_microbatches
         )
 
-    def initial(self, experiment: Experiment, key: int = 7) -> TrainState:
+    def initial(self, experiment: ExperimentConfig, key: int = 7) -> TrainState:
         """The first state of an experiment's numbers and a key."""
         drawn = jax.random.key(key)
         variables = self.case.variables(self.setting, drawn)

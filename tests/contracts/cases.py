@@ -12,10 +12,10 @@ import numpy as np
 
 from transformer.logical_axes import Placement
 from transformer.models.model import Variables, leaves_by_path
-from transformer.training.build import Assembly, assemble
-from transformer.training.config import Experiment, resolve
-from transformer.training.init_from import InitializeFrom, variables_from_source
-from transformer.training.optimizer import Algorithm
+from transformer.training.build import TrainingComponents, build_components
+from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.init_from import InitializeFromConfig, load_variables_from_source
+from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.state import TrainState
 from transformer.training.train import train
 
@@ -288,7 +288,7 @@ class Case:
     meshes: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
 
-    def experiment(self, algorithm: Algorithm, rate: float, **changes: float) -> Experiment:
+    def experiment(self, algorithm: OptimizerAlgorithm, rate: float, **changes: float) -> ExperimentConfig:
         """The case as an experiment, all of whose objectives descend alike but for their rates."""
         section = {
             "algorithm": algorithm,
@@ -305,28 +305,28 @@ class Case:
             "optimizer": {**self.config.get("optimizer", {}), **section, **changes},
             "optimizers": {name: {"learning_rate": factor * rate} for name, factor in self.rates.items()},
         }
-        return resolve(config)
+        return resolve_config(config)
 
-    def descending(self, rate: float) -> Experiment:
+    def descending(self, rate: float) -> ExperimentConfig:
         """The case under plain gradient descent, by the program of Adam.
 
         Beside an epsilon of 1000 the root of the second moment is nothing: what is left is linear in the gradient,
         where Adam as it is would blow rounding up.
         """
-        return self.experiment(Algorithm.ADAM, rate * 1000, beta1=0.0, epsilon=1000.0)
+        return self.experiment(OptimizerAlgorithm.ADAM, rate * 1000, beta1=0.0, epsilon=1000.0)
 
-    def assemble(self, experiment: Experiment, folder: Path, placement: Placement) -> Assembly:
+    def assemble(self, experiment: ExperimentConfig, folder: Path, placement: Placement) -> TrainingComponents:
         """Its task and model, where a placement puts them."""
-        return assemble(experiment, folder, placement)
+        return build_components(experiment, folder, placement)
 
-    def variables(self, setting: Assembly, key: jax.Array) -> Variables | None:
+    def variables(self, setting: TrainingComponents, key: jax.Array) -> Variables | None:
         """What the first state is made of, where it is taken from another run; None where the key draws it all."""
         if not self.begins_from:
             return None
         folder = source_run(self.name)
-        origin = InitializeFrom(run=folder.name, rules=self.rules)
-        return variables_from_source(
-            origin, setting.model, setting.abstract.variables, lambda: setting.initialize(key).variables
+        origin = InitializeFromConfig(run=folder.name, rules=self.rules)
+        return load_variables_from_source(
+            origin, setting.model, setting.abstract_state.variables, lambda: setting.init_state(key).variables
         )[0]
 
 
@@ -336,7 +336,7 @@ def source_run(name: str) -> tempfile.TemporaryDirectory:
     (case,) = (case for case in CASES if case.name == name)
     folder = tempfile.TemporaryDirectory()
     quiet = {"eval_every": 0, "maps_every": 0, "averages": {}}
-    train(resolve({"name": "source", **quiet, **case.begins_from}), Path(folder.name))
+    train(resolve_config({"name": "source", **quiet, **case.begins_from}), Path(folder.name))
     return folder
 
 

@@ -29,12 +29,12 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.registry import TASKS, synthetic, task_config
 from transformer.tasks.task import View
-from transformer.training.batches import CheckedBatches
-from transformer.training.build import Assembly, check_before_compiling
+from transformer.training.build import TrainingComponents, check_before_compiling
+from transformer.training.checked_batches import CheckedBatches
 from transformer.training.evaluate import compile_evaluations, compile_probe
 from transformer.training.initial_state import trained_parameters
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
-from transformer.training.state import TrainState, key_for
+from transformer.training.state import TrainState, derive_key
 from transformer.training.vmapped import StackedBatches, stack_states, take_run, vmap_step
 from transformer.training.writers.map_writer import MapWriter
 from transformer.training.writers.writer import MultiWriter, NullWriter
@@ -216,14 +216,14 @@ def vectorized(trial: Trial) -> None:
     assert together._cache_size() == step._cache_size() == 1
 
 
-def seen_by(setting: Assembly, *states: TrainState) -> list[dict[str, np.ndarray]]:
+def seen_by(setting: TrainingComponents, *states: TrainState) -> list[dict[str, np.ndarray]]:
     """The maps of the probe batch, whole."""
     capture = Capture(tuple(site.name for site in setting.model.sites))
 
     @jax.jit
     def look(state: TrainState) -> Any:
         view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-        return setting.task.probe(view, capture, key_for(state.key, state.step, "probe")).maps
+        return setting.task.probe(view, capture, derive_key(state.key, state.step, "probe")).maps
 
     maps = [jax.device_get(look(state._replace(optimizers={}))) for state in states]
     return [{site: captured.weights for site, captured in of_state.items()} for of_state in maps]

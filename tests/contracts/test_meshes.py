@@ -17,18 +17,18 @@ from transformer.logical_axes import Placement, SequenceParallel
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.task import Task
-from transformer.training.build import Assembly, compile_once, hyperparameters_of
-from transformer.training.config import Experiment
+from transformer.training.build import TrainingComponents, compile_once, hyperparameters_of
+from transformer.training.config import ExperimentConfig
 from transformer.training.initial_state import init_state
 from transformer.training.partitioning import (
     ShardingConfig,
     make_placement,
-    on_host_batches,
+    shard_host_batches,
     state_shardings,
-    traced_on,
+    with_placement,
 )
 from transformer.training.state import TrainState
-from transformer.training.step import make_step
+from transformer.training.step import make_train_step
 
 STEPS = 20
 MESHES = {
@@ -65,7 +65,7 @@ class Trained(NamedTuple):
     totals: list[dict[str, float]]
 
 
-def descending(case: Case) -> Experiment:
+def descending(case: Case) -> ExperimentConfig:
     """The case under plain descent, whose first moment is the gradient itself."""
     return case.descending(0.02)
 
@@ -97,7 +97,7 @@ class Run:
         folder.mkdir()
         self.case, self.first = case, first
         experiment = descending(case)
-        self.setting: Assembly = case.assemble(experiment, folder, placement)
+        self.setting: TrainingComponents = case.assemble(experiment, folder, placement)
         model, task, made = self.setting.model, self.setting.task, self.setting.optimizers
         make = functools.partial(
             init_state, model, task, made, experiment.averages, hyperparameters_of(experiment, task)
@@ -105,7 +105,7 @@ class Run:
         placement = self.setting.placement
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialize = compile_once(make, placement, self.shardings)
-        step = traced_on(placement, make_step(model, task, made, experiment.averages))
+        step = with_placement(placement, make_train_step(model, task, made, experiment.averages))
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
     def begin(self) -> TrainState:
@@ -116,7 +116,7 @@ class Run:
         return self.initialize(key) if variables is None else self.initialize(key, variables)
 
     def train(self, steps: int) -> Trained:
-        step = on_host_batches(self.step, self.setting.placement)
+        step = shard_host_batches(self.step, self.setting.placement)
         return train(step, self.begin(), self.setting.task, steps)
 
 

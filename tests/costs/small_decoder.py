@@ -15,10 +15,22 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, View
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
-from transformer.training.partitioning import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on
+from transformer.training.optimizer import (
+    LearningRateSchedule,
+    OptimizerAlgorithm,
+    OptimizerConfig,
+    hyperparameters,
+    make_optimizer,
+)
+from transformer.training.partitioning import (
+    ShardingConfig,
+    batch_sharding,
+    make_placement,
+    state_shardings,
+    with_placement,
+)
 from transformer.training.state import TrainState
-from transformer.training.step import make_step
+from transformer.training.step import make_train_step
 
 VOCABULARY = 512
 
@@ -67,7 +79,7 @@ def training(
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
     interface = TaskInterface({"tokens": InputSpec(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))
-    by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup_steps=0)
+    by_adam = OptimizerConfig(OptimizerAlgorithm.ADAM, 1e-3, LearningRateSchedule.CONSTANT, warmup_steps=0)
     task, optimizers = NextToken(), {"language": make_optimizer(by_adam, 10)}
     make = functools.partial(
         init_state, model, task, optimizers, {}, dict.fromkeys(optimizers, hyperparameters(by_adam))
@@ -77,13 +89,13 @@ def training(
     placed = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, shardings
     )
-    step = traced_on(placement, make_step(model, task, optimizers, {}))  # type: ignore[arg-type]
+    step = with_placement(placement, make_train_step(model, task, optimizers, {}))  # type: ignore[arg-type]
     batch = {"tokens": tokens, "labels": tokens}
     return Training(
         placement,
         placed,
         batch,
-        jax.jit(traced_on(placement, make), out_shardings=shardings),
+        jax.jit(with_placement(placement, make), out_shardings=shardings),
         jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)),
         training_flops(model, batch),
     )

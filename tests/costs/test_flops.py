@@ -44,8 +44,8 @@ from transformer.models.transformer_xl import TransformerXLConfig
 from transformer.models.xlnet import XLNetConfig
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.training import build as building
-from transformer.training.build import Assembly, assemble, flops_counter
-from transformer.training.optimizer import Algorithm
+from transformer.training.build import TrainingComponents, build_components, flops_counter
+from transformer.training.optimizer import OptimizerAlgorithm
 
 VOCABULARY = 23
 VOCABULARIES = {"tokens": VOCABULARY, "joint": VOCABULARY}
@@ -489,35 +489,35 @@ STEPS = {
 }
 
 
-def assembled(name: str) -> Assembly:
+def assembled(name: str) -> TrainingComponents:
     (case,) = (case for case in CASES if case.name == name)
-    return assemble(case.experiment(Algorithm.SGD, 0.1), Path("nowhere"), synthetic=True)
+    return build_components(case.experiment(OptimizerAlgorithm.SGD, 0.1), Path("nowhere"), synthetic=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_every_family_has_the_products_of_its_formula(name: str) -> None:
-    assembly = assembled(name)
-    assert flops_counter(assembly)(abstract_batch(assembly.task)) == STEPS[name]
+    components = assembled(name)
+    assert flops_counter(components)(abstract_batch(components.task)) == STEPS[name]
 
 
 def test_a_step_is_traced_once_for_each_shape_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly, traced = assembled("attention_probes x decoder"), []
+    components, traced = assembled("attention_probes x decoder"), []
     monkeypatch.setattr(building, "training_flops", lambda *given: traced.append(given) or training_flops(*given))
-    count, batch = flops_counter(assembly), assembly.task.source(0)[0]
+    count, batch = flops_counter(components), components.task.source(0)[0]
     half = {name: array[: len(array) // 2] for name, array in batch.items()}
     assert [count(each) for each in (batch, half, batch, half)] == [1_904_640, 952_320] * 2
     assert len(traced) == 2
 
 
 def test_what_cannot_be_counted_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    assembly = assembled("attention_probes x decoder")
+    components = assembled("attention_probes x decoder")
 
     def refuse(jaxpr: Any) -> int:
         raise UncountableError("for a reason")
 
     monkeypatch.setattr(flops, "count_matmul_flops", refuse)
-    count, batch = flops_counter(assembly), assembly.task.source(0)[0]
+    count, batch = flops_counter(components), components.task.source(0)[0]
     with caplog.at_level(logging.WARNING):
         assert count(batch) is None
         assert count({name: array[:8] for name, array in batch.items()}) is None

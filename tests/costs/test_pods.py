@@ -30,8 +30,8 @@ from transformer.costs.pods.mesh_search import (
     suggest_smaller_step,
 )
 from transformer.tasks import registry
-from transformer.training.build import assemble
-from transformer.training.config import Experiment, resolve
+from transformer.training.build import build_components
+from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.partitioning import ShardingConfig, make_placement
 
 LAYERS, WIDTH, HIDDEN, VOCABULARY, CONTEXT, ROWS = 2, 64, 128, 256, 32, 16
@@ -47,7 +47,7 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
-def experiment(**sections: Any) -> Experiment:
+def experiment(**sections: Any) -> ExperimentConfig:
     values: dict[str, Any] = {
         "name": "small",
         "steps": 10,
@@ -61,7 +61,7 @@ def experiment(**sections: Any) -> Experiment:
     }
     for name, section in sections.items():
         values[name] = {**values[name], **section} if isinstance(section, dict) and name in values else section
-    return resolve(values)
+    return resolve_config(values)
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +278,7 @@ def test_candidates_leave_out_what_cannot_fit_by_formula() -> None:
 def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
 
-    def proven(experiment: Experiment, topology: str) -> AotReport:
+    def proven(experiment: ExperimentConfig, topology: str) -> AotReport:
         policy = experiment.model.remat.value
         asked.append((experiment.sharding.fsdp, policy))
         if experiment.sharding.tensor > 1:
@@ -362,6 +362,6 @@ def test_attention_that_no_ring_computes_is_refused_before_it_is_traced(model: d
     small = experiment(model=model, sharding=sharding)
     placement = make_placement(small.sharding, jax.devices()[:2])
     with pytest.raises(UserError, match=says):
-        assemble(small, Path(), placement, synthetic=True)
+        build_components(small, Path(), placement, synthetic=True)
     gathering = experiment(model=model, sharding=sharding | {"sequence_attention": "gather"})
-    assemble(gathering, Path(), make_placement(gathering.sharding, jax.devices()[:2]), synthetic=True)
+    build_components(gathering, Path(), make_placement(gathering.sharding, jax.devices()[:2]), synthetic=True)

@@ -19,11 +19,11 @@ from transformer.models.model import Model
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.training import train, trained_run
-from transformer.training.config import resolve
-from transformer.training.evaluate import Probe, compile_evaluations, view_of
+from transformer.training import run_loading, train
+from transformer.training.config import resolve_config
+from transformer.training.evaluate import Probe, compile_evaluations, evaluation_view
+from transformer.training.run_loading import load_ensemble, load_run
 from transformer.training.run_setup import compile_run_probe
-from transformer.training.trained_run import load, load_ensemble
 
 INTERFACE = TaskInterface(
     {"source": InputSpec((2, 4)), "target": InputSpec((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens"
@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "compile_loop_evaluations", lambda assembly, monitor: [])
+        patch.setattr(train, "compile_loop_evaluations", lambda components, monitor: [])
         patch.setattr(train, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
@@ -97,7 +97,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0}
             config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
             config |= {"task": task, "model": model, "optimizer": optimizer}
-            train.train(resolve(config), folder / name)
+            train.train(resolve_config(config), folder / name)
             found.append(folder / name)
     return found
 
@@ -107,20 +107,20 @@ def test_runs_are_evaluated_as_one(runs: list[Path], capsys: pytest.CaptureFixtu
     words = [f"--workdir={runs[0]}", f"--ensemble={runs[1]}", "--split=test"]
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 0
     told = capsys.readouterr().out
-    _, assembly, state = load_ensemble(runs[:2])
-    batch = {name: value for name, value in assembly.task.source(0)[0].items() if name in ("source", "target")}
+    _, components, state = load_ensemble(runs[:2])
+    batch = {name: value for name, value in components.task.source(0)[0].items() if name in ("source", "target")}
     mean = np.mean(
         [np.exp(np.asarray(jax.nn.log_softmax(model.apply(v, batch, train=False)[0]))) for model, v in parts(runs[:2])],
         axis=0,
     )
-    ours = assembly.model.apply(state.variables, batch, train=False)[0]
+    ours = components.model.apply(state.variables, batch, train=False)[0]
     np.testing.assert_allclose(np.exp(ours), mean, rtol=1e-4)
     assert "exact_match" in told
     assert "alignment" not in told  # an ensemble has no maps
 
 
 def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
-    return [(assembly.model, state.variables) for _, assembly, state in map(load, runs)]
+    return [(components.model, state.variables) for _, components, state in map(load_run, runs)]
 
 
 @pytest.mark.slow
@@ -128,19 +128,19 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     config = json.loads((runs[0] / "config.json").read_text())
     config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
     config["task"] |= {"eval_parameters": "mean"}
-    train.train(resolve(config | {"steps": 4}), tmp_path / "averaged")
-    _, assembly, state = load(tmp_path / "averaged")
-    _, other, of_other = load(runs[1])
-    averaged = view_of(assembly.model, state, "mean").variables
+    train.train(resolve_config(config | {"steps": 4}), tmp_path / "averaged")
+    _, components, state = load_run(tmp_path / "averaged")
+    _, other, of_other = load_run(runs[1])
+    averaged = evaluation_view(components.model, state, "mean").variables
     assert (averaged.params["output"]["kernel"] != state.variables.params["output"]["kernel"]).any()
     _, ensemble, joint = load_ensemble([tmp_path / "averaged", runs[1]])
-    batch = {name: value for name, value in assembly.task.source(0)[0].items() if name in ("source", "target")}
+    batch = {name: value for name, value in components.task.source(0)[0].items() if name in ("source", "target")}
     logits = [
         model.apply(variables, batch, train=False)[0]
-        for model, variables in ((assembly.model, averaged), (other.model, of_other.variables))
+        for model, variables in ((components.model, averaged), (other.model, of_other.variables))
     ]
     mean = np.mean([np.exp(np.asarray(jax.nn.log_softmax(each))) for each in logits], axis=0)
-    chosen = view_of(ensemble.model, joint, "mean").variables
+    chosen = evaluation_view(ensemble.model, joint, "mean").variables
     np.testing.assert_allclose(np.exp(ensemble.model.apply(chosen, batch, train=False)[0]), mean, rtol=1e-4)
     assert {each.parameters for each in ensemble.task.evaluations} <= {"mean", "raw"}
     (report,) = (
@@ -163,7 +163,7 @@ def test_runs_that_do_not_fit_are_refused_in_one_line(
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr(trained_run, "_tokenizer_file", lambda workdir: str(workdir).encode())
+        patched.setattr(run_loading, "_tokenizer_file", lambda workdir: str(workdir).encode())
         with pytest.raises(UserError, match="its tokenizer is another"):
             load_ensemble(runs[:2])
     kept = (runs[1] / "tokenizer.json").read_text()

@@ -26,8 +26,8 @@ from transformer.models.model import Aux, Cache, Model, Variables
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.text_task import TextTask
-from transformer.training import trained_run
-from transformer.training.config import resolve
+from transformer.training import run_loading
+from transformer.training.config import resolve_config
 from transformer.training.train import train
 
 PAD, BEGIN, END = 0, 1, 2
@@ -123,10 +123,10 @@ def test_what_cannot_read_along_is_refused(
         task=Mock(spec=TextTask, interface=TaskInterface({}, {}, output="next tokens")),
         model=SimpleNamespace(max_length=8),
     )
-    monkeypatch.setattr(trained_run, "load", lambda *_, **__: (None, words, None))
+    monkeypatch.setattr(run_loading, "load_run", lambda *_, **__: (None, words, None))
     heard = SimpleNamespace(task=Transcription(SpokenDigitRecognitionConfig(output_units=spelling)), model=None)
     with pytest.raises(UserError, match=said):
-        trained_run.with_language_model((None, heard, None), "words", weight)
+        run_loading.add_language_model((None, heard, None), "words", weight)
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytes
         },
     }
     for name, sections in runs.items():
-        train(resolve({"name": name, "optimizer": {}, **quiet, **sections}), tmp_path / name)
+        train(resolve_config({"name": name, "optimizer": {}, **quiet, **sections}), tmp_path / name)
     flags = [f"--workdir={tmp_path / 'heard'}", "--beams=2"]
     weighed = [*flags, f"--language_model={tmp_path / 'words'}"]
     assert cli.run(evaluate.COMMAND, evaluate.main, [*weighed, "--split=test"]) == 0

@@ -24,8 +24,8 @@ import numpy as np
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, FILES, variants_of
 from transformer.config import UserError, flatten
-from transformer.training.build import Assembly, assemble, compile_step, flops_counter
-from transformer.training.config import resolve, with_overrides
+from transformer.training.build import TrainingComponents, build_components, compile_train_step, flops_counter
+from transformer.training.config import apply_overrides, resolve_config
 
 STEPS = 5
 LARGEST = 10_000_000  # parameters of a model that is run as it is
@@ -68,43 +68,43 @@ def configs() -> list[str]:
     return [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in variants_of(file)]
 
 
-def assembled(values: Mapping[str, Any], data: Path | None, folder: Path) -> tuple[Any, Assembly, str]:
+def assembled(values: Mapping[str, Any], data: Path | None, folder: Path) -> tuple[Any, TrainingComponents, str]:
     """The experiment with its data if they are there, else with made-up data."""
     name = re.split("[/,]", str(values["task"].get("dataset") or ""))[0]
     found = None if data is None or name not in FOLDERS else data / FOLDERS[name]
     if found is not None and found.is_dir():
-        values = with_overrides(values, {"task.data_dir": str(found)})
-    experiment = resolve(values)
+        values = apply_overrides(values, {"task.data_dir": str(found)})
+    experiment = resolve_config(values)
     if name.startswith("wmt14"):
-        return experiment, assemble(experiment, folder, synthetic=True), "made-up data: nothing is downloaded"
+        return experiment, build_components(experiment, folder, synthetic=True), "made-up data: nothing is downloaded"
     try:
-        return experiment, assemble(experiment, folder), "its data"
+        return experiment, build_components(experiment, folder), "its data"
     except UserError as refused:
-        return experiment, assemble(experiment, folder, synthetic=True), f"made-up data: {str(refused)[:120]}"
+        return experiment, build_components(experiment, folder, synthetic=True), f"made-up data: {str(refused)[:120]}"
 
 
-def parameters_of(assembly: Assembly) -> int:
-    """The number of parameters of an assembly's model."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(assembly.abstract.variables.params))
+def parameters_of(components: TrainingComponents) -> int:
+    """The number of parameters of an components's model."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(components.abstract_state.variables.params))
 
 
 def first_steps(name: str, data: Path | None) -> dict[str, Any]:
     """What the first steps of a config compute: the metrics of each, exactly, and a digest of the last state."""
     values = load_config(str(CHECKOUT / name)).to_dict()
-    flat = flatten(resolve(values).to_config())
-    values = with_overrides(values, {f"sharding.{key}": value for key, value in ONE_DEVICE.items()})
+    flat = flatten(resolve_config(values).to_config())
+    values = apply_overrides(values, {f"sharding.{key}": value for key, value in ONE_DEVICE.items()})
     values.pop("initialize_from", None)  # other runs
     with tempfile.TemporaryDirectory() as folder:
-        experiment, assembly, source = assembled(values, data, Path(folder))
-        shrunk = parameters_of(assembly) > LARGEST
+        experiment, components, source = assembled(values, data, Path(folder))
+        shrunk = parameters_of(components) > LARGEST
         if shrunk:
             kept = {key: value for key, value in SMALL.items() if key in flat}
-            values = with_overrides(values, kept)
-            experiment, assembly, source = assembled(values, data, Path(folder))
-        step = compile_step(experiment, assembly)
-        state = assembly.initialize(jax.random.key(experiment.run.seed))
-        batches = assembly.task.source(experiment.run.seed)
-        flops = flops_counter(assembly)
+            values = apply_overrides(values, kept)
+            experiment, components, source = assembled(values, data, Path(folder))
+        step = compile_train_step(experiment, components)
+        state = components.init_state(jax.random.key(experiment.run.seed))
+        batches = components.task.source(experiment.run.seed)
+        flops = flops_counter(components)
         steps = []
         for index in range(STEPS):
             batch = batches[index]
@@ -123,7 +123,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
     return {
         "source": source,
         "shrunk": shrunk,
-        "parameters": parameters_of(assembly),
+        "parameters": parameters_of(components),
         "steps": steps,
         "state": digest.hexdigest(),
     }

@@ -19,7 +19,7 @@ from tests.experiments.variants import CHECKOUT, FILES, arguments_of
 from transformer.config import UserError, flatten
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.overrides import Leaf, find, flag, leaves
-from transformer.training.config import resolve, schema_of, show, with_words
+from transformer.training.config import apply_text_overrides, config_schema, format_as_flags, resolve_config
 
 NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in arguments_of(file)]
 
@@ -39,8 +39,8 @@ def test_every_config_but_the_demo_lies_in_the_configs_of_its_project() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_resolves(name: str) -> None:
-    experiment = resolve(values_of(name))
-    assert resolve(experiment.to_config()).to_config() == experiment.to_config()
+    experiment = resolve_config(values_of(name))
+    assert resolve_config(experiment.to_config()).to_config() == experiment.to_config()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -69,7 +69,7 @@ KEPT = {"wmt14.py": {"optimizer.warmup_steps": "the learning rate beside it is c
 def differing(name: str) -> dict[str, bool]:
     """The keys that a config states, and whether with another value than the default."""
     values = load_config(name).to_dict()
-    tree, resolved = schema_of(values), flatten(resolve(values).to_config())
+    tree, resolved = config_schema(values), flatten(resolve_config(values).to_config())
     nodes = {key: find(tree, key) for key in flatten(values)}
     return {key: isinstance(node, Leaf) and node.default != resolved[key] for key, node in nodes.items()}
 
@@ -125,22 +125,22 @@ def test_the_overrides_of_the_commands_page_are_found() -> None:
     assert {"model.score": "additive"} in named
     assert {"head_statistics_every": "7"} in named
     assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
-    known = {key for name in NAMES for key in leaves(schema_of(values_of(name)))}
+    known = {key for name in NAMES for key in leaves(config_schema(values_of(name)))}
     assert {key for overrides in named for key in overrides} <= known
 
 
 def whole(values: Any) -> dict[str, Any] | str:
     """The whole config, or why it is refused."""
     try:
-        return flatten(resolve(values).to_config())
+        return flatten(resolve_config(values).to_config())
     except UserError as refused:
         return str(refused)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_override_of_the_commands_page_works(name: str) -> None:
-    values, before = values_of(name), flatten(resolve(values_of(name)).to_config())
-    known = set(leaves(schema_of(values)))
+    values, before = values_of(name), flatten(resolve_config(values_of(name)).to_config())
+    known = set(leaves(config_schema(values)))
     sizes = {size for size, published in SIZES.items() if published.family == before["model.family"]}
     for overrides in named_in_commands():
         if not set(overrides) <= known:
@@ -151,7 +151,7 @@ def test_every_override_of_the_commands_page_works(name: str) -> None:
         words = {
             key: flag("", before[key]).partition("=")[2] if text is None else text for key, text in overrides.items()
         }
-        after = whole(with_words(values, words.items()))
+        after = whole(apply_text_overrides(values, words.items()))
         if isinstance(after, str):
             # Not every score and backend goes with the positions and the dropout of every model.
             assert overrides.keys() <= {"model.score", "model.backend"}
@@ -172,13 +172,13 @@ def words_of(page: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shown_config_is_the_whole_config_as_words(name: str) -> None:
-    expected = resolve(values_of(name)).to_config()
-    page = show(values_of(name))
+    expected = resolve_config(values_of(name)).to_config()
+    page = format_as_flags(values_of(name))
     words = words_of(page)
     keys = [key for key, _ in words]
     assert sorted(keys) == sorted(key for key, value in flatten(expected).items() if value != {})
     empty = {"task": {}, "model": {}, "optimizer": {}}
-    assert resolve(with_words(empty, words)).to_config() == expected
+    assert resolve_config(apply_text_overrides(empty, words)).to_config() == expected
     marked = {word.split("=")[0] for word in re.findall(r"--config\.(\S+=.*?) +# \*", page)}
     assert marked == {key for key, differs in differing(str(CHECKOUT / name)).items() if differs}
 

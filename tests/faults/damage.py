@@ -22,7 +22,7 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trial_store import Ledger
 from transformer.studies.sweeps.trials import named
 from transformer.training import config as experiment
-from transformer.training.restore import resume
+from transformer.training.restore import resume_run
 from transformer.training.run_setup import open_runs
 
 KINDS = ("deleted", "halved", "emptied")
@@ -164,8 +164,8 @@ def _looked_at(run: Path, values: dict[str, Any]) -> Found:
 def _resumed(run: Path, values: dict[str, Any]) -> tuple[int, Any]:
     recorded = RunDirectory.open(run).config()
     with _data_of(run, Path(values["task"]["dataset"])):
-        with open_runs([experiment.resolve(recorded)], [run]) as (assembly, (opened_run,)):
-            resumed = resume(opened_run, assembly)
+        with open_runs([experiment.resolve_config(recorded)], [run]) as (components, (opened_run,)):
+            resumed = resume_run(opened_run, components)
             assert resumed is not None
         manifest = json.loads((run / "checkpoints" / str(resumed.step) / "manifest" / "metadata").read_bytes())
     return resumed.step, manifest["leaves"]

@@ -28,8 +28,8 @@ from transformer.storage.json_checksum import add_checksum, strip_checksum
 from transformer.studies.ablations.metadata import About
 from transformer.studies.sweeps.trial_store import AttemptLine, OutcomeFile, TrialLine
 from transformer.studies.sweeps.worker import Gain
-from transformer.training.provenance import CheckpointMetadata
-from transformer.training.rollback import RecordedRewind
+from transformer.training.checkpoint_metadata import CheckpointMetadata
+from transformer.training.rollback import RollbackRecord
 
 _D = "--workdir={run}"
 RUN_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -117,7 +117,7 @@ class Kind:
 KINDS = (
     Kind("translation", "config.json", RunConfig, (), _same, ("sizes", "maps", "evaluate", "train", "scaling", "from")),
     Kind("translation", "environment.json", RunStart, (0,), _same, ("maps", "train", "scaling")),
-    Kind("translation", "rewinding.json", RecordedRewind, (), _sealed, ("train",)),
+    Kind("translation", "rollback.json", RollbackRecord, (), _sealed, ("train",)),
     Kind("translation", "checkpoints.json", LastSavedStep, (), _same, ("train",)),
     Kind(
         "translation",
@@ -174,8 +174,8 @@ def completed(folder: Path) -> None:
     (folder / "maps" / "written-1.json").write_text(
         json.dumps(add_checksum({"steps": attributes["steps"], "digests": digests}))
     )
-    rewind = {"step": None, "skip": 0, "passed_batches": [[5, 1]], "going_back_to": None}
-    (folder / "rewinding.json").write_text(json.dumps(add_checksum(rewind)))
+    rewind = {"step": None, "skip": 0, "skipped_batches": [[5, 1]], "going_back_to": None}
+    (folder / "rollback.json").write_text(json.dumps(add_checksum(rewind)))
     (folder / "heads.jsonl").write_text('{"step": 1, "site": "encoder/self", "entropy": [[0.5, 0.25]]}\n')
 
 

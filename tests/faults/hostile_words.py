@@ -116,9 +116,9 @@ def keys(originals: Originals) -> Iterator[Case]:
     """Every number of the config with values that it cannot have, and every text with some that it should not."""
     from tests.faults.originals import TRANSLATION
     from transformer.overrides import Leaf, find, leaves
-    from transformer.training.config import schema_of
+    from transformer.training.config import config_schema
 
-    tree = schema_of(TRANSLATION)
+    tree = config_schema(TRANSLATION)
     for key in leaves(tree):
         node = find(tree, key)
         kind = str(getattr(node, "hint", "")) if isinstance(node, Leaf) else ""
@@ -186,9 +186,9 @@ def values(originals: Originals) -> Iterator[Case]:
     """Every number of the config at 0 and below, up to where a run would begin, which a model beyond any machine does not."""
     from tests.faults.originals import TRANSLATION
     from transformer.overrides import Leaf, find, leaves
-    from transformer.training.config import schema_of
+    from transformer.training.config import config_schema
 
-    tree = schema_of(TRANSLATION)
+    tree = config_schema(TRANSLATION)
     for key in leaves(tree):
         kind = str(getattr(node, "hint", "")) if isinstance(node := find(tree, key), Leaf) else ""
         if "int" not in kind and "float" not in kind:

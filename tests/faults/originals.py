@@ -163,9 +163,9 @@ def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     from tests.greetings import prepare
     from transformer.runs.run_directory import write_json
     from transformer.tasks.translation_data import load_splits
-    from transformer.training.config import resolve
+    from transformer.training.config import resolve_config
 
-    experiment = resolve(config)
+    experiment = resolve_config(config)
     run = root / "translation"
     prepare(run / "data")
     load_splits(experiment.task, run)

@@ -62,7 +62,7 @@ def planted(folder: Path) -> list[Row]:
 def _stopped_and_resumed(values: dict[str, Any], run: Path, cache: Path, plant: str | None) -> None:
     """A run; with a `plant` it is stopped, and goes on with the fault of that name ("" for none)."""
     use_cache(cache)
-    resolved = experiment.resolve(values)
+    resolved = experiment.resolve_config(values)
     if plant is not None:
         with contextlib.suppress(Killed):
             train.train(resolved, run, writer=Stopped())
@@ -81,7 +81,7 @@ def _resumed_with(change: Callable[[TrainState], TrainState]) -> Plant:
             assert resumed is not None
             return resumed._replace(state=change(resumed.state))
 
-        patch.setattr(train, "resume", changed)
+        patch.setattr(train, "resume_run", changed)
 
     return plant
 
@@ -123,7 +123,7 @@ def _unverified(patch: pytest.MonkeyPatch) -> None:
 
 def _gradient(patch: pytest.MonkeyPatch) -> None:
     """A gradient of one step with one bit flipped reaches the parameters as one that is too large by a little."""
-    compiled = train.compile_step
+    compiled = train.compile_train_step
 
     def corrupted(*arguments: Any) -> Any:
         step = compiled(*arguments)
@@ -137,7 +137,7 @@ def _gradient(patch: pytest.MonkeyPatch) -> None:
         run.lower = step.lower  # type: ignore[attr-defined]
         return run
 
-    patch.setattr(train, "compile_step", corrupted)
+    patch.setattr(train, "compile_train_step", corrupted)
 
 
 def _dropped_line(patch: pytest.MonkeyPatch) -> None:

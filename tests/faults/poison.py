@@ -18,10 +18,10 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.jsonl_records import read_records
 from transformer.training import build, partitioning, rollback
 from transformer.training import config as experiment
-from transformer.training.batches import CheckedBatches
-from transformer.training.rollback import Rewind
+from transformer.training.checked_batches import CheckedBatches
+from transformer.training.rollback import RollbackRequest
 from transformer.training.train import train
-from transformer.training.update_guard import Diverged
+from transformer.training.update_guard import TrainingDiverged
 
 Batch = dict[str, Any]
 VECTORS: dict[str, Any] = {
@@ -106,7 +106,7 @@ def attacks(folder: Path, seed: int) -> Iterator[tuple[str, list[str]]]:
 def one_device() -> Iterator[None]:
     """Runs on one device, whatever the number of those that there are."""
     before = build.make_placement
-    build.make_placement = lambda config: partitioning.one_device()  # type: ignore[assignment]
+    build.make_placement = lambda config: partitioning.single_device_placement()  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -129,10 +129,10 @@ def spoilt(numbers: Collection[int], spoil: Callable[[Batch], Batch]) -> Iterato
 
 def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict[str, np.ndarray]:
     """The leaves of a checkpoint, the latest by default."""
-    resolved = experiment.resolve(values)
+    resolved = experiment.resolve_config(values)
     with contextlib.closing(Checkpoints.open_read_only(run / "checkpoints")) as checkpoints:
         at = checkpoints.latest() if step is None else step
-        state, _ = checkpoints.restore(at, build.assemble(resolved, run).abstract)  # type: ignore[arg-type]
+        state, _ = checkpoints.restore(at, build.build_components(resolved, run).abstract_state)  # type: ignore[arg-type]
     return {
         path: np.asarray(leaf)
         for path, leaf in leaves_by_path(state._replace(key=jax.random.key_data(state.key))).items()
@@ -151,7 +151,7 @@ def not_finite(state: dict[str, np.ndarray]) -> list[str]:
 def once(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch], Batch]) -> list[str]:
     """One spoilt batch: the run ends as one in which no update was made at that step, and says so."""
     with spoilt({at}, spoil):
-        train(experiment.resolve(values), run)
+        train(experiment.resolve_config(values), run)
     faults = not_finite(state_of(run, values))
     skipped = {
         record["step"]: record["skipped"]
@@ -164,7 +164,7 @@ def once(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch], Ba
     with spoilt({at}, spoil):
         for steps in (at, at + 1):
             train(
-                experiment.resolve({**values, "steps": steps, "log_every": 1, "checkpoint_every": 0}),
+                experiment.resolve_config({**values, "steps": steps, "log_every": 1, "checkpoint_every": 0}),
                 run.with_name(f"{run.name}-{steps}"),
             )
     before, after = (state_of(run.with_name(f"{run.name}-{steps}"), values) for steps in (at, at + 1))
@@ -176,7 +176,7 @@ def once(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch], Ba
 def ten_times(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch], Batch]) -> list[str]:
     """Ten in a row: the run stops with all that it had, and goes past them when it is told to."""
     faults = []
-    resolved = experiment.resolve(values)
+    resolved = experiment.resolve_config(values)
     with spoilt(range(at, at + 10), spoil):
         said = stopped(resolved, run)
         if said is None or f"steps {at + 1} to {at + 10}, 10 in a row" not in said:
@@ -194,7 +194,7 @@ def ten_times(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch
         train(resolved, run, rewind=way)  # the same command again has nothing to do
         # Another run that never met them.
         other = run.with_name(f"{run.name}-other")
-        train(experiment.resolve({**values, "steps": way.step}), other)
+        train(experiment.resolve_config({**values, "steps": way.step}), other)
         train(resolved, other, rewind=way)
     one, two = state_of(run, values), state_of(other, values)
     return faults + not_finite(one) + [f"{path} differs" for path in one if one[path].tobytes() != two[path].tobytes()]
@@ -202,7 +202,7 @@ def ten_times(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch
 
 def twice_ten_times(run: Path, values: dict[str, Any], spoil: Callable[[Batch], Batch]) -> list[str]:
     """Ten in a row, and behind them ten at the same steps: what it says leads past both."""
-    resolved, followed = experiment.resolve({**values, "checkpoint_every": 0}), []
+    resolved, followed = experiment.resolve_config({**values, "checkpoint_every": 0}), []
     with spoilt(range(20), spoil):
         said = stopped(resolved, run)
         while said is not None and len(followed) < 3:
@@ -216,24 +216,24 @@ def twice_ten_times(run: Path, values: dict[str, Any], spoil: Callable[[Batch], 
     return not_finite(state_of(run, values))
 
 
-def _way_past(said: str) -> Rewind | None:
+def _way_past(said: str) -> RollbackRequest | None:
     """What the command that the run's last words name asks for."""
     found = re.search(r"--rollback_to_step=(\d+) --skip_batches=(\d+)", said)
-    return Rewind(int(found[1]), int(found[2])) if found else None
+    return RollbackRequest(int(found[1]), int(found[2])) if found else None
 
 
-def stopped(resolved: experiment.Experiment, run: Path, way: Rewind | None = None) -> str | None:
+def stopped(resolved: experiment.ExperimentConfig, run: Path, way: RollbackRequest | None = None) -> str | None:
     """Why a run stopped; None where it did not."""
     try:
         train(resolved, run, rewind=way)
-    except Diverged as diverged:
+    except TrainingDiverged as diverged:
         return str(diverged)
     return None
 
 
 def bad_token(run: Path, values: dict[str, Any], at: int, token: int) -> list[str]:
     """A token of no vocabulary: refused by name, and passed by when the run is told to."""
-    resolved = experiment.resolve(values)
+    resolved = experiment.resolve_config(values)
     with spoilt({at}, filled("tokens", token)):
         try:
             train(resolved, run)

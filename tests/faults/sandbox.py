@@ -274,7 +274,7 @@ def import_all() -> None:
         "array_record.python.array_record_data_source",
         "tensorflow_datasets",
         "tensorflow_datasets.proto",
-        "transformer.training.conversion",
+        "transformer.training.huggingface_conversion",
         "transformer.maps.report.page",
         "transformer.maps.report.live_server",
         "transformer.studies.sweeps.training",

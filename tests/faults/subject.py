@@ -166,7 +166,7 @@ def forked(folder: Path, function: Callable[..., Any], *arguments: Any, limit: f
 def trained(values: dict[str, Any], run: Path, cache: Path, writer: Any = None) -> None:
     """Train the subject, or resume it."""
     use_cache(cache)
-    train.train(experiment.resolve(values), run, writer=writer)
+    train.train(experiment.resolve_config(values), run, writer=writer)
 
 
 def use_cache(cache: Path) -> None:

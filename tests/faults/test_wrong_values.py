@@ -31,9 +31,9 @@ from transformer.studies.ablations.metadata import read_about, write_about
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.trials import check_recorded, make_trial
 from transformer.studies.sweeps.worker import Gain, _note_gain
+from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
-from transformer.training.provenance import check_metadata
-from transformer.training.rollback import recorded_rewind
+from transformer.training.rollback import read_rollback_record
 
 # How many of them are refused at least, where some of it may be anything or a wrong line is told and left out.
 LEAST = {"checkpoints.json": 0, "samples.jsonl": 1, "sweep.json": 0, "ledger/*/attempts.jsonl": 0}
@@ -157,7 +157,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "checkpoints.json": lambda folder: last_saved_step(folder / "checkpoints"),
     "config.json": _read_run,
     "environment.json": _read_run,
-    "rewinding.json": lambda folder: recorded_rewind(RunDirectory(folder)),
+    "rollback.json": lambda folder: read_rollback_record(RunDirectory(folder)),
     "metrics.jsonl": lambda folder: read_curves(RunDirectory(folder)),
     "samples.jsonl": lambda folder: read_samples(RunDirectory(folder)),
     "heads.jsonl": lambda folder: read_heads(folder / "heads.jsonl"),

@@ -13,9 +13,9 @@ from transformer.interpret.load import Loaded, _model
 from transformer.tasks import registry as tasks
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
 from transformer.tasks.task import kept_tokenizer
-from transformer.training.build import assemble
-from transformer.training.optimizer import Algorithm
-from transformer.training.partitioning import one_device
+from transformer.training.build import build_components
+from transformer.training.optimizer import OptimizerAlgorithm
+from transformer.training.partitioning import single_device_placement
 
 QUICK = ("language_modeling x recurrent_decoder", "classification x recurrent_classifier")
 READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.all_names()}
@@ -31,10 +31,10 @@ READ = [
     [pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow) for case in READ],
 )
 def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
-    experiment = case.experiment(Algorithm.ADAM, 0.01)
+    experiment = case.experiment(OptimizerAlgorithm.ADAM, 0.01)
     reader = tasks.TASKS[tasks.name_of(experiment.task)].reader
     assert reader is not None
-    task = assemble(experiment, tmp_path, one_device()).task
+    task = build_components(experiment, tmp_path, single_device_placement()).task
     tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
     interfaces = (reader.interface(experiment.task, tokenizer), task.interface)
     # How long a run's own prompts are only their data say.

@@ -21,7 +21,7 @@ from tests.training.small_run import without_clock
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.trials import Trial, make_trial
 from transformer.training import build, partitioning
-from transformer.training.config import with_overrides
+from transformer.training.config import apply_overrides
 
 
 def write_study(path: Path, base: Mapping[str, Any], fields: Mapping[str, Any]) -> Path:
@@ -265,7 +265,7 @@ def test_another_study_in_the_directory_is_refused_with_the_difference(capsys, t
 
 
 def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
-    base = with_overrides(load_config(str(study)).to_dict(), {"model.width": 16})
+    base = apply_overrides(load_config(str(study)).to_dict(), {"model.width": 16})
     trial = make_trial(base, {"seed": 3, "task.lengths": (48, 96), "optimizer.learning_rate": 3e-3})
     words = shlex.split(
         train_command(str(study), ["--config.model.width=16"], trial, recorded="there", workdir="a b", data_dir="d")
@@ -319,7 +319,9 @@ def work_in_this_process(command: Sequence[str], ledger: Ledger, **how: Any) -> 
 def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
     monkeypatch.setattr(ablate, "become_worker", lambda: None)
-    monkeypatch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
+    monkeypatch.setattr(
+        build, "make_placement", lambda config: partitioning.single_device_placement()
+    )  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",
         {**small_run.CONFIG, "seed": 1},

@@ -12,9 +12,9 @@ from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation
 from transformer.tasks.word_alignment import alignment_of, read_aligned
 from transformer.training import build, partitioning, train
-from transformer.training.config import resolve
+from transformer.training.config import resolve_config
+from transformer.training.run_loading import load_run
 from transformer.training.run_setup import compile_loop_evaluations
-from transformer.training.trained_run import load
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +42,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     folder = tmp_path_factory.mktemp("align") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
+        patch.setattr(
+            build, "make_placement", lambda config: partitioning.single_device_placement()
+        )  # meshes have their tests
         # What else is measured takes longer to compile than all else here.
         patch.setattr(
             train,
             "compile_loop_evaluations",
             lambda *given: [each for each in compile_loop_evaluations(*given) if each.name == "alignment"],
         )
-        train.train(resolve(config), folder)
+        train.train(resolve_config(config), folder)
     return folder
 
 
@@ -85,7 +87,7 @@ def test_the_runs_own_pairs_have_the_runs_own_error(
 def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -> None:
     written(tmp_path)
     pairs = read_aligned(*(tmp_path / name for name in ("source", "target", "links")))
-    _, loaded, _ = load(run)
+    _, loaded, _ = load_run(run)
     (site,) = loaded.model.sites
     two = dataclasses.replace(loaded.model, sites=(dataclasses.replace(site, heads=("0", "1")),))
     weights = np.zeros((9, 1, 2, 5, 5))
@@ -128,7 +130,7 @@ def test_files_that_do_not_fit_are_refused(
 def test_what_cannot_be_aligned_is_refused(run: Path, tmp_path: Path) -> None:
     written(tmp_path)
     pairs = read_aligned(*(tmp_path / name for name in ("source", "target", "links")))
-    _, loaded, _ = load(run)
+    _, loaded, _ = load_run(run)
     with pytest.raises(UserError, match="only a run that translates"):
         alignment_of(object(), loaded.model, pairs)  # type: ignore[arg-type]
     odd = [pairs[0]._replace(source="a  b")]  # two spaces

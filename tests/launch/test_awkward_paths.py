@@ -41,7 +41,7 @@ REFUSED = ("a\\b", "logs:", "a.__lock")
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharding has its tests."""
-    monkeypatch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+    monkeypatch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def plain(folder: Path) -> dict[str, Any]:
     """What is found under a plain path."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
         return found_under("plain")
 
 

@@ -15,7 +15,7 @@ from launch import cli, parsing
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform
 from transformer.config import UserError, flatten
-from transformer.training.config import resolve, with_words
+from transformer.training.config import apply_text_overrides, resolve_config
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -154,7 +154,7 @@ def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
 
 
 def resolved(config: dict) -> dict:
-    return flatten(resolve(config).to_config())
+    return flatten(resolve_config(config).to_config())
 
 
 def test_a_size_is_changed_and_departed_from(tmp_path):
@@ -171,12 +171,12 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
     assert (larger["model.width"], larger["model.heads"]) == (1024, 16)
     assert resolved(parsed(str(path), "--config.model.size=none").config) == before | {"model.size": None}
     with pytest.raises(UserError, match=r"config\.model\.width=64 contradicts config\.model\.size='transformer-big'"):
-        resolve(parsed(str(path), "--config.model.size=transformer-big", "--config.model.width=64").config)
+        resolve_config(parsed(str(path), "--config.model.size=transformer-big", "--config.model.width=64").config)
     # A config that was resolved says all that its size says, and takes the same overrides.
-    whole = resolve(parsed(str(path)).config).to_config()
-    again = with_words(whole, [("model.size", "transformer-big")])
+    whole = resolve_config(parsed(str(path)).config).to_config()
+    again = apply_text_overrides(whole, [("model.size", "transformer-big")])
     assert resolved(again) == larger
-    assert resolved(with_words(whole, [("model.score", "additive")])) == departed
+    assert resolved(apply_text_overrides(whole, [("model.score", "additive")])) == departed
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recorded import recording
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
-from transformer.training.trained_run import load
+from transformer.training.run_loading import load_run
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow gray cat. " * 20
 # The names of a family's special tokens; the last is the unknown's.
@@ -119,7 +119,7 @@ def test_a_run_that_was_converted_trains_further(
     assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
     assert call(train, f"--workdir={run}", "--config.maps_every=0") == 0
     assert "resuming from step 0 to step 1" in capsys.readouterr().out
-    _, _, state = load(run)
+    _, _, state = load_run(run)
     assert int(state.step) == 1
     start = load_file(source / "model.safetensors")["transformer.wte.weight"]
     change = np.abs(np.asarray(state.variables.params["embedding"]["table"]) - start)
@@ -152,7 +152,7 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
     assert directory.config()["task"]["name"] == "translation"
     assert directory.config()["model"]["positions"] == "t5"
     assert Checkpoints.open_read_only(directory.checkpoints).steps() == [0]
-    _, setting, state = load(run)
+    _, setting, state = load_run(run)
     interface = setting.task.interface
     assert (interface.pad, interface.begin, interface.end) == (0, 0, 1)
     shapes = jax.tree.map(lambda leaf: leaf.shape, setting.model.functional.shapes())

@@ -47,7 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert not folder.is_relative_to(ROOT)
     documented.write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
+        patch.setattr(
+            build, "make_placement", lambda config: partitioning.single_device_placement()
+        )  # meshes have their tests
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
         yield folder

@@ -23,9 +23,9 @@ from tests.training.written_run import CONFIG, MODEL, with_params, write_run
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trials import make_trial
 from transformer.training import rollback
-from transformer.training.config import resolve
-from transformer.training.conversion import export_run
-from transformer.training.rollback import Rewind
+from transformer.training.config import resolve_config
+from transformer.training.huggingface_conversion import export_to_huggingface
+from transformer.training.rollback import RollbackRequest
 
 NAME = """it's "my" run"""
 COMMANDS = {each.COMMAND.name: each for each in (launch.convert, launch.evaluate, launch.maps, launch.train)}
@@ -86,8 +86,8 @@ def test_how_a_run_without_a_checkpoint_is_trained(
 
 def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str, Any]]) -> None:
     run, config = own
-    opened: Any = SimpleNamespace(experiment=resolve(config), directory=RunDirectory(run))
-    ((name, *words),) = printed(rollback._rewind_command(opened, Rewind(4, 3)))
+    opened: Any = SimpleNamespace(experiment=resolve_config(config), directory=RunDirectory(run))
+    ((name, *words),) = printed(rollback._rewind_command(opened, RollbackRequest(4, 3)))
     arguments = parse(launch.train.COMMAND, words)
     assert (name, arguments.workdir, arguments.rollback_to_step, arguments.skip_batches) == ("train", str(run), 4, 3)
 
@@ -113,7 +113,7 @@ def test_how_a_run_of_a_study_is_trained_again_from_its_own_config(
 
 def test_how_a_published_model_becomes_a_run_and_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     published = tmp_path / NAME
-    export_run(write_run(tmp_path / "written", CONFIG, with_params(0)), published)
+    export_to_huggingface(write_run(tmp_path / "written", CONFIG, with_params(0)), published)
     assert call("maps", f"--workdir={published}") == 2
     ((name, *words),) = printed(capsys.readouterr().err)
     # Its tokenizer knows the letters of its own text alone.

@@ -22,7 +22,7 @@ from transformer.interpret.load import load
 from transformer.runs.checkpoint_files import _sha256
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.scaling_laws import _directories
-from transformer.training.conversion import export_run
+from transformer.training.huggingface_conversion import export_to_huggingface
 from transformer.training.init_from import open_init_source
 
 TRUST = f"--trust=lab.retired,{CONFIG['task']['dataset']}"
@@ -125,7 +125,7 @@ def test_a_key_that_the_checkpoint_was_trained_without_is_told(run: Path, capsys
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "convert": lambda run: export_run(run, run.parent / "published").parameters,
+    "convert": lambda run: export_to_huggingface(run, run.parent / "published").parameters,
     "maps --text": lambda run: jax.tree.map(lambda leaf: leaf.tolist(), load(run).variables.params),
     "maps --compare_to": lambda run: _other_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _directories([run])],

@@ -14,7 +14,7 @@ from tests.contracts import cases
 from transformer.models.registry import model_config
 from transformer.models.registry import published_sizes as all_sizes
 from transformer.runs.checkpoint import Checkpoints
-from transformer.training.optimizer import Algorithm
+from transformer.training.optimizer import OptimizerAlgorithm
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -108,7 +108,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def left_behind(path: Path, name: str, params: dict[str, Any], state: dict[str, Any]) -> Path:
     """A run directory with the config of a contract case, and a checkpoint of these arrays."""
     (case,) = (case for case in cases.CASES if case.name == name)
-    resolved = case.experiment(Algorithm.SGD, 0.1).to_config()
+    resolved = case.experiment(OptimizerAlgorithm.SGD, 0.1).to_config()
     (path / "config.json").write_text(json.dumps(resolved), encoding="utf-8")
     with contextlib.closing(Checkpoints(path / "checkpoints", max_to_keep=1)) as checkpoints:
         held = {"variables": {"params": params, "state": state}, "optimizers": {"encoder": np.zeros((3, 4))}}

@@ -9,7 +9,7 @@ from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import describe_role, head_roles
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import read_records
-from transformer.training.config import resolve
+from transformer.training.config import resolve_config
 from transformer.training.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> None:
     train(
-        resolve(load_config(str(CHECKOUT / "experiments/induction_heads/configs/two_layer_transformer.py")).to_dict()),
+        resolve_config(
+            load_config(str(CHECKOUT / "experiments/induction_heads/configs/two_layer_transformer.py")).to_dict()
+        ),
         tmp_path / "run",
     )
     store = MapStore.existing(tmp_path / "run" / "maps")

@@ -30,7 +30,7 @@ from transformer.runs.checksums import compute_digests, find_mismatches
 from transformer.tasks.axis_labels import Labels
 from transformer.training import build, train
 from transformer.training import config as experiment
-from transformer.training.init_from import initial_state
+from transformer.training.init_from import build_initial_state
 from transformer.training.writers import open_writers
 from transformer.training.writers.map_writer import BackgroundMapWriter
 
@@ -161,12 +161,12 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
 
 def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
-    made = experiment.resolve(config | {"initialize_from": {"run": str(folder / "several")}})
-    setting = build.assemble(made, folder / "several")
-    state, _ = initial_state(made.initialize_from, setting, jax.random.key(1), folder / "begun")
-    wanted = Checkpoints.open_read_only(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[
-        0
-    ]
+    made = experiment.resolve_config(config | {"initialize_from": {"run": str(folder / "several")}})
+    setting = build.build_components(made, folder / "several")
+    state, _ = build_initial_state(made.initialize_from, setting, jax.random.key(1), folder / "begun")
+    wanted = Checkpoints.open_read_only(folder / "several" / "checkpoints").restore(
+        config["steps"], setting.abstract_state
+    )[0]
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
     return int(state.step) == 0 and all(
         np.array_equal(np.asarray(one.data), np.asarray(other.data))
@@ -216,13 +216,13 @@ def main(folder: Path, *more: str) -> None:
     }
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())
-    train.train(experiment.resolve(config), folder / "several")
+    train.train(experiment.resolve_config(config), folder / "several")
     if "killed" in more:
         found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     if "killed" in more:
         open_writers.BackgroundMapWriter = dies(folder / "killed")  # type: ignore[misc]
-        train.train(experiment.resolve(config), folder / "killed")
+        train.train(experiment.resolve_config(config), folder / "killed")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def together(scenario: Scenario, folder: Path, root: Path) -> list[Ended]:
 def one_device() -> Iterator[None]:
     """Here all is on one device, to compare with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
         yield
 
 
@@ -106,7 +106,7 @@ def one_device() -> Iterator[None]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a single process."""
     folder = tmp_path_factory.mktemp("alone")
-    train.train(experiment.resolve(CONFIG), folder / "run")
+    train.train(experiment.resolve_config(CONFIG), folder / "run")
     return folder / "run"
 
 
@@ -163,12 +163,12 @@ def assert_same_run(run: Path, reference: Path) -> None:
 
 def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     """The arrays of the last checkpoint, restored onto so many devices."""
-    made = experiment.resolve(CONFIG)
+    made = experiment.resolve_config(CONFIG)
     placement = partitioning.make_placement(made.sharding, jax.devices()[:devices])
-    setting = build.assemble(made, run, placement)
+    setting = build.build_components(made, run, placement)
     checkpoints = Checkpoints.open_read_only(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]
-    state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract)
+    state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract_state)
     assert len(jax.tree.leaves(state.variables)[0].sharding.device_set) == devices
     state = state._replace(key=jax.random.key_data(state.key))
     return {path: np.asarray(leaf) for path, leaf in leaves_by_path(state).items()}
@@ -251,7 +251,7 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     killed = group.folder / "killed"
     assert Checkpoints.open_read_only(killed / "checkpoints").latest() == 2
     assert read_records(killed / "metrics.jsonl")[-1]["step"] <= one_of_several.DIES
-    train.train(experiment.resolve(CONFIG), killed)  # on another number of processes
+    train.train(experiment.resolve_config(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
 
 

@@ -14,7 +14,7 @@ from launch.config_files import load_config, load_function
 from transformer.studies.ablations.ablation import Ablation, build_ablation
 from transformer.studies.ablations.arms import plan
 from transformer.studies.ablations.metadata import check_arms
-from transformer.training.config import resolve, with_overrides
+from transformer.training.config import apply_overrides, resolve_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
@@ -56,8 +56,8 @@ def test_every_stack_of_a_study_has_every_arm_at_every_depth(file: Path) -> None
     for stack in spec.initial_gradients.values():
         for overrides in spec.arms.values():
             for depth in stack.depths:
-                config = with_overrides(with_overrides(base, stack.overrides), overrides)
-                resolve(with_overrides(config, dict.fromkeys(stack.depth_keys, depth)))
+                config = apply_overrides(apply_overrides(base, stack.overrides), overrides)
+                resolve_config(apply_overrides(config, dict.fromkeys(stack.depth_keys, depth)))
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from transformer.models.model import leaves_by_path
 from transformer.studies.ablations.arms import Planned, plan
 from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
 from transformer.tasks import translation
-from transformer.training.build import assemble
-from transformer.training.config import resolve
-from transformer.training.partitioning import one_device
+from transformer.training.build import build_components
+from transformer.training.config import resolve_config
+from transformer.training.partitioning import single_device_placement
 
 
 def planned(**changes) -> list[Planned]:
@@ -118,7 +118,9 @@ def test_beginnings_are_counted_and_named(study):
     arrays = {
         arm: {
             path: np.asarray(leaf)
-            for path, leaf in leaves_by_path(initial_parameters(resolve(first[arm].trial.config), tasks[arm])).items()
+            for path, leaf in leaves_by_path(
+                initial_parameters(resolve_config(first[arm].trial.config), tasks[arm])
+            ).items()
         }
         for arm in tasks
     }
@@ -137,9 +139,9 @@ def test_beginnings_are_counted_and_named(study):
 
 def test_a_run_begins_with_these_very_parameters(study, tmp_path):
     runs, tasks = study
-    experiment = resolve(runs[0].trial.config)
-    setting = assemble(experiment, tmp_path, one_device())
-    begun = setting.initialize(jax.random.key(experiment.run.seed)).variables.params
+    experiment = resolve_config(runs[0].trial.config)
+    setting = build_components(experiment, tmp_path, single_device_placement())
+    begun = setting.init_state(jax.random.key(experiment.run.seed)).variables.params
     found = leaves_by_path(initial_parameters(experiment, tasks[runs[0].arm]))
     assert {path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(begun).items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in found.items()

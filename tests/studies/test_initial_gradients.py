@@ -16,10 +16,10 @@ from transformer.models.model import leaves_by_path
 from transformer.studies.ablations import initial_gradients as module
 from transformer.studies.ablations.ablation import Ablation, Stack, build_ablation
 from transformer.studies.ablations.initial_gradients import gradient_norms, initial_gradients
-from transformer.training.build import assemble, compile_step
-from transformer.training.config import resolve, with_overrides
-from transformer.training.optimizer import Algorithm
-from transformer.training.partitioning import one_device, shard_batch
+from transformer.training.build import build_components, compile_train_step
+from transformer.training.config import apply_overrides, resolve_config
+from transformer.training.optimizer import OptimizerAlgorithm
+from transformer.training.partitioning import shard_batch, single_device_placement
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/configs/norm_placement.py"
 TINY = {
@@ -63,16 +63,16 @@ def own_stack(name: str, **changes: Any) -> Stack:
 def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any], tmp_path: Path) -> None:
     changes = {**TINY, "model.dropout": 0.3, "seed": 7, "steps": 10}
     descent = {"algorithm": "sgd", "learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0, "beta1": 0.0}
-    experiment = resolve(with_overrides(base, {**changes, "optimizer": descent}))
-    setting = assemble(experiment, tmp_path, one_device())
-    state = setting.initialize(jax.random.key(7))
+    experiment = resolve_config(apply_overrides(base, {**changes, "optimizer": descent}))
+    setting = build_components(experiment, tmp_path, single_device_placement())
+    state = setting.init_state(jax.random.key(7))
     path = "decoder/feed_forward/expand/kernel"
     before_LxExF = np.array(leaves_by_path(state.variables.params)[path], np.float64)
     batch = shard_batch(setting.task.source(7)[0], setting.placement)
-    state, _ = compile_step(experiment, setting)(state, batch)
+    state, _ = compile_train_step(experiment, setting)(state, batch)
     descended_LxExF = before_LxExF - np.array(leaves_by_path(state.variables.params)[path], np.float64)
     expected_L = np.sqrt(np.sum(descended_LxExF**2, axis=(1, 2)))
-    other = resolve(with_overrides(base, {**changes, "seed": 8}))
+    other = resolve_config(apply_overrides(base, {**changes, "seed": 8}))
     found, of_other = gradient_norms([experiment, other], setting.task)
     # What is left of a float32 after a parameter was subtracted from it.
     np.testing.assert_allclose(found, expected_L, rtol=1e-4)
@@ -157,8 +157,10 @@ def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_d
 def test_blocks_of_experts_are_measured_where_all_are_alike(every: int, tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "language_modeling x decoder with experts")
     model = {**case.config["model"], "experts": {"count": 4, "every_n_layers": every}}
-    experiment = dataclasses.replace(case, config={**case.config, "model": model}).experiment(Algorithm.SGD, 0.1)
-    task = assemble(experiment, tmp_path, one_device()).task
+    experiment = dataclasses.replace(case, config={**case.config, "model": model}).experiment(
+        OptimizerAlgorithm.SGD, 0.1
+    )
+    task = build_components(experiment, tmp_path, single_device_placement()).task
     if every == 2:
         with pytest.raises(UserError, match=r"family=decoder has no feed-forward blocks, alike in all its layers"):
             gradient_norms([experiment], task)

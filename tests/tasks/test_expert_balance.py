@@ -13,9 +13,9 @@ from tests.contracts.cases import CASES
 from transformer.attention.capture import Capture, Captured
 from transformer.tasks.language_modeling import importance_sums, importance_variations, with_gates
 from transformer.tasks.task import View
-from transformer.training.build import assemble
-from transformer.training.optimizer import Algorithm
-from transformer.training.partitioning import one_device
+from transformer.training.build import build_components
+from transformer.training.optimizer import OptimizerAlgorithm
+from transformer.training.partitioning import single_device_placement
 
 SITE = "decoder/experts"
 
@@ -36,9 +36,9 @@ def test_the_variation_is_the_deviation_over_the_mean() -> None:
 @pytest.mark.slow
 def test_an_evaluation_reports_it_for_every_block_with_experts(tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "language_modeling x decoder with experts")
-    experiment = case.experiment(Algorithm.SGD, 0.1)
+    experiment = case.experiment(OptimizerAlgorithm.SGD, 0.1)
     task = dataclasses.replace(experiment.task, prompts=())
-    setting = assemble(dataclasses.replace(experiment, task=task), tmp_path, one_device())
+    setting = build_components(dataclasses.replace(experiment, task=task), tmp_path, single_device_placement())
     variables = jax.jit(setting.model.init)(jax.random.key(0))
     view = View(setting.model, variables, {}, {}, jnp.int32(0), train=False)
     (evaluation,) = (each for each in setting.task.evaluations if each.split == "validation")
@@ -55,7 +55,7 @@ def test_an_evaluation_reports_it_for_every_block_with_experts(tmp_path: Path) -
 
 def test_a_model_without_experts_is_asked_for_nothing(tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "language_modeling x decoder")
-    setting = assemble(case.experiment(Algorithm.SGD, 0.1), tmp_path, one_device())
-    view = View(setting.model, setting.abstract.variables, {}, {}, jnp.int32(0), train=False)
+    setting = build_components(case.experiment(OptimizerAlgorithm.SGD, 0.1), tmp_path, single_device_placement())
+    view = View(setting.model, setting.abstract_state.variables, {}, {}, jnp.int32(0), train=False)
     assert with_gates(view) is view
     assert importance_sums({}, jnp.ones((1, 1), bool)) == {}

@@ -26,7 +26,7 @@ from transformer.tasks.fine_tuning import (
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.task import Request, View
-from transformer.training.batches import CheckedBatches
+from transformer.training.checked_batches import CheckedBatches
 
 SIZES = "train=7,validation=5,test=3"
 FORMS = ("acceptability", "entailment", "similarity", "choice")

@@ -17,7 +17,7 @@ from transformer.tasks.registry import task_config
 from transformer.tasks.task import View
 from transformer.tasks.text_data import repeats, stretches
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.partitioning import one_device
+from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
 
 
@@ -36,7 +36,7 @@ def test_the_evaluation_counts_every_token_once_in_nats_and_bits_a_byte(
 ) -> None:
     validation, test, continuations = language_task.evaluations
     assert (validation.at_end, test.at_end, continuations.at_end) == (False, True, False)
-    (evaluate,) = compile_evaluations(language_view.model, [validation], one_device())
+    (evaluate,) = compile_evaluations(language_view.model, [validation], single_device_placement())
     report = evaluate(state_of(language_view))
     # By hand: windows of 24 bytes that do not overlap, each read from its own beginning.
     text = text_file.read_bytes()
@@ -188,7 +188,7 @@ def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
 
 def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: View) -> None:
     continuations = language_task.evaluations[-1]
-    (evaluate,) = compile_evaluations(language_view.model, [continuations], one_device())
+    (evaluate,) = compile_evaluations(language_view.model, [continuations], single_device_placement())
     samples = evaluate(state_of(language_view)).samples
     assert [sample["prompt"] for sample in samples] == ["The ", "dog"]
     for sample in samples:

@@ -18,7 +18,7 @@ from transformer.tasks.segment_lm import TASK as SEGMENTS
 from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, synthetic
 from transformer.tasks.task import TaskSpec, View
 from transformer.tasks.text_data import TokenizerKind
-from transformer.training.batches import CheckedBatches
+from transformer.training.checked_batches import CheckedBatches
 
 
 def view_of(family: str, train: bool = False, **changes: Any) -> View:

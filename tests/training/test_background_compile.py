@@ -11,8 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.training.background_compile import BATCHES_SCANNED, Program, batch_shapes, compile_in_background
-from transformer.training.partitioning import one_device, shard_batch
+from transformer.training.background_compile import (
+    BATCHES_SCANNED,
+    Program,
+    compile_in_background,
+    distinct_batch_shapes,
+)
+from transformer.training.partitioning import shard_batch, single_device_placement
 
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 
@@ -37,11 +42,11 @@ def batch_of(length: int) -> dict[str, np.ndarray]:
 
 def test_a_call_finds_its_program_compiled(compilations: list[str]) -> None:
     function = jax.jit(lambda scale, batch, flag: jnp.where(flag, scale, 7) * batch["tokens"].sum())
-    placement = one_device()
+    placement = single_device_placement()
     scale = shard_batch({"scale": np.float32(3)}, placement)["scale"]
     batches = [batch_of(length) for length in (4, 5, 4, 6)]
     scale_shape = jax.ShapeDtypeStruct((), jnp.float32, sharding=scale.sharding)
-    shapes = batch_shapes(batches, 0, 4, placement)
+    shapes = distinct_batch_shapes(batches, 0, 4, placement)
     with compile_in_background(Program(function, (scale_shape, shape, False)) for shape in shapes):
         while sum(name.startswith("compile") for name in compilations) < 3:
             time.sleep(0.01)
@@ -61,7 +66,7 @@ def test_each_shape_comes_once_from_the_first_batches() -> None:
             return batch_of(4 + step % 2)
 
     source = Counting()
-    shapes = list(batch_shapes(source, 3, 10**6, one_device()))
+    shapes = list(distinct_batch_shapes(source, 3, 10**6, single_device_placement()))
     assert [shape["tokens"].shape for shape in shapes] == [(3, 5), (3, 4)]
     assert shapes[0]["tokens"].dtype == jnp.int32  # as jax keeps them
     assert source.asked == BATCHES_SCANNED

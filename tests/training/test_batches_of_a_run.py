@@ -5,7 +5,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
-from transformer.training.batches import CheckedBatches, batch_number, merge_ranges
+from transformer.training.checked_batches import CheckedBatches, batch_number, merge_ranges
 
 SIDE = InputSpec((2, 3))
 INTERFACE = TaskInterface({"source": SIDE, "target": SIDE, "lengths": InputSpec((2,))}, {"joint": 10})

@@ -13,17 +13,17 @@ from transformer.models.registry import FAMILIES, model_config
 from transformer.module_registry import Exports
 from transformer.overrides import Group, find, leaves
 from transformer.tasks.registry import TASKS, task_config
-from transformer.training.config import resolve, schema_of, show, with_overrides
+from transformer.training.config import apply_overrides, config_schema, format_as_flags, resolve_config
 
 SIZED = {**BASE, "model": {"size": "transformer-base"}}
 
 
 def resolved(values):
-    return flatten(resolve(values).to_config())
+    return flatten(resolve_config(values).to_config())
 
 
 def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
-    tree = schema_of(BASE)
+    tree = config_schema(BASE)
     found = resolved(BASE)
     assert set(leaves(tree)) == set(found) - {"averages", "optimizers"}  # sections by names that a person makes up
     assert isinstance(find(tree, "averages"), Group)
@@ -87,7 +87,7 @@ def test_an_override_may_set_what_the_config_does_not_say():
         "averages.ema.kind": "exponential",
         "model.tie_embeddings": False,
     }
-    after = resolved(with_overrides(BASE, overrides))
+    after = resolved(apply_overrides(BASE, overrides))
     expected = {"model.score": "additive", "task.lengths": [48, 96], "model.tie_embeddings": False}
     expected |= {"averages.ema.kind": "exponential", "averages.ema.decay": 0.999}
     assert {key: after[key] for key in expected} == expected
@@ -99,11 +99,11 @@ def test_a_whole_section_is_replaced_before_its_keys_are_checked():
     model = {"family": "decoder", "layers": 2}
     overrides = {"model.layers": 3, "task.batch_size": 4, "model": model, "task": task}
     for order in (overrides, dict(reversed(overrides.items()))):
-        found = with_overrides(BASE, order)
+        found = apply_overrides(BASE, order)
         assert found["model"] == {"family": "decoder", "layers": 3}
         assert found["task"] == {"name": "language_modeling", "context": 8, "batch_size": 4}
     with pytest.raises(UserError, match=r"unknown key config\.model\.decoder_layers of family decoder"):
-        with_overrides(BASE, {"model": model, "model.decoder_layers": 1})
+        apply_overrides(BASE, {"model": model, "model.decoder_layers": 1})
     assert model == {"family": "decoder", "layers": 2}
 
 
@@ -124,23 +124,23 @@ def test_a_whole_section_is_replaced_before_its_keys_are_checked():
 )
 def test_what_cannot_be_is_refused(overrides, says):
     with pytest.raises(UserError) as told:
-        with_overrides(BASE, overrides)
+        apply_overrides(BASE, overrides)
     assert says in str(told.value)
 
 
 def test_a_config_without_sections_is_refused():
     for name in ("task", "model"):
         with pytest.raises(UserError, match=rf"config\.{name}=None must be a group of keys"):
-            with_overrides({key: value for key, value in BASE.items() if key != name}, {"seed": 1})
+            apply_overrides({key: value for key, value in BASE.items() if key != name}, {"seed": 1})
 
 
 def test_a_key_that_departs_from_the_size_leaves_the_rest_as_the_size_has_it():
     before = resolved(SIZED)
-    for base in (SIZED, resolve(SIZED).to_config()):
-        after = resolved(with_overrides(base, {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None}))
+    for base in (SIZED, resolve_config(SIZED).to_config()):
+        after = resolved(apply_overrides(base, {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None}))
         changes = {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None, "model.size": None}
         assert after == before | changes
-        assert resolved(with_overrides(base, {"model.heads": 8, "model.dropout": 0.5})) == before | {
+        assert resolved(apply_overrides(base, {"model.heads": 8, "model.dropout": 0.5})) == before | {
             "model.dropout": 0.5
         }
 
@@ -153,14 +153,14 @@ def test_one_size_is_changed_to_another_whatever_was_written_out(first, second):
     wanted = (
         resolved({**BASE, "model": {"size": second, **dropout}}) if second else resolved(sparse) | {"model.size": None}
     )
-    assert resolved(with_overrides(sparse, {"model.size": second})) == wanted
+    assert resolved(apply_overrides(sparse, {"model.size": second})) == wanted
     # Written out, the keys that the other family has too come with it, as far as the size did not say them.
     if second is None or SIZES[first].family == SIZES[second].family:
-        assert resolved(with_overrides(resolve(sparse).to_config(), {"model.size": second})) == wanted
+        assert resolved(apply_overrides(resolve_config(sparse).to_config(), {"model.size": second})) == wanted
 
 
 def test_the_page_has_no_default_where_a_key_has_none():
-    page = show(SIZED, ("seed",)).splitlines()
+    page = format_as_flags(SIZED, ("seed",)).splitlines()
     lines = {line.partition("=")[0]: line for line in page}
     assert lines["--config.model.width"] == "--config.model.width=512"
     assert lines["--config.model.size"].endswith("# * default none")

@@ -15,7 +15,7 @@ from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
-from transformer.training.conversion import export_run, without_lora
+from transformer.training.huggingface_conversion import export_to_huggingface, merge_lora
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
 
@@ -28,7 +28,7 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
     with pytest.raises(UserError, match="Hugging Face has no such model"):
         write_model_folder(tmp_path / "raw", config, params)
-    model, plain = without_lora(config, params)
+    model, plain = merge_lora(config, params)
     write_model_folder(tmp_path / "merged", model, plain)
     found, given = leaves_by_path(read_model_folder(tmp_path / "merged").params), leaves_by_path(params)
     assert found.keys() == {path for path in given if "/lora/" not in path}
@@ -43,7 +43,7 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
             low = (given[f"{folder}/lora/{name}"] for name in ("down", "up"))
             expected = expected + 2.5 * np.einsum(f"l{inputs}r,lr{outputs}->l{inputs}{outputs}", *low)
         np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=path)
-    assert without_lora(model, plain) == (model, plain)
+    assert merge_lora(model, plain) == (model, plain)
 
 
 def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> None:
@@ -83,5 +83,5 @@ def test_a_run_over_images_that_are_not_square_is_refused(tmp_path: Path) -> Non
     }
     run = write_run(tmp_path / "run", config, lambda state: state)
     with pytest.raises(UserError, match="has images of 16 x 8 pixels: Hugging Face's are square"):
-        export_run(run, tmp_path / "out")
+        export_to_huggingface(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()

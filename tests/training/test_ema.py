@@ -9,7 +9,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.models.model import replace_with_averaged
-from transformer.training.ema import Average, AverageKind, init_average, update_average
+from transformer.training.parameter_averages import AverageKind, ParameterAverage, init_average, update_average
 
 STEPS = 12
 
@@ -26,7 +26,7 @@ def kernel(step: int) -> np.ndarray:
     return np.asarray(parameters(step)["encoder"]["kernel"], np.float64)
 
 
-def follow(average: Average, steps: int = STEPS) -> list[dict[str, np.ndarray]]:
+def follow(average: ParameterAverage, steps: int = STEPS) -> list[dict[str, np.ndarray]]:
     """The average before the first step and after each of `steps`."""
     update = jax.jit(lambda old, params, step: update_average(average, old, params, step))
     kept = [init_average(average, parameters(0))]
@@ -36,7 +36,7 @@ def follow(average: Average, steps: int = STEPS) -> list[dict[str, np.ndarray]]:
 
 
 def test_exponential() -> None:
-    found = follow(Average(AverageKind.EXPONENTIAL, decay=0.7))
+    found = follow(ParameterAverage(AverageKind.EXPONENTIAL, decay=0.7))
     expected = kernel(0)
     for step in range(1, STEPS + 1):
         expected = 0.7 * expected + 0.3 * kernel(step)
@@ -45,14 +45,14 @@ def test_exponential() -> None:
 
 @pytest.mark.parametrize(("last", "every"), [(3, 2), (4, 3), (5, 1), (1, 4)])
 def test_mean_of_the_last_snapshots(last: int, every: int) -> None:
-    found = follow(Average(AverageKind.MEAN, start=STEPS - last * every, every=every))
+    found = follow(ParameterAverage(AverageKind.MEAN, start=STEPS - last * every, every=every))
     snapshots = [kernel(STEPS - back * every) for back in range(last)]
     np.testing.assert_allclose(found[-1]["encoder/kernel"], np.mean(snapshots, axis=0), atol=1e-6)
 
 
 def test_a_mean_moves_only_at_its_snapshots() -> None:
     start, every = 3, 4
-    found = [one["encoder/kernel"] for one in follow(Average(AverageKind.MEAN, start=start, every=every))]
+    found = [one["encoder/kernel"] for one in follow(ParameterAverage(AverageKind.MEAN, start=start, every=every))]
     for step in range(start + every + 1):  # until its first snapshot it is the parameters, to the bit
         np.testing.assert_array_equal(found[step], parameters(step)["encoder"]["kernel"])
     for step in range(start + every + 1, STEPS + 1):
@@ -63,7 +63,7 @@ def test_a_mean_moves_only_at_its_snapshots() -> None:
 
 
 def test_patterns_choose_what_is_kept_and_what_is_replaced() -> None:
-    average = Average(AverageKind.EXPONENTIAL, decay=0.5, patterns=("head/*",))
+    average = ParameterAverage(AverageKind.EXPONENTIAL, decay=0.5, patterns=("head/*",))
     found = follow(average)
     assert all(set(one) == {"head/bias"} for one in found)
     params = parameters(STEPS)
@@ -74,7 +74,7 @@ def test_patterns_choose_what_is_kept_and_what_is_replaced() -> None:
 
 
 def test_an_average_of_bfloat16_parameters_moves_and_is_read_in_their_type() -> None:
-    average, steps = Average(AverageKind.EXPONENTIAL, decay=0.999), 2000
+    average, steps = ParameterAverage(AverageKind.EXPONENTIAL, decay=0.999), 2000
     params = {"x": jnp.full(3, 2.0, jnp.bfloat16)}
     first = init_average(average, {"x": jnp.ones(3, jnp.bfloat16)})
     kept = jax.lax.fori_loop(1, steps + 1, lambda step, old: update_average(average, old, params, step), first)
@@ -97,4 +97,4 @@ def test_an_average_of_bfloat16_parameters_moves_and_is_read_in_their_type() -> 
 )
 def test_values_that_cannot_be_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        Average(AverageKind.MEAN, **fields)
+        ParameterAverage(AverageKind.MEAN, **fields)

@@ -16,9 +16,9 @@ from tests.training.written_run import CONFIG, with_average, with_params, write_
 from transformer.interpret import show
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
-from transformer.training.conversion import export_run
+from transformer.training.huggingface_conversion import export_to_huggingface
+from transformer.training.run_loading import load_run
 from transformer.training.run_setup import compile_run_probe
-from transformer.training.trained_run import load
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def test_the_maps_of_a_text(same: Callable[[Shown], None]) -> None:
 
 def test_the_probe_in_training(same: Callable[[Shown], None]) -> None:
     def kept(run: Path) -> dict[str, Any]:
-        experiment, setting, state = load(run)
+        experiment, setting, state = load_run(run)
         opened: Any = types.SimpleNamespace(experiment=experiment, directory=RunDirectory.open(run))
         return {
             str(place): np.asarray(leaf)
@@ -97,7 +97,7 @@ def test_the_probe_in_training(same: Callable[[Shown], None]) -> None:
 
 def test_what_is_published(same: Callable[[Shown], None], tmp_path: Path) -> None:
     def published(run: Path) -> dict[str, Any]:
-        made = export_run(run, tmp_path / run.name)
+        made = export_to_huggingface(run, tmp_path / run.name)
         assert ("the parameters are the average 'slow', by which the run is judged" in made.notes) == (
             run.name == "averaged"
         )

@@ -17,10 +17,10 @@ from transformer.logical_axes import RULES, Placement, place, placed
 from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.training.partitioning import (
     ShardingConfig,
-    by_examples,
+    add_family_axes,
+    example_parallel_placement,
     shard_batch,
     state_shardings,
-    with_family_axes,
 )
 
 EXPERTS, WIDTH, HIDDEN, SLOTS = 4, 8, 12, 8
@@ -75,7 +75,7 @@ def mixture(**axes: tuple[str, ...]) -> Model:
 
 
 def with_own(config: ShardingConfig, devices: int = 8) -> Placement:
-    return with_family_axes(on(config, devices), OWN)
+    return add_family_axes(on(config, devices), OWN)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,9 @@ def test_each_device_computes_its_own_experts_for_all_rows_that_are_sent_to_it()
 
 def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> None:
     own = {"slots": ("sequence",), "frames": ("expert", "sequence")}
-    here = by_examples(with_family_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own))
+    here = example_parallel_placement(
+        add_family_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own)
+    )
     assert here.spec(("batch", "length", "slots")) == PartitionSpec(("data", "expert", "sequence"), None, None)
     assert here.spec(("experts", "expert_batch")) == PartitionSpec("expert", ("data", "sequence"))
     assert here.spec(("expert_batch", "frames")) == PartitionSpec(("data", "sequence"), "expert")
@@ -161,12 +163,12 @@ def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> No
 )
 def test_an_own_axis_that_shadows_another_or_lies_nowhere_is_refused(own: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        with_family_axes(on(ShardingConfig(), 8), own)
+        add_family_axes(on(ShardingConfig(), 8), own)
 
 
 def test_own_axes_change_the_rules_of_no_other_placement() -> None:
     before = dict(RULES["dp"])
-    assert with_family_axes(on(ShardingConfig(), 1), OWN).rules == {**before, **OWN}
+    assert add_family_axes(on(ShardingConfig(), 1), OWN).rules == {**before, **OWN}
     assert RULES["dp"] == before
 
 

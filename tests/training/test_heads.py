@@ -16,7 +16,7 @@ from transformer.tasks.task import Report
 from transformer.training import build, run_setup, train
 from transformer.training import config as experiment
 from transformer.training.partitioning import ShardingConfig, make_placement, shard_batch
-from transformer.training.step import Step
+from transformer.training.step import TrainStep
 
 RUN: dict[str, Any] = {
     "name": "heads",
@@ -63,8 +63,8 @@ class Trained(NamedTuple):
 
     case: Case
     folder: Path
-    setting: build.Assembly
-    step: Step
+    setting: build.TrainingComponents
+    step: TrainStep
 
 
 def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
@@ -80,19 +80,19 @@ def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A run, and the step that it compiled: two tests look at the one program."""
     folder = tmp_path_factory.mktemp("heads") / "run"
-    kept: list[tuple[build.Assembly, Step]] = []
+    kept: list[tuple[build.TrainingComponents, TrainStep]] = []
 
-    def keeping(resolved: experiment.Experiment, setting: build.Assembly) -> Step:
-        kept.append((setting, build.compile_step(resolved, setting)))
+    def keeping(resolved: experiment.ExperimentConfig, setting: build.TrainingComponents) -> TrainStep:
+        kept.append((setting, build.compile_train_step(resolved, setting)))
         return kept[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
         placement = make_placement(ShardingConfig(), jax.devices()[: request.param.devices])
         patch.setattr(build, "make_placement", lambda config: placement)
-        patch.setattr(train, "compile_step", keeping)
+        patch.setattr(train, "compile_train_step", keeping)
         # Evaluations would only be compiled here.
         patch.setattr(run_setup, "compile_evaluations", of_nothing)
-        train.train(experiment.resolve(request.param.config), folder)
+        train.train(experiment.resolve_config(request.param.config), folder)
     ((setting, step),) = kept
     return Trained(request.param, folder, setting, step)
 
@@ -101,7 +101,7 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained
     setting, step = trained.setting, trained.step
     batch = shard_batch(setting.task.source(0)[0], setting.placement)
     (state_off, off), (state_on, on) = (
-        step(setting.initialize(jax.random.key(0)), batch, observe) for observe in (False, True)
+        step(setting.init_state(jax.random.key(0)), batch, observe) for observe in (False, True)
     )
     assert step._cache_size() == 1  # type: ignore[attr-defined]
     assert set(on.maps) == set(trained.case.sites)
@@ -118,17 +118,19 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained
 def test_microbatches_add_up_to_the_statistics_of_the_batch(trained: Trained) -> None:
     # Without dropout a training pass is the plain one.
     config = trained.case.config
-    resolved = experiment.resolve({**config, "num_microbatches": 2, "model": {**config["model"], "dropout": 0.0}})
+    resolved = experiment.resolve_config(
+        {**config, "num_microbatches": 2, "model": {**config["model"], "dropout": 0.0}}
+    )
     task = trained.setting.task
     quiet = models.build(resolved.model, task.interface, resolved.precision)
     setting = trained.setting._replace(model=quiet)
-    batch, state = task.source(0)[0], setting.initialize(jax.random.key(0))
+    batch, state = task.source(0)[0], setting.init_state(jax.random.key(0))
     variables = jax.device_get(state.variables)  # a step consumes its state
     capture = Capture(tuple(site.name for site in quiet.sites), maps=False, statistics=tuple(STATISTICS.values()))
     inputs = {name: batch[name] for name in task.interface.inputs}
     look = jax.jit(lambda variables, inputs: quiet.apply(variables, inputs, train=False, capture=capture)[1].maps)
     expected = look(variables, inputs)
-    _, metrics = build.compile_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
+    _, metrics = build.compile_train_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
     assert set(metrics.maps) == set(trained.case.sites)
     for site, captured in metrics.maps.items():
         for name, mean in captured.means().items():

@@ -32,7 +32,7 @@ from transformer.tasks.task import Report
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
-from transformer.training.init_from import InitializeFrom, initial_state
+from transformer.training.init_from import InitializeFromConfig, build_initial_state
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunWriters
 
@@ -83,7 +83,7 @@ def one_device() -> Iterator[None]:
     """Sharding has a test of its own; maps and evaluations are not looked at here, and compiled for nothing."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
-            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
+            patch.setattr(module, "make_placement", lambda config: mesh.single_device_placement())
         for module in (train, vmapped):
             patch.setattr(module, "open_writers", lambda *arguments, **named: RunWriters(()))
             patch.setattr(module, "peak_flops", lambda devices: 1e9)
@@ -96,30 +96,30 @@ def one_device() -> Iterator[None]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run."""
     folder = tmp_path_factory.mktemp("runs") / "source"
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     return folder
 
 
-def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment:
+def resolved(source: Path, *rules: str, **changes: Any) -> experiment.ExperimentConfig:
     """A run that begins from another, by rules; `origin` says more of it."""
     origin = {"run": str(source), "rules": rules, **changes.pop("origin", {})}
-    return experiment.resolve({**CONFIG, "name": "fine-tuned", "seed": 5, "initialize_from": origin, **changes})
+    return experiment.resolve_config({**CONFIG, "name": "fine-tuned", "seed": 5, "initialize_from": origin, **changes})
 
 
-def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, init_from.InitReport]:
+def begun(made: experiment.ExperimentConfig, folder: Path) -> tuple[TrainState, TrainState, init_from.InitReport]:
     """The state that a run begins with, the one that it would begin with alone, and what is said of it."""
     folder.mkdir(exist_ok=True)
-    setting = build.assemble(made, folder)
+    setting = build.build_components(made, folder)
     key = jax.random.key(made.run.seed)
-    state, report = initial_state(made.initialize_from, setting, key, folder)
+    state, report = build_initial_state(made.initialize_from, setting, key, folder)
     assert report is not None
-    return state, setting.initialize(key), report
+    return state, setting.init_state(key), report
 
 
 @functools.cache
 def shapes_in(source: Path) -> TrainState:
     """The shapes of the source's state."""
-    return build.assemble(experiment.resolve(CONFIG), source).abstract
+    return build.build_components(experiment.resolve_config(CONFIG), source).abstract_state
 
 
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
@@ -284,7 +284,7 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
             assert begun(made, tmp_path)[2].source.notes == ()
         else:
             with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialize_from\.tokenizer"):
-                build.assemble(made, tmp_path)
+                build.build_components(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)
     assert report.lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
@@ -321,7 +321,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
         assert np.array_equal(found["embedding/table"][number, :260], before["embedding/table"])
         assert RunDirectory.open(tmp_path / ("one", "two")[number]).facts()["initialized_from"]["step"] == STEPS
     assert not np.array_equal(found["embedding/table"][0, 260:], found["embedding/table"][1, 260:])
-    np.testing.assert_allclose(stacked.hyper["language_modeling"]["learning_rate"], [0.01, 0.02])
+    np.testing.assert_allclose(stacked.hyperparameters["language_modeling"]["learning_rate"], [0.01, 0.02])
     # Nothing was saved yet: they begin there again.
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
@@ -330,7 +330,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path) -> None:
     made = resolved(source)
-    task = build.assemble(made, tmp_path).task
+    task = build.build_components(made, tmp_path).task
     found = {path: np.asarray(leaf) for path, leaf in leaves_by_path(fairness.initial_parameters(made, task)).items()}
     assert_same(found, stored(source))
 
@@ -370,7 +370,7 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
     with pytest.raises(
         UserError, match=r"config\.initialize_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))
     ) as told:
-        train.train(experiment.resolve({**CONFIG, "model": LARGER, "initialize_from": origin}), folder)
+        train.train(experiment.resolve_config({**CONFIG, "model": LARGER, "initialize_from": origin}), folder)
     assert "\n" not in str(told.value)
     assert not folder.exists() or {entry.name for entry in folder.iterdir()} <= {"lock"}  # a corrected one can start
 
@@ -379,7 +379,7 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
 class Toy:
     """A run that begins, of any shapes, with the axes of its variables by name."""
 
-    abstract: TrainState
+    abstract_state: TrainState
     names: Variables
 
     @property
@@ -389,9 +389,9 @@ class Toy:
     def axes(self) -> Variables:
         return self.names
 
-    def initialize(self, key: Any, variables: Variables | None = None) -> TrainState:
+    def init_state(self, key: Any, variables: Variables | None = None) -> TrainState:
         fresh = jax.tree.map(
-            lambda leaf: placed(np.full(leaf.shape, -1, leaf.dtype), leaf.sharding), self.abstract.variables
+            lambda leaf: placed(np.full(leaf.shape, -1, leaf.dtype), leaf.sharding), self.abstract_state.variables
         )
         return state_of(fresh if variables is None else variables)
 
@@ -428,8 +428,8 @@ def test_the_state_of_a_model_is_taken_as_well(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", old)
     new = Variables({"w": numbers(3), "copy": numbers(3)}, {"mean": numbers(2), "count": np.zeros((), np.int32)})
     toy = Toy(shapes_of(new), jax.tree.map(lambda leaf: (None,) * leaf.ndim, new))
-    config = InitializeFrom(str(run), rules=("copy = w", "state/mean = fresh"))
-    state, report = initial_state(config, toy, jax.random.key(0), tmp_path / "new")
+    config = InitializeFromConfig(str(run), rules=("copy = w", "state/mean = fresh"))
+    state, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables
     assert np.array_equal(found.params["w"], old.params["w"])
     assert np.array_equal(found.params["copy"], old.params["w"])
@@ -451,8 +451,8 @@ def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
         for name, axes in where.items()
     }
     toy = Toy(state_of(Variables(abstract, {})), Variables({name: ("vocabulary", "embed") for name in where}, {}))
-    config = InitializeFrom(str(run), rules=("resize table",))
-    state, _ = initial_state(config, toy, jax.random.key(0), tmp_path / "new")
+    config = InitializeFromConfig(str(run), rules=("resize table",))
+    state, _ = build_initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables.params
     for name, leaf in found.items():
         assert leaf.sharding.is_equivalent_to(abstract[name].sharding, 2), name
@@ -474,12 +474,12 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     new = Variables({**published, "head": {"kernel": numbers(16, 3)}}, {})
     del new.params["positions"]
     toy = of_none(new)
-    config = InitializeFrom(str(folder), tokenizer=True)
+    config = InitializeFromConfig(str(folder), tokenizer=True)
     with pytest.raises(UserError, match=r"has no 'head/kernel' for the parameter head/kernel \(16, 3\)"):
-        initial_state(config, toy, jax.random.key(0), tmp_path)
+        build_initial_state(config, toy, jax.random.key(0), tmp_path)
     init_from.copy_source_tokenizer(config, tmp_path)
     config = dataclasses.replace(config, rules=("head/* = fresh",))
-    state, report = initial_state(config, toy, jax.random.key(0), tmp_path)
+    state, report = build_initial_state(config, toy, jax.random.key(0), tmp_path)
     assert report is not None
     found = leaves_by_path(state.variables.params)
     assert_same(
@@ -496,7 +496,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).encode(["the q"]) == from_huggingface(folder).encode(["the q"])
     with RunDirectory.claim(tmp_path / "other", {}) as directory:
         Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
-    _, report = initial_state(config, toy, jax.random.key(0), tmp_path / "other")
+    _, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "other")
     assert report is not None
     assert report.lines()[-1].startswith(f"  note: {folder} has another tokenizer")
 
@@ -508,7 +508,9 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     old = draw(lambda shape: random.normal(size=shape).astype(np.float32), {"query": shapes, "other": (2,)})
     run = saved(tmp_path / "run", Variables(old, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
     plain = Variables({"query": {"kernel": old["query"]["kernel"]}, "other": old["other"]}, {})
-    state, report = initial_state(InitializeFrom(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new")
+    state, report = build_initial_state(
+        InitializeFromConfig(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new"
+    )
     low = np.einsum("lir,lrhd->lihd", *(old["query"]["lora"][name].astype(np.float64) for name in ("down", "up")))
     expected = old["query"]["kernel"] + 1.5 * low
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
@@ -519,15 +521,15 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     ]
     # With LoRA of its own it goes on with what was learned.
     again = of_none(Variables(old, {}))
-    state, report = initial_state(InitializeFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
+    state, report = build_initial_state(InitializeFromConfig(str(run)), again, jax.random.key(0), tmp_path / "new")
     assert_same(
         {path: np.asarray(leaf) for path, leaf in leaves_by_path(state.variables.params).items()}, leaves_by_path(old)
     )
     assert report is not None
     assert report.facts()["merged"] == report.facts()["unused"] == []
     # Where it begins anew it begins beside what was learned.
-    anew = InitializeFrom(str(run), rules=("query/lora/* = fresh",))
-    state, report = initial_state(anew, again, jax.random.key(0), tmp_path / "new")
+    anew = InitializeFromConfig(str(run), rules=("query/lora/* = fresh",))
+    state, report = build_initial_state(anew, again, jax.random.key(0), tmp_path / "new")
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
     assert np.all(np.asarray(state.variables.params["query"]["lora"]["up"]) == -1)
     assert report is not None
@@ -540,8 +542,8 @@ def test_what_was_learned_at_one_scale_is_not_gone_on_with_at_another(tmp_path: 
     run = saved(tmp_path / "run", Variables(params, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
 
     def check(lora: LoraConfig | None, *rules: str) -> None:
-        config = InitializeFrom(str(run), rules=rules)
-        prepared = init_from.plan_initialization(config, model.model, model.abstract.variables, tmp_path / "new")
+        config = InitializeFromConfig(str(run), rules=rules)
+        prepared = init_from.plan_initialization(config, model.model, model.abstract_state.variables, tmp_path / "new")
         init_from.check_lora_scale(prepared, lora)
 
     check(LoraConfig(2, alpha=3.0))
@@ -560,13 +562,13 @@ def test_a_checkpoint_that_was_damaged_is_not_begun_from(tmp_path: Path) -> None
     largest.write_bytes(content)
     toy = Toy(shapes_of(old), Variables({"w": ("embed", "embed")}, {}))
     with pytest.raises(DamagedCheckpoint, match="variables/params/w"):
-        initial_state(InitializeFrom(str(run)), toy, jax.random.key(0), tmp_path / "new")
+        build_initial_state(InitializeFromConfig(str(run)), toy, jax.random.key(0), tmp_path / "new")
 
 
 def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     old = Variables({"w": numbers(3)}, {})
     toy = Toy(shapes_of(old), Variables({"w": (None,)}, {}))
-    state, report = initial_state(InitializeFrom(), toy, jax.random.key(0), tmp_path)
+    state, report = build_initial_state(InitializeFromConfig(), toy, jax.random.key(0), tmp_path)
     assert report is None
     assert state.variables.params["w"].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match="'state/w' has the path of a leaf of the state"):

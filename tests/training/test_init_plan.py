@@ -8,37 +8,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
-from transformer.training.init_plan import Leaf, TakenSource, captures, parse_rule, plan_parameters
+from transformer.training.init_plan import ArrayInfo, MatchedSource, match_wildcards, parse_init_rule, plan_parameters
 
 FLOAT = "float32"
 SOURCES = {
-    "embedding/table": Leaf((20, 4), FLOAT),
-    "layers/query/kernel": Leaf((2, 4, 2, 2), FLOAT),
-    "layers/query/bias": Leaf((2, 2, 2), FLOAT),
-    "norm/scale": Leaf((4,), FLOAT),
-    "head/kernel": Leaf((4, 20), FLOAT),
-    "state/norm/count": Leaf((), "int32"),
+    "embedding/table": ArrayInfo((20, 4), FLOAT),
+    "layers/query/kernel": ArrayInfo((2, 4, 2, 2), FLOAT),
+    "layers/query/bias": ArrayInfo((2, 2, 2), FLOAT),
+    "norm/scale": ArrayInfo((4,), FLOAT),
+    "head/kernel": ArrayInfo((4, 20), FLOAT),
+    "state/norm/count": ArrayInfo((), "int32"),
 }
 TARGETS = {
-    "embedding/table": Leaf((20, 4), FLOAT, ("vocabulary", "embed")),
-    "layers/query/kernel": Leaf((2, 4, 2, 2), FLOAT, ("layers", "embed", "heads", "head_dim")),
-    "layers/query/bias": Leaf((2, 2, 2), FLOAT, ("layers", "heads", "head_dim")),
-    "norm/scale": Leaf((4,), FLOAT, ("embed",)),
-    "head/kernel": Leaf((4, 20), FLOAT, ("embed", "vocabulary")),
-    "state/norm/count": Leaf((), "int32"),
+    "embedding/table": ArrayInfo((20, 4), FLOAT, ("vocabulary", "embed")),
+    "layers/query/kernel": ArrayInfo((2, 4, 2, 2), FLOAT, ("layers", "embed", "heads", "head_dim")),
+    "layers/query/bias": ArrayInfo((2, 2, 2), FLOAT, ("layers", "heads", "head_dim")),
+    "norm/scale": ArrayInfo((4,), FLOAT, ("embed",)),
+    "head/kernel": ArrayInfo((4, 20), FLOAT, ("embed", "vocabulary")),
+    "state/norm/count": ArrayInfo((), "int32"),
 }
 
 
-def planned(*rules: str, **changes: Leaf | None):
+def planned(*rules: str, **changes: ArrayInfo | None):
     """The plan of the targets above with some changed, by their paths with __ for /; None takes one out."""
     named = {name.replace("__", "/"): leaf for name, leaf in changes.items()}
     targets = {path: leaf for path, leaf in (TARGETS | named).items() if leaf is not None}
-    return plan_parameters(targets, SOURCES, [parse_rule(rule) for rule in rules])
+    return plan_parameters(targets, SOURCES, [parse_init_rule(rule) for rule in rules])
 
 
 def test_without_rules_every_parameter_takes_the_one_of_its_path() -> None:
     made = planned()
-    assert made.taken == {path: TakenSource(path, leaf) for path, leaf in SOURCES.items()}
+    assert made.taken == {path: MatchedSource(path, leaf) for path, leaf in SOURCES.items()}
     assert (made.fresh, made.unused, made.resized, made.cast) == ({}, (), (), ())
 
 
@@ -47,20 +47,20 @@ def test_what_is_left_fresh_renamed_resized_cast_and_unused() -> None:
         "classes/* = fresh",
         "decoder/*/kernel = layers/*/kernel",
         "resize head/*",
-        classes__kernel=Leaf((4, 3), FLOAT),
-        decoder__query__kernel=Leaf((2, 4, 2, 2), "bfloat16"),
-        head__kernel=Leaf((4, 24), FLOAT, ("embed", "vocabulary")),
+        classes__kernel=ArrayInfo((4, 3), FLOAT),
+        decoder__query__kernel=ArrayInfo((2, 4, 2, 2), "bfloat16"),
+        head__kernel=ArrayInfo((4, 24), FLOAT, ("embed", "vocabulary")),
         embedding__table=None,
     )
     assert made.fresh == {"classes/kernel": "classes/* = fresh"}
-    assert made.taken["decoder/query/kernel"] == TakenSource("layers/query/kernel", SOURCES["layers/query/kernel"])
-    assert made.taken["head/kernel"] == TakenSource("head/kernel", SOURCES["head/kernel"], axis=1)
+    assert made.taken["decoder/query/kernel"] == MatchedSource("layers/query/kernel", SOURCES["layers/query/kernel"])
+    assert made.taken["head/kernel"] == MatchedSource("head/kernel", SOURCES["head/kernel"], axis=1)
     assert (made.resized, made.cast) == (("head/kernel",), ("decoder/query/kernel",))
     assert made.unused == ("embedding/table",)
 
 
 def test_one_source_can_be_taken_twice() -> None:
-    made = planned("cross/* = layers/query/*", cross__bias=Leaf((2, 2, 2), FLOAT))
+    made = planned("cross/* = layers/query/*", cross__bias=ArrayInfo((2, 2, 2), FLOAT))
     assert made.taken["cross/bias"].source == made.taken["layers/query/bias"].source == "layers/query/bias"
 
 
@@ -82,7 +82,7 @@ def test_the_first_rule_that_matches_decides() -> None:
     ],
 )
 def test_what_a_star_stands_for(pattern: str, path: str, found: tuple[str, ...] | None) -> None:
-    assert captures(pattern, path) == found
+    assert match_wildcards(pattern, path) == found
 
 
 PATTERNS = ("*", "a/*", "b/*", "*/c", "*/d", "a/c", "b/d", "a/*/e")
@@ -109,9 +109,9 @@ def decided_by_hand(paths: list[str], rules: list[tuple[str, str]]) -> dict[str,
 def test_every_parameter_is_decided_exactly_once(paths: list[str], drawn: list[tuple[str, str]]) -> None:
     rules = [(target, source if "*" in target or "*" not in source else "x") for target, source in drawn]
     expected = decided_by_hand(paths, rules)
-    targets = {path: Leaf((2,), FLOAT) for path in paths}
-    sources = {source: Leaf((2,), FLOAT) for _, source in expected.values()} | {"spare": Leaf((), FLOAT)}
-    parsed = [parse_rule(f"{target} = {source}") for target, source in rules]
+    targets = {path: ArrayInfo((2,), FLOAT) for path in paths}
+    sources = {source: ArrayInfo((2,), FLOAT) for _, source in expected.values()} | {"spare": ArrayInfo((), FLOAT)}
+    parsed = [parse_init_rule(f"{target} = {source}") for target, source in rules]
     if {number for number, _ in expected.values()} - {None} != set(range(len(rules))):
         with pytest.raises(UserError, match=r"decides nothing|matches no parameter"):
             plan_parameters(targets, sources, parsed)
@@ -131,16 +131,16 @@ def test_every_parameter_is_decided_exactly_once(paths: list[str], drawn: list[t
 )
 def test_what_is_no_rule_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^config\.initialize_from\.rules: .* is no rule; .*'TARGET = fresh'"):
-        parse_rule(text)
+        parse_init_rule(text)
 
 
 def test_a_star_on_the_right_needs_one_on_the_left() -> None:
     with pytest.raises(UserError, match=r"'a/\* = \*/\*' has 2 \* on the right and 1 on the left"):
-        parse_rule("a/* = */*")
-    assert parse_rule("a/*/b = c").source == "c"
+        parse_init_rule("a/* = */*")
+    assert parse_init_rule("a/*/b = c").source == "c"
 
 
-NEW = Leaf((4, 3), FLOAT)
+NEW = ArrayInfo((4, 3), FLOAT)
 REFUSED = {
     "absent": (
         {"classes__kernel": NEW, "classes__bias": NEW, "norm__bias": NEW},
@@ -165,33 +165,37 @@ REFUSED = {
         r"did you mean 'norm/scale'",
     ),
     "size": (
-        {"embedding__table": Leaf((24, 4), FLOAT, ("vocabulary", "embed"))},
+        {"embedding__table": ArrayInfo((24, 4), FLOAT, ("vocabulary", "embed"))},
         (),
         r"embedding/table \(24, 4\) of float32 is of another size than 'embedding/table' in the run, \(20, 4\) of "
         r"float32; .*'resize embedding/table', or leave it fresh with the rule 'embedding/table = fresh'$",
     ),
     "two sizes": (
-        {"embedding__table": Leaf((24, 8), FLOAT, ("vocabulary", "embed"))},
+        {"embedding__table": ArrayInfo((24, 8), FLOAT, ("vocabulary", "embed"))},
         ("resize *",),
         r"embedding/table \(24, 8\) .* differs along 2 axes from .*\(20, 4\).*'embedding/table = fresh'$",
     ),
     "layers": (
-        {"layers__query__bias": Leaf((4, 2, 2), FLOAT, ("layers", "heads", "head_dim"))},
+        {"layers__query__bias": ArrayInfo((4, 2, 2), FLOAT, ("layers", "heads", "head_dim"))},
         ("resize *",),
         r"layers/query/bias \(4, 2, 2\) .* another number of layers than .*\(2, 2, 2\).*layers are never resized",
     ),
     "axes": (
-        {"norm__scale": Leaf((4, 1), FLOAT)},
+        {"norm__scale": ArrayInfo((4, 1), FLOAT)},
         ("resize *",),
         r"norm/scale \(4, 1\) .* another number of axes than 'norm/scale' in the run, \(4,\)",
     ),
     "float of integer": (
-        {"state__norm__count": Leaf((), FLOAT)},
+        {"state__norm__count": ArrayInfo((), FLOAT)},
         (),
         r"state/norm/count \(\) of float32 cannot take .*int32: only floating-point numbers are cast",
     ),
-    "integer of float": ({"norm__scale": Leaf((4,), "int32")}, (), r"norm/scale \(4,\) of int32 cannot take .*float32"),
-    "key of float": ({"norm__scale": Leaf((4,), "key<fry>")}, (), r"norm/scale \(4,\) of key<fry> cannot take"),
+    "integer of float": (
+        {"norm__scale": ArrayInfo((4,), "int32")},
+        (),
+        r"norm/scale \(4,\) of int32 cannot take .*float32",
+    ),
+    "key of float": ({"norm__scale": ArrayInfo((4,), "key<fry>")}, (), r"norm/scale \(4,\) of key<fry> cannot take"),
     "rule that matches nothing": (
         {},
         ("haed/* = fresh",),

@@ -12,9 +12,9 @@ from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import Report
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
-from transformer.training.meter import Meter
-from transformer.training.step import Metrics
-from transformer.training.update_guard import Diverged, SkippedSteps
+from transformer.training.metric_accumulator import MetricAccumulator
+from transformer.training.step import StepMetrics
+from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
 from transformer.training.writers.writer import Writer
 
 
@@ -86,7 +86,7 @@ class Trial:
         self.writer = Recorder()
         self.fed: list[int] = []
 
-    def step(self, state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, Metrics]:
+    def step(self, state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, StepMetrics]:
         number = state.step + 1
         self.fed.append(int(batch["number"][0]))
         loss = np.float32(self.losses.get(number, number))
@@ -94,7 +94,7 @@ class Trial:
         totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
         seen = float(number if observe else 0)
         captured = Captured(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
-        return Count(number), Metrics(totals, values, {"site": captured})
+        return Count(number), StepMetrics(totals, values, {"site": captured})
 
     def measured(self, name: str, at_end: bool) -> LoopEvaluation:
         sample = {"output": name}
@@ -179,8 +179,8 @@ def test_the_metrics_of_every_step_count_once() -> None:
 
 def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
     trial = Trial()
-    meter = Meter(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
-    trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), meter=meter)
+    accumulator = MetricAccumulator(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
+    trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), accumulator=accumulator)
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     a_step = [r["utilization"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
@@ -192,9 +192,13 @@ def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do()
 def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: float, at: int) -> None:
     trial = Trial(losses={1: bad, at - 1: bad, at: bad})
     with pytest.raises(
-        Diverged, match=f"steps {at - 1} to {at}, 2 in a row, made no update: loss is {bad}"
+        TrainingDiverged, match=f"steps {at - 1} to {at}, 2 in a row, made no update: loss is {bad}"
     ) as diverged:
-        trial.run(6, Cadence(log=5, evaluate=0, maps=0, checkpoint=5), meter=Meter(SkippedSteps(2).check))
+        trial.run(
+            6,
+            Cadence(log=5, evaluate=0, maps=0, checkpoint=5),
+            accumulator=MetricAccumulator(ConsecutiveSkips(2).check),
+        )
     assert isinstance(diverged.value, FloatingPointError)
     assert (diverged.value.first, diverged.value.step) == (at - 1, at)
     assert trial.writer.steps("save") == ([5] if at > 5 else [])
@@ -233,10 +237,10 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
     made = saved[-1] if saved else 0
     assert trial.fed == list(range(made))
     rest = Trial()
-    meter = Meter()
+    accumulator = MetricAccumulator()
     progress = trial.saved[-1] if saved else {}
-    meter.restore_window(**progress.get("window", {"steps": 0, "sums": {}}))
-    rest.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4), start=made, meter=meter)
+    accumulator.restore_window(**progress.get("window", {"steps": 0, "sums": {}}))
+    rest.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4), start=made, accumulator=accumulator)
     reports = {
         c[1]: c[3]["loss"] for t in (trial, rest) for c in t.writer.calls if c[0] == "scalars" and c[2] == "train"
     }
@@ -246,17 +250,19 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
 def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_step() -> None:
     trial, checked = Trial(losses={5: math.nan}), []
 
-    def step(state: Any, batch: Any, observe: bool = False) -> tuple[Any, Metrics]:
+    def step(state: Any, batch: Any, observe: bool = False) -> tuple[Any, StepMetrics]:
         number = int(state.step[0]) + 1
         loss = np.array([number, trial.losses.get(number, 2 * number)], np.float32)
-        return Count(np.full(2, number)), Metrics({"tokens": np.array([3.0, 5.0])}, {"loss": loss})  # type: ignore
+        return Count(np.full(2, number)), StepMetrics({"tokens": np.array([3.0, 5.0])}, {"loss": loss})  # type: ignore
 
     trial.step = step  # type: ignore[method-assign]
     trial.run(
         6,
         Cadence(log=2, evaluate=9, maps=0, checkpoint=0),
         start=np.full(2, 2),  # type: ignore[arg-type]
-        meter=Meter(lambda step, _, values: checked.append((step, values["loss"].tolist())), lambda batch: 10.0),
+        accumulator=MetricAccumulator(
+            lambda step, _, values: checked.append((step, values["loss"].tolist())), lambda batch: 10.0
+        ),
     )
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     np.testing.assert_array_equal([r["loss"] for r in reports], [[3.5, 7], [5.5, np.nan]])
@@ -292,9 +298,9 @@ def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
 
     trial = Trial()
 
-    def step(state: Count, batch: Any, observe: bool = False) -> tuple[Count, Metrics]:
+    def step(state: Count, batch: Any, observe: bool = False) -> tuple[Count, StepMetrics]:
         dispatched.append(state.step + 1)
-        return Count(state.step + 1), Metrics({}, {"loss": Watched(state.step + 1)})  # type: ignore[dict-item]
+        return Count(state.step + 1), StepMetrics({}, {"loss": Watched(state.step + 1)})  # type: ignore[dict-item]
 
     trial.step = step  # type: ignore[method-assign]
     trial.run(6, Cadence(log=3, evaluate=0, maps=0, checkpoint=0))

@@ -12,9 +12,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.training.small_run import CONFIG
 from transformer.config import UserError
 from transformer.training import build
-from transformer.training.config import resolve
-from transformer.training.partitioning import one_device
-from transformer.training.preflight import check_memory, device_memory
+from transformer.training.config import resolve_config
+from transformer.training.partitioning import single_device_placement
+from transformer.training.startup_checks import check_memory, device_memory
 from transformer.training.train import train
 
 
@@ -47,7 +47,7 @@ def test_the_memory_of_a_machine_is_what_it_has_and_swaps(tmp_path: Path) -> Non
 def test_a_model_beyond_the_machine_leaves_no_run(tmp_path: Path) -> None:
     config = json.loads(json.dumps({**CONFIG, "model": {**CONFIG["model"], "feed_forward": 2**31 - 1}}))
     with pytest.raises(UserError, match=r"the state of this model takes .* GB"):
-        train(resolve(config), tmp_path / "run")
+        train(resolve_config(config), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
@@ -57,8 +57,10 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
     given: list[tuple[Any, Any, float | None]] = []
     monkeypatch.setattr(build, "check_memory", lambda *sizes: given.append(sizes))
     for num_microbatches in (1, 2):
-        config = resolve({**CONFIG, "num_microbatches": num_microbatches, "precision": {"parameters": "bfloat16"}})
-        build.check_before_compiling(config, build.assemble(config, tmp_path, one_device()))
+        config = resolve_config(
+            {**CONFIG, "num_microbatches": num_microbatches, "precision": {"parameters": "bfloat16"}}
+        )
+        build.check_before_compiling(config, build.build_components(config, tmp_path, single_device_placement()))
     (state, alone, _), (_, summed, _) = given
     moments = [leaf for leaf in jax.tree.leaves(state.optimizers) if leaf.ndim]
     kinds = [{leaf.dtype.name for leaf in jax.tree.leaves(tree)} for tree in (moments, state.averages, summed)]

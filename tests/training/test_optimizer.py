@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError, from_config
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
+from transformer.training.optimizer import (
+    LearningRateSchedule,
+    OptimizerAlgorithm,
+    OptimizerConfig,
+    hyperparameters,
+    make_optimizer,
+)
 
 PEAK, WARMUP, STEPS, FINAL = 0.02, 7, 40, 0.1
 
@@ -27,10 +33,10 @@ def progress(t: int) -> float:
 
 
 FORMULAS = {
-    Schedule.CONSTANT: warm(lambda t: 1),
-    Schedule.INVERSE_SQUARE_ROOT: warm(lambda t: math.sqrt(WARMUP / t)),
-    Schedule.LINEAR: warm(lambda t: 1 - (1 - FINAL) * progress(t)),
-    Schedule.COSINE: warm(lambda t: FINAL + (1 - FINAL) * (1 + math.cos(math.pi * progress(t))) / 2),
+    LearningRateSchedule.CONSTANT: warm(lambda t: 1),
+    LearningRateSchedule.INVERSE_SQUARE_ROOT: warm(lambda t: math.sqrt(WARMUP / t)),
+    LearningRateSchedule.LINEAR: warm(lambda t: 1 - (1 - FINAL) * progress(t)),
+    LearningRateSchedule.COSINE: warm(lambda t: FINAL + (1 - FINAL) * (1 + math.cos(math.pi * progress(t))) / 2),
 }
 
 
@@ -39,14 +45,14 @@ def rates(config: OptimizerConfig, steps: int) -> np.ndarray:
     return np.asarray(jax.vmap(rate)(jnp.arange(steps)))
 
 
-@pytest.mark.parametrize("schedule", Schedule)
-def test_a_schedule_is_its_formula(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", LearningRateSchedule)
+def test_a_schedule_is_its_formula(schedule: LearningRateSchedule) -> None:
     config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup_steps=WARMUP, final_lr_fraction=FINAL)
     found = rates(config, STEPS)
     np.testing.assert_allclose(found, FORMULAS[schedule], rtol=1e-5)
     assert found.max() == pytest.approx(PEAK)
     assert found.argmax() == WARMUP - 1
-    if schedule in (Schedule.LINEAR, Schedule.COSINE):
+    if schedule in (LearningRateSchedule.LINEAR, LearningRateSchedule.COSINE):
         assert found[-1] == pytest.approx(FINAL * PEAK)
 
 
@@ -58,8 +64,8 @@ def test_equation_3_of_vaswani() -> None:
     np.testing.assert_allclose(rates(config, len(t)), equation, rtol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", Schedule)
-def test_without_warm_up_the_first_update_has_the_peak(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", LearningRateSchedule)
+def test_without_warm_up_the_first_update_has_the_peak(schedule: LearningRateSchedule) -> None:
     config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup_steps=0)
     assert rates(config, STEPS)[0] == pytest.approx(PEAK)
 
@@ -73,7 +79,7 @@ PARAMETERS = {
 
 def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
     """The first update, at a learning rate of 0.1."""
-    config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup_steps=0, **fields)
+    config = OptimizerConfig(learning_rate=0.1, schedule=LearningRateSchedule.CONSTANT, warmup_steps=0, **fields)
     rule = make_optimizer(config, STEPS)
     updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyperparameters(config))
     return {path: np.asarray(leaf) for path, leaf in updates.items()}
@@ -81,7 +87,7 @@ def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
 
 def test_weight_decay_leaves_biases_and_norms_alone() -> None:
     still = jax.tree.map(jnp.zeros_like, PARAMETERS)
-    updates = update(still, algorithm=Algorithm.ADAMW, weight_decay=0.3)
+    updates = update(still, algorithm=OptimizerAlgorithm.ADAMW, weight_decay=0.3)
     np.testing.assert_allclose(updates["block/kernel"], -0.1 * 0.3 * 2.0, rtol=1e-6)
     assert not updates["block/bias"].any()  # a stack of biases has two dimensions too
     assert not updates["norm/scale"].any()
@@ -93,13 +99,13 @@ def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
     gradients = {path: random.normal(size=leaf.shape) for path, leaf in PARAMETERS.items()}
     scale = norm / math.sqrt(sum(np.square(leaf).sum() for leaf in gradients.values()))
     gradients = {path: jnp.float32(scale * leaf) for path, leaf in gradients.items()}
-    updates = update(gradients, algorithm=Algorithm.SGD, beta1=0.0, clip_norm=0.5)
+    updates = update(gradients, algorithm=OptimizerAlgorithm.SGD, beta1=0.0, clip_norm=0.5)
     for path, leaf in gradients.items():
         np.testing.assert_allclose(updates[path], -0.1 * leaf * kept / norm, rtol=1e-5)
 
 
 def test_momentum_adds_up() -> None:
-    config = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup_steps=0, beta1=0.5)
+    config = OptimizerConfig(OptimizerAlgorithm.SGD, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, beta1=0.5)
     rule = make_optimizer(config, STEPS)
     ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
     moved = []
@@ -111,9 +117,11 @@ def test_momentum_adds_up() -> None:
 
 NUMBERS = {"learning_rate": 0.3, "warmup_steps": 5, "beta1": 0.7, "beta2": 0.9, "epsilon": 1e-4}
 RULES = {
-    "adam": OptimizerConfig(final_lr_fraction=0.2, clip_norm=0.6, schedule=Schedule.COSINE, **NUMBERS),
-    "adamw": OptimizerConfig(Algorithm.ADAMW, weight_decay=0.2, **NUMBERS),
-    "sgd": OptimizerConfig(Algorithm.SGD, 0.3, Schedule.CONSTANT, warmup_steps=5, beta1=0.7, clip_norm=0.6),
+    "adam": OptimizerConfig(final_lr_fraction=0.2, clip_norm=0.6, schedule=LearningRateSchedule.COSINE, **NUMBERS),
+    "adamw": OptimizerConfig(OptimizerAlgorithm.ADAMW, weight_decay=0.2, **NUMBERS),
+    "sgd": OptimizerConfig(
+        OptimizerAlgorithm.SGD, 0.3, LearningRateSchedule.CONSTANT, warmup_steps=5, beta1=0.7, clip_norm=0.6
+    ),
 }
 
 
@@ -143,16 +151,22 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
 
 def test_what_is_zero_is_no_number() -> None:
     assert "clip_norm" not in hyperparameters(OptimizerConfig())
-    assert "weight_decay" not in hyperparameters(OptimizerConfig(Algorithm.ADAMW))
-    assert "beta1" not in hyperparameters(OptimizerConfig(Algorithm.SGD, beta1=0.0))
+    assert "weight_decay" not in hyperparameters(OptimizerConfig(OptimizerAlgorithm.ADAMW))
+    assert "beta1" not in hyperparameters(OptimizerConfig(OptimizerAlgorithm.SGD, beta1=0.0))
     assert "final_lr_fraction" not in hyperparameters(OptimizerConfig())
-    assert "beta2" not in hyperparameters(OptimizerConfig(Algorithm.SGD))
+    assert "beta2" not in hyperparameters(OptimizerConfig(OptimizerAlgorithm.SGD))
 
 
 def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     # A clip that nothing reaches: it has to fit the type of the gradients all the same.
     config = OptimizerConfig(
-        Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, beta1=0.9, beta2=0.999, clip_norm=1e6
+        OptimizerAlgorithm.ADAM,
+        0.1,
+        LearningRateSchedule.CONSTANT,
+        warmup_steps=0,
+        beta1=0.9,
+        beta2=0.999,
+        clip_norm=1e6,
     )
     rule, hyper = make_optimizer(config, STEPS), hyperparameters(config)
     m = v = np.zeros(4)
@@ -171,7 +185,7 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
 
 
 def test_the_second_moment_of_bfloat16_parameters_keeps_moving() -> None:
-    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, beta2=0.999)
+    config = OptimizerConfig(OptimizerAlgorithm.ADAM, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, beta2=0.999)
     rule, hyper, steps = make_optimizer(config, STEPS), hyperparameters(config), 2000
     params, gradients = ({"x": jnp.full(3, number, jnp.bfloat16)} for number in (1.0, 0.25))
     state = rule.init(params)

@@ -14,13 +14,13 @@ from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.task import Objective
 from transformer.training.optimizer import (
-    Algorithm,
+    LearningRateSchedule,
+    OptimizerAlgorithm,
     OptimizerConfig,
-    Schedule,
-    check_patterns,
-    describe_trained,
+    check_trainable_patterns,
+    count_layers_above,
+    describe_trainable,
     hyperparameters,
-    layer_heights,
     make_optimizer,
 )
 
@@ -37,7 +37,7 @@ def model(family: str, **changes: Any) -> Model:
 def above(family: str, **changes: Any) -> dict[str, np.ndarray]:
     """How many layers stand above each parameter; that each array broadcasts against its own."""
     made = model(family, **changes)
-    found = layer_heights(made, registry.FAMILIES[family].embedding_patterns)
+    found = count_layers_above(made, registry.FAMILIES[family].embedding_patterns)
     for path, leaf in leaves_by_path(made.functional.shapes()).items():
         assert np.broadcast_shapes(found[path].shape, leaf.shape) == leaf.shape, path
     return found
@@ -93,14 +93,14 @@ PARAMETERS = {"embedding/table": (3, 2), "layers/w/kernel": (2, 2), "layers/w/bi
 HEIGHTS = {"embedding/table": 2, "layers/w/kernel": np.array([[1], [0]]), "layers/w/bias": np.array([[1], [0]])}
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too(algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("algorithm", OptimizerAlgorithm)
+def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too(algorithm: OptimizerAlgorithm) -> None:
     random = np.random.default_rng(0)
     draw = {path: random.normal(size=(2, *shape)).astype(np.float32) for path, shape in PARAMETERS.items()}
     params, gradients = ({path: jax.numpy.asarray(leaf[n]) for path, leaf in draw.items()} for n in (0, 1))
-    decayed = {"weight_decay": 0.3} if algorithm is Algorithm.ADAMW else {}
-    plain = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup_steps=0, **decayed)
-    slower = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup_steps=0, layer_decay=0.5, **decayed)
+    decayed = {"weight_decay": 0.3} if algorithm is OptimizerAlgorithm.ADAMW else {}
+    plain = OptimizerConfig(algorithm, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, **decayed)
+    slower = OptimizerConfig(algorithm, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, layer_decay=0.5, **decayed)
     whole, layered = make_optimizer(plain, 9), make_optimizer(slower, 9, HEIGHTS | {"head/kernel": 0})
     one = whole.update(gradients, whole.init(params), params, 0, hyperparameters(plain))[0]
     other = layered.update(gradients, layered.init(params), params, 0, hyperparameters(slower))[0]
@@ -113,7 +113,9 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
 
 
 def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimizer() -> None:
-    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, frozen=("*/bias",))
+    config = OptimizerConfig(
+        OptimizerAlgorithm.ADAM, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, frozen=("*/bias",)
+    )
     start, state, (metrics,) = steps(Regression(), [batch_of(0)], config)
     before, after = leaves_by_path(start.variables.params), leaves_by_path(state.variables.params)
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {"line/kernel"}
@@ -148,9 +150,9 @@ BESIDE = {**PATHS, "layers/query/lora/down": 2, "layers/query/lora/up": 2}
 def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dict[str, int], says: str) -> None:
     objective = Objective("fit", lambda *_: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(UserError, match=says) as told:
-        check_patterns(OptimizerConfig(**fields), objective, paths)
+        check_trainable_patterns(OptimizerConfig(**fields), objective, paths)
     assert "\n" not in str(told.value)
-    check_patterns(OptimizerConfig(trainable=("*/lora/*", "head/*")), objective, BESIDE)
+    check_trainable_patterns(OptimizerConfig(trainable=("*/lora/*", "head/*")), objective, BESIDE)
     with pytest.raises(
         UserError, match=r"layer_decay=0\.0 must be above 0; config\.optimizer\.frozen leaves parts alone"
     ):
@@ -159,6 +161,6 @@ def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dic
 
 def test_a_run_says_what_it_trains_where_that_is_not_all() -> None:
     objective = Objective("fit", lambda *_: None)  # type: ignore[arg-type,return-value]
-    assert describe_trained(OptimizerConfig(), objective, BESIDE) == []
+    assert describe_trainable(OptimizerConfig(), objective, BESIDE) == []
     lora = OptimizerConfig(trainable=("*/lora/*", "head/*"))
-    assert describe_trained(lora, objective, BESIDE) == ["fit trains 3 of 6 parameters, 14 of 44 numbers"]
+    assert describe_trainable(lora, objective, BESIDE) == ["fit trains 3 of 6 parameters, 14 of 44 numbers"]

@@ -25,23 +25,29 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, View
 from transformer.training.build import compile_once
-from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
+from transformer.training.optimizer import (
+    LearningRateSchedule,
+    OptimizerAlgorithm,
+    OptimizerConfig,
+    hyperparameters,
+    make_optimizer,
+)
+from transformer.training.parameter_averages import AverageKind, ParameterAverage
 from transformer.training.partitioning import (
     ShardingConfig,
-    by_examples,
+    example_parallel_placement,
     is_axis_names,
     make_mesh,
     make_placement,
     shard_batch,
     state_shardings,
-    traced_on,
+    with_placement,
 )
-from transformer.training.step import Metrics, make_step
+from transformer.training.step import StepMetrics, make_train_step
 
 ROWS, LENGTH, VOCABULARY, HEADS = 16, 6, 20, 8
-AVERAGES = {"mean": Average(AverageKind.MEAN)}
+AVERAGES = {"mean": ParameterAverage(AverageKind.MEAN)}
 FSDP = ShardingConfig(data=2, fsdp=4, rules="fsdp")
 TENSOR = ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp")
 
@@ -91,16 +97,16 @@ def model() -> Model:
 
 # Plain descent where numbers are compared: its update is linear in the gradient.
 CONFIGS = {
-    algorithm: OptimizerConfig(algorithm, 0.5, Schedule.CONSTANT, warmup_steps=0, beta1=beta1)
-    for algorithm, beta1 in ((Algorithm.ADAM, 0.9), (Algorithm.SGD, 0.0))
+    algorithm: OptimizerConfig(algorithm, 0.5, LearningRateSchedule.CONSTANT, warmup_steps=0, beta1=beta1)
+    for algorithm, beta1 in ((OptimizerAlgorithm.ADAM, 0.9), (OptimizerAlgorithm.SGD, 0.0))
 }
 
 
-def optimizers(algorithm: Algorithm) -> dict[str, Any]:
+def optimizers(algorithm: OptimizerAlgorithm) -> dict[str, Any]:
     return {"read": make_optimizer(CONFIGS[algorithm], 10)}
 
 
-def first_state(model: Model, algorithm: Algorithm) -> Any:
+def first_state(model: Model, algorithm: OptimizerAlgorithm) -> Any:
     """The maker of the first state, of a key."""
     return functools.partial(
         init_state,
@@ -112,16 +118,16 @@ def first_state(model: Model, algorithm: Algorithm) -> Any:
     )
 
 
-def numbers(metrics: Metrics) -> dict[str, float]:
+def numbers(metrics: StepMetrics) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.values.items()}
 
 
 def two_steps(model: Model, placement: Placement) -> tuple[Any, list[Any], Any]:
-    made = optimizers(Algorithm.SGD)
-    make = first_state(model, Algorithm.SGD)
+    made = optimizers(OptimizerAlgorithm.SGD)
+    make = first_state(model, OptimizerAlgorithm.SGD)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))
-    step = traced_on(placement, make_step(model, Reading(), made, AVERAGES))
+    step = with_placement(placement, make_train_step(model, Reading(), made, AVERAGES))
     step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
     found = []
     for seed in range(2):
@@ -163,7 +169,7 @@ def test_rows_that_cannot_be_divided_lie_whole() -> None:
 
 
 def abstract_state(model: Model) -> Any:
-    make = first_state(model, Algorithm.ADAM)
+    make = first_state(model, OptimizerAlgorithm.ADAM)
     return jax.eval_shape(make, jax.random.key(0))
 
 
@@ -190,7 +196,7 @@ def test_the_state_begins_divided() -> None:
     interface = TaskInterface({"tokens": InputSpec((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     config = DecoderConfig(layers=1, width=16, heads=HEADS, feed_forward=32, max_length=LENGTH)
     model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
-    make = first_state(model, Algorithm.ADAM)
+    make = first_state(model, OptimizerAlgorithm.ADAM)
     shardings = state_shardings(model, abstract_state(model), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))
     table = state.variables.params["embedding"]["table"]
@@ -286,12 +292,12 @@ def test_a_large_parameter_is_not_left_whole_unsaid(model: Model) -> None:
 
 
 def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> None:
-    here = by_examples(on(TENSOR, 8))
+    here = example_parallel_placement(on(TENSOR, 8))
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
-    here = by_examples(on(ShardingConfig(data=2, expert=4), 8))
+    here = example_parallel_placement(on(ShardingConfig(data=2, expert=4), 8))
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "expert"), None, None)
     assert here.spec(("experts", "expert_batch", "length")) == PartitionSpec("expert", "data", None)
-    here = by_examples(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
+    here = example_parallel_placement(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
 
 

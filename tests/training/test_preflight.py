@@ -20,7 +20,7 @@ from transformer.tasks.axis_labels import Labels, Link
 from transformer.tasks.task import Evaluation, LossAux, Report
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, hyperparameters, make_optimizer
-from transformer.training.preflight import check_fit, skipped_evaluations
+from transformer.training.startup_checks import check_task_fits_model, skipped_evaluations
 
 SITE = memory.SITE
 
@@ -68,7 +68,7 @@ def fit(task: Any, model: Model, *, observed: bool = True, averages: Any = None)
     abstract = jax.eval_shape(
         lambda key: init_state(model, task, made, averages or {}, numbers, key), jax.random.key(0)
     )
-    check_fit(model, task, abstract, task.source(0)[0], capture)
+    check_task_fits_model(model, task, abstract, task.source(0)[0], capture)
 
 
 def loss_that(change: Callable[[Any, LossAux], Any]) -> Any:

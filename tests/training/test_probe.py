@@ -23,8 +23,8 @@ LENGTH = max(CONFIG["task"]["lengths"])
 
 
 @pytest.fixture(scope="module")
-def resolved() -> experiment.Experiment:
-    return experiment.resolve(RUN)
+def resolved() -> experiment.ExperimentConfig:
+    return experiment.resolve_config(RUN)
 
 
 ON_ONE = ShardingConfig(data=1)
@@ -54,16 +54,16 @@ def drawn(abstract: TrainState) -> TrainState:
 
 
 def look_on(
-    resolved: experiment.Experiment, config: ShardingConfig, folder: Path, state: TrainState | None = None
+    resolved: experiment.ExperimentConfig, config: ShardingConfig, folder: Path, state: TrainState | None = None
 ) -> Looked:
     """One look on a mesh, at a first state where none is given."""
     folder.mkdir()
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
-    setting = build.assemble(resolved, folder, placement)
+    setting = build.build_components(resolved, folder, placement)
     asked = {"config": resolved.maps, "times": 1, "parameters": "raw"}
-    plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, **asked)
-    state = drawn(setting.abstract) if state is None else state
-    state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract))
+    plan, probe = compile_probe(setting.model, setting.task, setting.abstract_state, placement, **asked)
+    state = drawn(setting.abstract_state) if state is None else state
+    state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract_state))
     compiled = jax.jit(probe).lower(state).compile()
     kept = compiled(state)
     store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
@@ -72,14 +72,14 @@ def look_on(
 
 
 @pytest.fixture(scope="module")
-def alone(resolved: experiment.Experiment, tmp_path_factory: pytest.TempPathFactory) -> Looked:
+def alone(resolved: experiment.ExperimentConfig, tmp_path_factory: pytest.TempPathFactory) -> Looked:
     return look_on(resolved, ON_ONE, tmp_path_factory.mktemp("alone") / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
 def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
-    resolved: experiment.Experiment, alone: Looked, mesh: str, tmp_path: Path
+    resolved: experiment.ExperimentConfig, alone: Looked, mesh: str, tmp_path: Path
 ) -> None:
     config = MESHES[mesh]
     _, store, kept, collectives = look_on(resolved, config, tmp_path / "run", alone.state)

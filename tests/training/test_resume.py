@@ -25,9 +25,9 @@ from transformer.runs.jsonl_records import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
 from transformer.tasks.task import Report
-from transformer.training import build, checkpointing, partitioning, provenance, run_setup, train, trained_run
+from transformer.training import build, checkpoint_metadata, checkpointing, partitioning, run_loading, run_setup, train
 from transformer.training import config as experiment
-from transformer.training.rollback import Rewind
+from transformer.training.rollback import RollbackRequest
 from transformer.training.state import TrainState
 from transformer.training.writers import open_writers as files
 from transformer.training.writers.map_writer import MapWriter
@@ -47,9 +47,9 @@ import json, sys
 from pathlib import Path
 from transformer.tasks.task import Report
 from transformer.training import build, config, train
-from transformer.training.partitioning import one_device
-build.make_placement = lambda config: one_device()
-train.train(config.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
+from transformer.training.partitioning import single_device_placement
+build.make_placement = lambda config: single_device_placement()
+train.train(config.resolve_config(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
 """
 
@@ -63,7 +63,7 @@ def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
         patch.setattr(train, "peak_flops", lambda devices: 1e9)
         yield
 
@@ -90,12 +90,12 @@ def stopped(workdirs: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
-            train.train(experiment.resolve(CONFIG), folder)
+            train.train(experiment.resolve_config(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.open_read_only(folder / "checkpoints").latest() == SAVED
     assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     return folder
 
 
@@ -106,10 +106,10 @@ def half(stopped: Path, workdirs: Path) -> Path:
 
 
 def final_state(folder: Path) -> TrainState:
-    setting = build.assemble(experiment.resolve(CONFIG), folder)
+    setting = build.build_components(experiment.resolve_config(CONFIG), folder)
     checkpoints = Checkpoints.open_read_only(folder / "checkpoints")
     assert checkpoints.latest() == STEPS
-    return checkpoints.restore(STEPS, setting.abstract)[0]
+    return checkpoints.restore(STEPS, setting.abstract_state)[0]
 
 
 def leaf_bytes(state: Any) -> dict[str, bytes]:
@@ -160,7 +160,7 @@ def assert_one_store(alone: Path, other: Path) -> None:
 
 def stop_before(unit: str, folder: Path, **asked: Any) -> None:
     with pytest.raises(RunStopped):
-        train.train(experiment.resolve(CONFIG), folder, monitor=Until(unit), **asked)
+        train.train(experiment.resolve_config(CONFIG), folder, monitor=Until(unit), **asked)
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +194,9 @@ def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_report
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(killed[0], name, killed[1])
         with pytest.raises(Killed):
-            train.train(experiment.resolve(CONFIG), folder)
+            train.train(experiment.resolve_config(CONFIG), folder)
     assert SAVED in MapStore.existing(folder / "maps").steps
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
     assert_one_store(alone[0], folder)
@@ -207,16 +207,16 @@ def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, st
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
     stop_before(f"the maps of step {STEPS}", folder)
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     assert_one_record(alone[0], folder)
     shutil.copytree(folder, tmp_path / "longer")
-    stop_before(f"the maps of step {STEPS}", folder, rewind=Rewind(SAVED, 0))
-    train.train(experiment.resolve(CONFIG), folder)
+    stop_before(f"the maps of step {STEPS}", folder, rewind=RollbackRequest(SAVED, 0))
+    train.train(experiment.resolve_config(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
     assert_one_store(alone[0], folder)
     # What the end of a shorter run has measured stays where the run is made longer.
-    train.train(experiment.resolve(config(steps=STEPS + 2)), tmp_path / "longer")
+    train.train(experiment.resolve_config(config(steps=STEPS + 2)), tmp_path / "longer")
     assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
@@ -227,7 +227,7 @@ def test_a_copy_by_hard_links_shares_nothing_that_is_written(
     folder, before = tmp_path / "run", contents(half, ".")
     shutil.copytree(half, folder, copy_function=os.link)
     assert (half / "metrics.jsonl").stat().st_nlink > 1
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     assert contents(half, ".") == before
     assert_one_state(alone[0], folder)
 
@@ -254,9 +254,9 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
 
         monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
     else:
-        monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimizers/x")
+        monkeypatch.setattr(checkpointing.CheckpointSaver, "first_not_finite", lambda self, state: "optimizers/x")
     with pytest.raises(RunFailed, match=rf"at step \d.*--rollback_to_step={SAVED} --skip_batches=\d$"):
-        train.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve_config(CONFIG), folder)
 
 
 def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -> None:
@@ -266,8 +266,8 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
     (folder / "config.json").unlink()
     assert RunDirectory.open(folder).config() == json.loads(content)
     with pytest.raises(UserError, match=r"config\.seed=3, not 4"):
-        train.train(experiment.resolve(config(seed=4)), folder)
-    claim = RunDirectory.claim(folder, experiment.resolve(CONFIG).to_config())
+        train.train(experiment.resolve_config(config(seed=4)), folder)
+    claim = RunDirectory.claim(folder, experiment.resolve_config(CONFIG).to_config())
     with claim as directory:
         assert not directory.is_new
     assert (folder / "config.json").read_bytes() == content
@@ -282,11 +282,11 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
-    train.train(experiment.resolve(CONFIG), folder, rewind=Rewind(SAVED, 1))
-    train.train(experiment.resolve(CONFIG), folder)
-    (folder / "rewinding.json").unlink()
+    train.train(experiment.resolve_config(CONFIG), folder, rewind=RollbackRequest(SAVED, 1))
+    train.train(experiment.resolve_config(CONFIG), folder)
+    (folder / "rollback.json").unlink()
     with pytest.raises(UserError, match=rf"no longer has all batches that the run up to .* step {STEPS} has left out"):
-        train.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve_config(CONFIG), folder)
 
 
 def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, str]) -> None:
@@ -298,7 +298,7 @@ def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixt
     lasting = ("metrics.jsonl", "maps", "checkpoints", "tensorboard", "config.json", *text)
     before = contents(stopped, *lasting)
     assert len(before) > 10
-    train.train(experiment.resolve(CONFIG), stopped)
+    train.train(experiment.resolve_config(CONFIG), stopped)
     assert contents(stopped, *lasting) == before
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
 
@@ -306,7 +306,7 @@ def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixt
 def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     # Short, without evaluations: the first records must differ already.
     changes = {"seed": 4, "steps": 2, "log_every": 2, "checkpoint_every": 0, "maps_every": 0}
-    resolved = experiment.resolve(config(**changes))
+    resolved = experiment.resolve_config(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_setup, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
@@ -336,14 +336,14 @@ def _nothing(state: TrainState) -> Report:
 def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any, says: str) -> None:
     before = contents(half, ".")
     with pytest.raises(UserError, match=says):
-        train.train(experiment.resolve(config(**changes)), half)
+        train.train(experiment.resolve_config(config(**changes)), half)
     assert contents(half, ".") == before
 
 
 def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> None:
     folder = workdirs / "fewer"
     shutil.copytree(half, folder)
-    fewer = experiment.resolve(config(steps=2, log_every=2, checkpoint_every=2))
+    fewer = experiment.resolve_config(config(steps=2, log_every=2, checkpoint_every=2))
     records = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match=rf"config\.steps=2 is behind the run's checkpoint of step {SAVED}"):
         train.train(fewer, folder)
@@ -353,7 +353,7 @@ def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> No
 def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, workdirs: Path) -> None:
     folder = workdirs / "other"
     shutil.copytree(half, folder)
-    other = experiment.resolve(config(model={**CONFIG["model"], "feed_forward": 64}))
+    other = experiment.resolve_config(config(model={**CONFIG["model"], "feed_forward": 64}))
     # A directory that says it is the other model's, with this one's checkpoints in it.
     (folder / "config.json").write_text(json.dumps(other.to_config()))
     kept = contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl")
@@ -368,11 +368,11 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
 
 
 def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
-    allowed = experiment.changeable(experiment.resolve(CONFIG))
+    allowed = experiment.changeable_keys(experiment.resolve_config(CONFIG))
     looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every"}
     assert looking | {"task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips", "steps"} == set(allowed)
-    ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
-    assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it
+    ending = experiment.resolve_config(config(optimizer={"schedule": "linear"}))
+    assert "steps" not in experiment.changeable_keys(ending)  # the schedule's end moves with it
 
 
 def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
@@ -394,7 +394,7 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
 
     monkeypatch.setattr(train, "train_loop", stopped_at_once)
     with pytest.raises(Killed):
-        train.train(experiment.resolve(config(maps_every=1)), folder)
+        train.train(experiment.resolve_config(config(maps_every=1)), folder)
     store = MapStore.existing(folder / "maps")
     assert (store.tiers.rows, store.tiers.top, store.steps) == (3, 0, (0, 2, 4))
 
@@ -411,7 +411,7 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
 
     monkeypatch.setattr(train, "train_loop", diverged)
     with pytest.raises(FloatingPointError, match="loss is nan"):
-        train.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve_config(CONFIG), folder)
 
 
 def finished(alone: tuple[Path, str], folder: Path) -> Path:
@@ -428,7 +428,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_befo
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     said = capsys.readouterr()
     assert f"resuming from step {SAVED}" in said.out
     (line,) = [line for line in said.err.splitlines() if "is damaged" in line]
@@ -449,7 +449,7 @@ def test_where_all_checkpoints_are_damaged_one_line_says_so_and_nothing_changes(
         (folder / "checkpoints" / str(step) / "manifest" / "metadata").write_text("{}")
     before = contents(folder, "checkpoints", "metrics.jsonl", "maps")
     with pytest.raises(UserError, match=r"8 is damaged: .*; those of steps 4 are as well: put back a copy"):
-        train.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve_config(CONFIG), folder)
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps") == before
 
 
@@ -471,7 +471,7 @@ def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp
     before = contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps")
     for _ in range(2):
         with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*put them back, or choose another"):
-            train.train(experiment.resolve(CONFIG), folder)
+            train.train(experiment.resolve_config(CONFIG), folder)
     assert contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps") == before
 
 
@@ -485,9 +485,9 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
         r"config\.optimizer\.learning_rate=0\.01"
     )
     with pytest.raises(UserError, match=says):
-        train.train(experiment.resolve(changed), folder)
+        train.train(experiment.resolve_config(changed), folder)
     with pytest.raises(UserError, match=says):
-        trained_run.load(folder)
+        run_loading.load_run(folder)
 
 
 def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[Path, str], tmp_path: Path) -> None:
@@ -495,16 +495,16 @@ def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[P
     metadata = Checkpoints.open_read_only(folder / "checkpoints").metadata(STEPS)
     assert set(metadata["data"]) == {"train", "validation", "test"}
     assert set(metadata["records"]) == {"metrics.jsonl", "heads.jsonl", "samples.jsonl"}
-    assert provenance.differing_data(metadata, metadata, STEPS) is None
-    assert provenance.differing_tokenizer(metadata, folder, STEPS) is None
+    assert checkpoint_metadata.describe_data_change(metadata, metadata, STEPS) is None
+    assert checkpoint_metadata.describe_tokenizer_change(metadata, folder, STEPS) is None
     other = {**metadata, "data": {**metadata["data"], "validation": "0"}}
     assert "the validation split of config.task.dataset has changed" in str(
-        provenance.differing_data(metadata, other, STEPS)
+        checkpoint_metadata.describe_data_change(metadata, other, STEPS)
     )
     other = {**metadata, "batches": {**metadata["batches"], "content": "0"}}
-    assert "batches 1 to 3 are not those" in str(provenance.differing_data(metadata, other, STEPS))
+    assert "batches 1 to 3 are not those" in str(checkpoint_metadata.describe_data_change(metadata, other, STEPS))
     (folder / "tokenizer.json").write_text("{}")
-    assert provenance.differing_tokenizer(metadata, folder, STEPS) == (
+    assert checkpoint_metadata.describe_tokenizer_change(metadata, folder, STEPS) == (
         "tokenizer.json has changed since the checkpoint of step 8"
     )
 
@@ -521,5 +521,5 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(train, "train_loop", spoilt)
     with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):
-        train.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve_config(CONFIG), folder)
     assert Checkpoints.open_read_only(folder / "checkpoints").steps() == [SAVED]

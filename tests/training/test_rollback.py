@@ -17,17 +17,17 @@ from transformer.runs.exceptions import NonFiniteError, RunFailed
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
 from transformer.training import rollback, vmapped
-from transformer.training.batches import BadBatch
+from transformer.training.checked_batches import InvalidBatch
 from transformer.training.rollback import (
-    Rewind,
+    RollbackRequest,
+    describe_missing_skips,
     explain_bad_batch,
     explain_divergence,
     explain_not_finite,
-    forgotten_batches,
     roll_back,
     training_batches,
 )
-from transformer.training.update_guard import Diverged
+from transformer.training.update_guard import TrainingDiverged
 
 WORD = 10  # no token of a vocabulary of so many
 
@@ -64,11 +64,13 @@ class Trial:
             directory=RunDirectory(folder), checkpoints=Saved(*saved), experiment=experiment
         )
         interface = TaskInterface({"tokens": InputSpec((1, 1))}, {"tokens": WORD})
-        self.assembly: Any = SimpleNamespace(task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface))
+        self.components: Any = SimpleNamespace(
+            task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface)
+        )
 
     @property
     def batches(self) -> Any:
-        return training_batches(self.run, self.assembly)
+        return training_batches(self.run, self.components)
 
     def numbers(self, first: int, last: int) -> list[int]:
         """The numbers of the batches of some steps."""
@@ -76,20 +78,20 @@ class Trial:
 
     def diverge(self, first: int, last: int) -> str:
         """What a run says that makes no update at these steps."""
-        return str(explain_divergence(Diverged(first, last, "loss is nan"), self.run, self.batches))
+        return str(explain_divergence(TrainingDiverged(first, last, "loss is nan"), self.run, self.batches))
 
-    def follow(self, said: str) -> Rewind:
+    def follow(self, said: str) -> RollbackRequest:
         """Do what it says, as printed."""
         found = re.search(r"--rollback_to_step=(\d+) --skip_batches=(\d+)", said)
         assert found is not None, said
-        advice = Rewind(int(found[1]), int(found[2]))
+        advice = RollbackRequest(int(found[1]), int(found[2]))
         roll_back(self.run, advice)
         return advice
 
 
 def test_the_advice_goes_past_bad_batches_also_where_others_come_at_the_same_steps(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 400, 500)
-    assert trial.follow(trial.diverge(501, 510)) == Rewind(500, 10)
+    assert trial.follow(trial.diverge(501, 510)) == RollbackRequest(500, 10)
     assert trial.numbers(501, 502) == [510, 511]
     for bad in (510, 521, 531):
         assert trial.numbers(501, 501) == [bad]
@@ -101,9 +103,9 @@ def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial(tmp_path, 500)
-    roll_back(trial.run, Rewind(500, 10))
+    roll_back(trial.run, RollbackRequest(500, 10))
     assert capsys.readouterr().out == "going back to step 500, past 10 batches from number 500 on\n"
-    roll_back(trial.run, Rewind(500, 10))
+    roll_back(trial.run, RollbackRequest(500, 10))
     assert capsys.readouterr().out == (
         "--rollback_to_step=500 --skip_batches=10 was done before and changes nothing: to skip more, pass another "
         "--skip_batches\n"
@@ -113,8 +115,8 @@ def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
 
 def test_the_batches_of_a_skip_are_those_that_would_have_come_next(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 500, 1000)
-    roll_back(trial.run, Rewind(1000, 10))
-    roll_back(trial.run, Rewind(500, 3))
+    roll_back(trial.run, RollbackRequest(1000, 10))
+    roll_back(trial.run, RollbackRequest(500, 3))
     # Of steps 501 to 1000 the batches of the first request are left out already.
     assert trial.numbers(997, 999) == [999, 1010, 1011]
     trial.follow(trial.diverge(989, 998))
@@ -123,8 +125,8 @@ def test_the_batches_of_a_skip_are_those_that_would_have_come_next(tmp_path: Pat
 
 def test_the_advice_for_a_token_of_no_vocabulary_goes_past_its_batch(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 500, bad={729, 735})
-    for step, advice, following in ((730, Rewind(500, 230), 730), (506, Rewind(500, 6), 736)):
-        with pytest.raises(BadBatch, match=r"has tokens\[0, 0\] = 10, no token of a vocabulary of 10") as bad:
+    for step, advice, following in ((730, RollbackRequest(500, 230), 730), (506, RollbackRequest(500, 6), 736)):
+        with pytest.raises(InvalidBatch, match=r"has tokens\[0, 0\] = 10, no token of a vocabulary of 10") as bad:
             trial.batches[step - 1]
         assert trial.follow(str(explain_bad_batch(bad.value, trial.run))) == advice
         assert trial.numbers(501, 501) == [following]
@@ -133,8 +135,8 @@ def test_the_advice_for_a_token_of_no_vocabulary_goes_past_its_batch(tmp_path: P
 def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
     """Else the run would train on other batches."""
     trial = Trial(tmp_path, 500)
-    roll_back(trial.run, Rewind(500, 10))
-    file = trial.run.directory.rewinding_file
+    roll_back(trial.run, RollbackRequest(500, 10))
+    file = trial.run.directory.rollback_file
     content = file.read_bytes()
     assert trial.numbers(501, 501) == [510]
     for place in range(len(content)):
@@ -146,20 +148,20 @@ def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
                 roll_back(trial.run, None)
     file.write_bytes(content.replace(b"10", b"11"))
     with pytest.raises(UserError, match=r"rewinding\.json is not what was written"):
-        training_batches(trial.run, trial.assembly)
-    for value in ({"step": 500}, {"step": 500, "skip": 10, "passed_batches": [7], "going_back_to": None}):
+        training_batches(trial.run, trial.components)
+    for value in ({"step": 500}, {"step": 500, "skip": 10, "skipped_batches": [7], "going_back_to": None}):
         file.write_text(json.dumps(add_checksum(value)))
         with pytest.raises(UserError, match=r"rewinding\.json"):
-            training_batches(trial.run, trial.assembly)
+            training_batches(trial.run, trial.components)
 
 
 def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
-    saved = {"passed_batches": [[500, 10]]}
-    assert forgotten_batches(saved, [[500, 10]], 600) is None
-    assert forgotten_batches(saved, [[500, 30], [700, 1]], 600) is None
-    assert forgotten_batches({}, [[500, 30]], 600) is None
+    saved = {"skipped_batches": [[500, 10]]}
+    assert describe_missing_skips(saved, [[500, 10]], 600) is None
+    assert describe_missing_skips(saved, [[500, 30], [700, 1]], 600) is None
+    assert describe_missing_skips({}, [[500, 30]], 600) is None
     for passed in ([], [[500, 9]], [[501, 10]], [[400, 50]]):
-        assert "left out" in (forgotten_batches(saved, passed, 600) or "")
+        assert "left out" in (describe_missing_skips(saved, passed, 600) or "")
 
 
 def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) 
     found = explain_not_finite(NonFiniteError(630, "maps['self'] at step 630 holds NaN"), trial.run)
     assert isinstance(found, RunFailed)  # which a command tells in one line, and ends with 1
     assert str(found).startswith("maps['self'] at step 630 holds NaN; the run goes on from step 500")
-    assert trial.follow(str(found)) == Rewind(500, 130)
+    assert trial.follow(str(found)) == RollbackRequest(500, 130)
     assert "python -m launch.train --workdir=" in str(found)
     begun = NonFiniteError(0, "maps['self'] at step 0 holds NaN")
     assert explain_not_finite(begun, Trial(tmp_path).run) is begun
@@ -197,16 +199,16 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
 @pytest.mark.parametrize(
     ("why", "way"),
     [
-        (Diverged(506, 510, "loss is nan"), "--rollback_to_step=500 --skip_batches=10"),
+        (TrainingDiverged(506, 510, "loss is nan"), "--rollback_to_step=500 --skip_batches=10"),
         (NonFiniteError(508, "maps['self'] at step 508 holds NaN"), "--rollback_to_step=500 --skip_batches=8"),
     ],
 )
 def test_a_vmapped_run_that_ended_is_told_with_how_it_goes_on_by_itself(
-    tmp_path: Path, why: Diverged | NonFiniteError, way: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, why: TrainingDiverged | NonFiniteError, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial(tmp_path, 500)
     trial.run.directory.environment_file.write_text("[{}]")
-    vmapped._record_divergence(trial.run, why, trial.assembly)
+    vmapped._record_divergence(trial.run, why, trial.components)
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert said.startswith(f"{tmp_path}: ")

@@ -11,11 +11,17 @@ import pytest
 
 from transformer.models.model import Aux, Variables, leaves_by_path
 from transformer.tasks.task import LossAux, Objective, View
-from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
-from transformer.training.state import TrainState, key_for
-from transformer.training.step import Metrics, make_step
+from transformer.training.optimizer import (
+    LearningRateSchedule,
+    OptimizerAlgorithm,
+    OptimizerConfig,
+    hyperparameters,
+    make_optimizer,
+)
+from transformer.training.parameter_averages import AverageKind, ParameterAverage
+from transformer.training.state import TrainState, derive_key
+from transformer.training.step import StepMetrics, make_train_step
 
 ROWS, LENGTH, WIDTH = 8, 6, 3
 
@@ -88,7 +94,7 @@ def optimizers(task: Any, config: OptimizerConfig) -> dict[str, Any]:
     return {objective.name: make_optimizer(config, 10) for objective in task.objectives}
 
 
-SGD = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup_steps=0, beta1=0.0)
+SGD = OptimizerConfig(OptimizerAlgorithm.SGD, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, beta1=0.0)
 
 
 def steps(
@@ -97,13 +103,13 @@ def steps(
     config: OptimizerConfig = SGD,
     num_microbatches: int = 1,
     model: Any = None,
-    averages: Mapping[str, Average] | None = None,
-) -> tuple[TrainState, TrainState, list[Metrics]]:
+    averages: Mapping[str, ParameterAverage] | None = None,
+) -> tuple[TrainState, TrainState, list[StepMetrics]]:
     """The state before and after a step on each batch, and each step's metrics."""
     model, averages = model or Line(), averages or {}
     made = optimizers(task, config)
     start = init_state(model, task, made, averages, dict.fromkeys(made, hyperparameters(config)), jax.random.key(1))
-    step = jax.jit(make_step(model, task, made, averages, num_microbatches=num_microbatches))
+    step = jax.jit(make_train_step(model, task, made, averages, num_microbatches=num_microbatches))
     state, found = start, []
     for batch in batches:
         state, metrics = step(state, batch)
@@ -116,7 +122,7 @@ def numpy_line(state: TrainState) -> tuple[np.ndarray, float]:
     return np.asarray(line["kernel"], np.float64), float(line["bias"])
 
 
-def numbers(metrics: Metrics) -> dict[str, float]:
+def numbers(metrics: StepMetrics) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.values.items()}
 
 
@@ -137,7 +143,13 @@ def test_one_step_of_gradient_descent_is_numpys() -> None:
 def test_three_steps_of_adam_are_numpys() -> None:
     beta1, beta2, epsilon, rate = 0.9, 0.98, 1e-9, 0.01
     config = OptimizerConfig(
-        Algorithm.ADAM, rate, Schedule.CONSTANT, warmup_steps=0, beta1=beta1, beta2=beta2, epsilon=epsilon
+        OptimizerAlgorithm.ADAM,
+        rate,
+        LearningRateSchedule.CONSTANT,
+        warmup_steps=0,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
     )
     batches = [batch_of(seed) for seed in range(3)]
     start, state, found = steps(Regression(), batches, config)
@@ -237,7 +249,7 @@ def test_a_batch_that_cannot_be_cut_says_so() -> None:
 
 def test_what_no_objective_trains_keeps_its_bits() -> None:
     start, state, _ = steps(
-        Regression(trains=("line/kernel",)), [batch_of(0)], averages={"mean": Average(AverageKind.MEAN)}
+        Regression(trains=("line/kernel",)), [batch_of(0)], averages={"mean": ParameterAverage(AverageKind.MEAN)}
     )
     before, after = leaves_by_path(start.variables.params), leaves_by_path(state.variables.params)
     changed = {path for path in before if np.asarray(before[path]).tobytes() != np.asarray(after[path]).tobytes()}
@@ -310,14 +322,14 @@ def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
 def test_each_purpose_and_step_has_its_own_key() -> None:
     key = jax.random.key(3)
     drawn = {
-        (step, name): jax.random.key_data(key_for(key, step, name)).tobytes()
+        (step, name): jax.random.key_data(derive_key(key, step, name)).tobytes()
         for step in (0, 1, 2)
         for name in ("prepare", "first", "second")
     }
     assert len(set(drawn.values())) == 9
-    again = jax.jit(lambda step: key_for(key, step, "first"))(1)  # a traced step gives the same key
+    again = jax.jit(lambda step: derive_key(key, step, "first"))(1)  # a traced step gives the same key
     assert jax.random.key_data(again).tobytes() == drawn[1, "first"]
-    assert jax.random.key_data(key_for(jax.random.key(4), 1, "first")).tobytes() != drawn[1, "first"]
+    assert jax.random.key_data(derive_key(jax.random.key(4), 1, "first")).tobytes() != drawn[1, "first"]
 
 
 def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
@@ -326,8 +338,8 @@ def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
     draws = [float(metrics.values[f"{name}/draw"]) for metrics in found for name in ("first", "second")]
     assert len(set(draws)) == 4
     for step, metrics in enumerate(found):
-        key = key_for(start.key, step, "second")
+        key = derive_key(start.key, step, "second")
         assert float(metrics.values["second/draw"]) == pytest.approx(float(jax.random.uniform(key)))
         # What is drawn for the data tells nothing of what a loss draws.
-        prepared = jax.random.uniform(key_for(start.key, step, "prepare"), batch["target"].shape)
+        prepared = jax.random.uniform(derive_key(start.key, step, "prepare"), batch["target"].shape)
         assert float(metrics.values["first/draw"]) == pytest.approx(float(prepared[0]))

@@ -27,9 +27,9 @@ from transformer.storage.storage import DirectoryLost
 from transformer.tasks.task import Report
 from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
-from transformer.training.init_from import copy_source_tokenizer, initial_state
+from transformer.training.init_from import build_initial_state, copy_source_tokenizer
+from transformer.training.run_loading import load_run
 from transformer.training.state import TrainState
-from transformer.training.trained_run import load
 from transformer.training.writers.console import ConsoleWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")]
@@ -65,7 +65,7 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
         patch.setattr(train, "peak_flops", lambda devices: 1e9)
         patch.setattr(run_setup, "compile_evaluations", evaluated)
         yield server
@@ -75,7 +75,7 @@ def server() -> Iterator[BucketServer]:
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run on a disk."""
     folder = tmp_path_factory.mktemp("runs") / "disk"
-    train.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve_config(CONFIG), folder)
     return folder
 
 
@@ -86,10 +86,10 @@ def run(server: BucketServer) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
-            train.train(experiment.resolve(CONFIG), run)
+            train.train(experiment.resolve_config(CONFIG), run)
     assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
     assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
-    train.train(experiment.resolve(CONFIG), run)
+    train.train(experiment.resolve_config(CONFIG), run)
     return run
 
 
@@ -110,7 +110,7 @@ def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Pa
 def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
     leaves = []
     for at in (disk, run):
-        _, _, state = load(at)
+        _, _, state = load_run(at)
         assert int(state.step) == STEPS
         state = state._replace(key=jax.random.key_data(state.key))
         leaves.append({path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(state).items()})
@@ -122,7 +122,7 @@ def test_a_finished_run_trains_nothing_and_holds_no_lease(
 ) -> None:
     lasting = {name for name in server.names() if "log.txt" not in name and "environment" not in name}
     before = {name: server.objects["bucket", name].content for name in lasting}
-    train.train(experiment.resolve(CONFIG), run)
+    train.train(experiment.resolve_config(CONFIG), run)
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
     assert {name: server.objects["bucket", name].content for name in lasting} == before
     assert not [name for name in server.names() if name.endswith("/lock")]
@@ -164,18 +164,18 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
 
 def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path: Path) -> None:
     assert str(run).startswith("gs:")
-    made = experiment.resolve(CONFIG | {"initialize_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
+    made = experiment.resolve_config(CONFIG | {"initialize_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
     copy_source_tokenizer(made.initialize_from, tmp_path)
-    setting = build.assemble(made, tmp_path)
-    state, report = initial_state(made.initialize_from, setting, jax.random.key(0), tmp_path)
+    setting = build.build_components(made, tmp_path)
+    state, report = build_initial_state(made.initialize_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.source.step, report.source.notes) == (STEPS, ())
-    found, expected = (leaves_by_path(each.variables) for each in (state, load(disk)[2]))
+    found, expected = (leaves_by_path(each.variables) for each in (state, load_run(disk)[2]))
     assert {p: np.asarray(x).tobytes() for p, x in found.items()} == {
         p: np.asarray(x).tobytes() for p, x in expected.items()
     }
     with pytest.raises(UserError, match="is this very run"):
-        initial_state(made.initialize_from, setting, jax.random.key(0), run)
+        build_initial_state(made.initialize_from, setting, jax.random.key(0), run)
 
 
 def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
@@ -195,5 +195,5 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
     with pytest.raises(
         DirectoryLost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"
     ):
-        train.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
+        train.train(experiment.resolve_config(CONFIG), "gs://bucket/runs/robbed")
     assert not [name for name in server.names("runs/robbed/checkpoints") if "commit_success" in name]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.training.small_run import CONFIG
 from transformer.runs.jsonl_records import read_records
-from transformer.training.config import resolve
+from transformer.training.config import resolve_config
 from transformer.training.train import train
 from transformer.training.writers.trackers import MlflowTracker, TrackedRun, open_trackers
 from transformer.training.writers.writer import MultiWriter
@@ -40,7 +40,7 @@ def trained(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         task = {**CONFIG["task"], "prompts": ("The ",), "max_new_tokens": 4}
         config = {**CONFIG, "steps": steps, "maps_every": 4, "task": task}
         with open_trackers((name,), workdir, said.append, group="sweep") as writers:
-            train(resolve(config), workdir, writer=MultiWriter(*writers))
+            train(resolve_config(config), workdir, writer=MultiWriter(*writers))
     assert said == []
     return workdir
 

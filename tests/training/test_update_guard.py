@@ -12,17 +12,23 @@ import pytest
 from tests.training.test_step import Line, Regression, batch_of, optimizers
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables, leaves_by_path
-from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters
+from transformer.training.optimizer import LearningRateSchedule, OptimizerAlgorithm, OptimizerConfig, hyperparameters
+from transformer.training.parameter_averages import AverageKind, ParameterAverage
 from transformer.training.state import TrainState
-from transformer.training.step import make_step
-from transformer.training.update_guard import Diverged, SkippedSteps, UpdateGuardConfig, initial_norms, skip_reason
+from transformer.training.step import make_train_step
+from transformer.training.update_guard import (
+    ConsecutiveSkips,
+    TrainingDiverged,
+    UpdateGuardConfig,
+    describe_skip,
+    init_gradient_norms,
+)
 
-ADAM = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0)
+ADAM = OptimizerConfig(OptimizerAlgorithm.ADAM, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0)
 AVERAGES = {
-    "slow": Average(AverageKind.EXPONENTIAL, decay=0.5),
-    "mean": Average(AverageKind.MEAN, start=1, every=2, patterns=("line/kernel",)),
+    "slow": ParameterAverage(AverageKind.EXPONENTIAL, decay=0.5),
+    "mean": ParameterAverage(AverageKind.MEAN, start=1, every=2, patterns=("line/kernel",)),
 }
 Batch = dict[str, np.ndarray]
 
@@ -48,8 +54,10 @@ class Trial:
         made = optimizers(task, config)
         hyper = dict.fromkeys(made, hyperparameters(config))
         start = init_state(model, task, made, AVERAGES, hyper, jax.random.key(1))  # type: ignore[arg-type]
-        self.state = start._replace(norms=initial_norms(update_guard, made))
-        step = make_step(model, task, made, AVERAGES, num_microbatches=num_microbatches, update_guard=update_guard)  # type: ignore[arg-type]
+        self.state = start._replace(gradient_norms=init_gradient_norms(update_guard, made))
+        step = make_train_step(
+            model, task, made, AVERAGES, num_microbatches=num_microbatches, update_guard=update_guard
+        )  # type: ignore[arg-type]
         self.step = jax.jit(step)
 
     def __call__(self, batch: Batch) -> dict[str, float]:
@@ -124,7 +132,7 @@ def test_a_harmful_batch_changes_nothing_and_the_next_goes_on_as_if_it_had_not_b
 
 def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> None:
     # Adam without an epsilon divides 0 by 0 where a gradient is exactly zero.
-    zero = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, epsilon=0.0)
+    zero = OptimizerConfig(OptimizerAlgorithm.ADAM, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, epsilon=0.0)
     trial = Trial(zero)
     batch = batch_of(1)
     batch["x"][..., 0] = 0
@@ -135,11 +143,11 @@ def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> No
     assert leaves(trial.state, "step") == before
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("algorithm", OptimizerAlgorithm)
+def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algorithm: OptimizerAlgorithm) -> None:
     rate, steps = 0.1, 10  # as many as `optimizers` is told
-    alone = Trial(OptimizerConfig(algorithm, 1.0, Schedule.CONSTANT, warmup_steps=0))(batch_of(1))
-    trial = Trial(OptimizerConfig(algorithm, rate, Schedule.LINEAR, warmup_steps=0, final_lr_fraction=0.25))
+    alone = Trial(OptimizerConfig(algorithm, 1.0, LearningRateSchedule.CONSTANT, warmup_steps=0))(batch_of(1))
+    trial = Trial(OptimizerConfig(algorithm, rate, LearningRateSchedule.LINEAR, warmup_steps=0, final_lr_fraction=0.25))
     for _ in range(steps - 1):
         assert trial(poisoned(np.nan))["skipped"] == 1
     values = trial(batch_of(1))
@@ -182,7 +190,7 @@ def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -
         values = trial(batch_of(seed) if seed else poisoned(np.nan))
         assert values["skipped"] == (not seed)
         norms += [values["gradient_norm"]] if seed else []
-        seen = np.asarray(trial.state.norms["fit"])
+        seen = np.asarray(trial.state.gradient_norms["fit"])
         np.testing.assert_array_equal(np.sort(seen[seen > 0]), np.sort(np.float32(norms[-window:])))
         if len(norms) == window:  # enough are known, though a step was skipped among them
             before, huge = trial.state, batch_of(9)
@@ -192,14 +200,14 @@ def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -
 
 
 def test_patience_ends_with_steps_in_a_row_alone() -> None:
-    patience, totals = SkippedSteps(3), {"tokens": np.float32(5)}
+    patience, totals = ConsecutiveSkips(3), {"tokens": np.float32(5)}
 
     def check(step: int, skipped: int) -> None:
         patience.check(step, totals, {"loss": np.float32(np.nan), "skipped": np.float32(skipped)})
 
     for step, skipped in enumerate((1, 1, 0, 1, 1), start=1):
         check(step, skipped)
-    with pytest.raises(Diverged, match=r"steps 4 to 6, 3 in a row, made no update: loss is nan; lower") as end:
+    with pytest.raises(TrainingDiverged, match=r"steps 4 to 6, 3 in a row, made no update: loss is nan; lower") as end:
         check(6, 1)
     assert (end.value.first, end.value.step) == (4, 6)
 
@@ -218,7 +226,7 @@ def test_patience_ends_with_steps_in_a_row_alone() -> None:
     ],
 )
 def test_why_a_step_was_skipped_is_told(tokens: int, values: Any, says: str) -> None:
-    assert re.search(says, skip_reason({"tokens": np.float32(tokens)}, values))
+    assert re.search(says, describe_skip({"tokens": np.float32(tokens)}, values))
 
 
 @pytest.mark.parametrize(

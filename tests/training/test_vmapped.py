@@ -25,9 +25,9 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.training import build, checkpointing, partitioning, vmapped
 from transformer.training import config as experiment
 from transformer.training import train as training
-from transformer.training.restore import resume_together
-from transformer.training.run_setup import OpenRun
-from transformer.training.update_guard import Diverged
+from transformer.training.restore import resume_runs_together
+from transformer.training.run_setup import TrainingRun
+from transformer.training.update_guard import TrainingDiverged
 from transformer.training.vmapped import StackedBatches
 from transformer.training.writers.vmapped import VmappedWriters
 from transformer.training.writers.writer import NullWriter
@@ -37,8 +37,8 @@ CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4
 LANES = {"one": {}, "two": {"seed": 2, "optimizer": {**CONFIG["optimizer"], "learning_rate": 0.005}}}
 
 
-def resolved(**changes: Any) -> experiment.Experiment:
-    return experiment.resolve({**CONFIG, **changes})
+def resolved(**changes: Any) -> experiment.ExperimentConfig:
+    return experiment.resolve_config({**CONFIG, **changes})
 
 
 RUNS = {name: resolved(name=name, **changes) for name, changes in LANES.items()}
@@ -48,7 +48,7 @@ RUNS = {name: resolved(name=name, **changes) for name, changes in LANES.items()}
 def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
-            patch.setattr(module, "make_placement", lambda config: partitioning.one_device())
+            patch.setattr(module, "make_placement", lambda config: partitioning.single_device_placement())
         for module in (training, vmapped):
             patch.setattr(module, "peak_flops", lambda devices: 1e9)
         yield
@@ -74,11 +74,11 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in RUNS:
         assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
         assert Checkpoints.open_read_only(folder / name / "checkpoints").latest() == SAVED
-    assert train(RUNS, folder) == [vmapped.RunEnd(None)] * len(RUNS)
+    assert train(RUNS, folder) == [vmapped.RunOutcome(None)] * len(RUNS)
     return folder
 
 
-def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapped.RunEnd]:
+def train(runs: Mapping[str, experiment.ExperimentConfig], folder: Path) -> list[vmapped.RunOutcome]:
     also = [Told(folder / name) for name in runs]
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
@@ -117,7 +117,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def states_differ(one: Path, other: Path) -> list[str]:
     """The leaves of the last states that are not those of the other, beyond rounding."""
-    abstract = build.assemble(RUNS["one"], one).abstract
+    abstract = build.build_components(RUNS["one"], one).abstract_state
     states = [Checkpoints.open_read_only(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
     here, there = (leaves_by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
     scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
@@ -154,7 +154,7 @@ def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
 
 def test_a_complete_run_is_left_alone(together: Path) -> None:
     before = (together / "one" / "metrics.jsonl").read_bytes()
-    assert train(RUNS, together) == [vmapped.RunEnd(None)] * len(RUNS)
+    assert train(RUNS, together) == [vmapped.RunOutcome(None)] * len(RUNS)
     assert (together / "one" / "metrics.jsonl").read_bytes() == before
 
 
@@ -175,10 +175,10 @@ def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together:
 def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
     rate = {**CONFIG["optimizer"], "learning_rate": HUGE}
     huge = resolved(name="huge", optimizer=rate, update_guard={"max_consecutive_skips": 1})
-    with pytest.raises(Diverged) as diverged:
+    with pytest.raises(TrainingDiverged) as diverged:
         training.train(huge, tmp_path / "alone")
     runs = {"huge": huge, "one": RUNS["one"]}
-    ends = [vmapped.RunEnd(diverged.value.step), vmapped.RunEnd(None)]
+    ends = [vmapped.RunOutcome(diverged.value.step), vmapped.RunOutcome(None)]
     assert train(runs, tmp_path) == ends
     assert_same_run(tmp_path / "one", alone / "one")
     # Its files stop where a run's do that has diverged alone.
@@ -194,7 +194,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     assert train({"again": huge, "too": huge}, tmp_path) == 2 * ends[:1]
 
 
-def made(folder: Path, **steps: tuple[int, ...]) -> list[OpenRun]:
+def made(folder: Path, **steps: tuple[int, ...]) -> list[TrainingRun]:
     """Runs that have checkpoints of these steps."""
     runs = []
     for name, of_run in steps.items():
@@ -203,7 +203,7 @@ def made(folder: Path, **steps: tuple[int, ...]) -> list[OpenRun]:
         for step in of_run:
             checkpoints.save(step, {"x": np.full(2, step)}, {})
         assert checkpoints.steps() == list(of_run)
-        runs.append(OpenRun(RUNS["one"], RunDirectory(folder / name), checkpoints, NOTHING))
+        runs.append(TrainingRun(RUNS["one"], RunDirectory(folder / name), checkpoints, NOTHING))
     return runs
 
 
@@ -213,7 +213,7 @@ SHAPE = SimpleNamespace(abstract={"x": np.zeros(2, int)})
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2, 4), two=(2, 4, 6), three=(4, 6))
-    step, resumed = resume_together(runs, SHAPE)  # type: ignore[arg-type]
+    step, resumed = resume_runs_together(runs, SHAPE)  # type: ignore[arg-type]
     assert (step, [each.state["x"][0] for each in resumed]) == (4, [4, 4, 4])  # type: ignore[index]
     assert [each.checkpoints.steps() for each in runs] == [[2, 4], [2, 4], [4]]
 
@@ -223,7 +223,7 @@ def test_vmapped_go_back_to_the_latest_step_that_is_sound_in_all(
 ) -> None:
     runs = made(tmp_path, one=(2, 4), two=(2, 4))
     (tmp_path / "two" / "checkpoints" / "4" / "manifest" / "metadata").write_text("")
-    assert resume_together(runs, SHAPE)[0] == 2  # type: ignore[arg-type]
+    assert resume_runs_together(runs, SHAPE)[0] == 2  # type: ignore[arg-type]
     assert "it is kept as damaged-4; step 2 is used instead" in capsys.readouterr().err
     assert [each.checkpoints.steps() for each in runs] == [[2], [2]]
 
@@ -231,32 +231,32 @@ def test_vmapped_go_back_to_the_latest_step_that_is_sound_in_all(
 def test_vmapped_lose_nothing_where_one_has_lost_its_checkpoints(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2, 4), two=())
     with pytest.raises(UserError, match=r"no checkpoint of one step: .*one has .2, 4.; .*two has none"):
-        resume_together(runs, SHAPE)  # type: ignore[arg-type]
+        resume_runs_together(runs, SHAPE)  # type: ignore[arg-type]
     assert [each.checkpoints.steps() for each in runs] == [[2, 4], []]
 
 
 def test_vmapped_begin_again_where_they_were_killed_in_the_midst_of_the_first_save(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2,), two=())
-    assert resume_together(runs, SHAPE) == (0, [])  # type: ignore[arg-type]
+    assert resume_runs_together(runs, SHAPE) == (0, [])  # type: ignore[arg-type]
     assert [each.checkpoints.steps() for each in runs] == [[], []]
     assert last_saved_step(tmp_path / "one" / "checkpoints") is None
 
 
 def test_programs_are_equal_but_for_what_a_state_holds() -> None:
-    program = vmapped.program_of(RUNS["one"])
-    assert {vmapped.program_of(run) for run in RUNS.values()} == {program}
+    program = vmapped.program_key(RUNS["one"])
+    assert {vmapped.program_key(run) for run in RUNS.values()} == {program}
     optimizer = CONFIG["optimizer"]
-    assert vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "clip_norm": 2.0})) == program
+    assert vmapped.program_key(resolved(optimizer={**optimizer, "beta2": 0.9, "clip_norm": 2.0})) == program
     linear = {**optimizer, "schedule": "linear"}
-    of_linear = vmapped.program_of(resolved(optimizer=linear))
-    assert vmapped.program_of(resolved(optimizer={**linear, "final_lr_fraction": 0.1})) == of_linear != program
+    of_linear = vmapped.program_key(resolved(optimizer=linear))
+    assert vmapped.program_key(resolved(optimizer={**linear, "final_lr_fraction": 0.1})) == of_linear != program
     for changes in (
         {"optimizer": {**optimizer, "clip_norm": 0.0}},
         {"optimizer": {**optimizer, "algorithm": "adamw"}},
         {"model": {**CONFIG["model"], "dropout": 0.0}},
         {"steps": 9},
     ):
-        assert vmapped.program_of(resolved(**changes)) != program
+        assert vmapped.program_key(resolved(**changes)) != program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +294,7 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
-    assert vmapped.vmapped_gain(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
+    assert vmapped.measure_vmap_speedup(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
 
 class Kept(NullWriter):
@@ -341,14 +341,14 @@ def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
 def test_a_state_that_is_not_finite_ends_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = checkpointing.Saver.first_not_finite
+    found = checkpointing.CheckpointSaver.first_not_finite
 
-    def spoilt(self: checkpointing.Saver, state: Any) -> str | None:
+    def spoilt(self: checkpointing.CheckpointSaver, state: Any) -> str | None:
         last = int(state.step) == STEPS and self._run.directory.path.name == "two"
         return "optimizers/x" if last else found(self, state)
 
-    monkeypatch.setattr(checkpointing.Saver, "first_not_finite", spoilt)
-    assert train(RUNS, tmp_path) == [vmapped.RunEnd(None), vmapped.RunEnd(STEPS)]
+    monkeypatch.setattr(checkpointing.CheckpointSaver, "first_not_finite", spoilt)
+    assert train(RUNS, tmp_path) == [vmapped.RunOutcome(None), vmapped.RunOutcome(STEPS)]
     assert f"optimizers/x is not finite at step {STEPS}" in capsys.readouterr().out
 
 

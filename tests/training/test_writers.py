@@ -432,8 +432,8 @@ def test_neither_tensorflow_nor_torch_is_imported(tmp_path: Path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
-from transformer.training.writers.tensorboard import TensorBoard
-board = TensorBoard({str(tmp_path / "events")!r})
+from transformer.training.writers.tensorboard import TensorBoardWriter
+board = TensorBoardWriter({str(tmp_path / "events")!r})
 board.write_scalars(1, "train", {{"loss": 1.0}})
 board.write_samples(1, "train", [{{"source": "a"}}])
 from transformer.maps.capture_plan import levels_of, quantize_maps

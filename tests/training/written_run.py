@@ -13,10 +13,10 @@ from transformer.models import model as models
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
-from transformer.training.build import assemble
-from transformer.training.config import changeable, resolve
-from transformer.training.partitioning import one_device
-from transformer.training.provenance import run_provenance
+from transformer.training.build import build_components
+from transformer.training.checkpoint_metadata import collect_metadata
+from transformer.training.config import changeable_keys, resolve_config
+from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
 
 MODEL, _ = CONVERSIONS["gpt2"].read_config(
@@ -42,12 +42,12 @@ CONFIG: dict[str, Any] = {
 
 def write_run(path: Path, config: dict[str, Any], changed: Callable[[TrainState], TrainState]) -> Path:
     """Save what `changed` makes of the first state as the checkpoint of step 0."""
-    experiment = resolve(config)
-    with RunDirectory.claim(path, experiment.to_config(), may_change=changeable(experiment)) as directory:
-        setting = assemble(experiment, directory.path, one_device())
-        state = changed(setting.initialize(jax.random.key(0)))
+    experiment = resolve_config(config)
+    with RunDirectory.claim(path, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
+        setting = build_components(experiment, directory.path, single_device_placement())
+        state = changed(setting.init_state(jax.random.key(0)))
         with contextlib.closing(Checkpoints(directory.checkpoints, 1)) as checkpoints:
-            checkpoints.save(0, state, run_provenance(experiment, setting, directory))
+            checkpoints.save(0, state, collect_metadata(experiment, setting, directory))
     return path
 
 

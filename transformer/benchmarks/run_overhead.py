@@ -18,14 +18,14 @@ from transformer.maps.store import MapStore
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.task import Batch
-from transformer.training.build import Assembly, assemble, compile_step, flops_counter
-from transformer.training.config import Experiment
+from transformer.training.build import TrainingComponents, build_components, compile_train_step, flops_counter
+from transformer.training.config import ExperimentConfig
 from transformer.training.evaluate import Probe, compile_probe
 from transformer.training.loop import Cadence, Reporter, train_loop
-from transformer.training.meter import Meter
-from transformer.training.partitioning import on_host_batches, shard_batch
+from transformer.training.metric_accumulator import MetricAccumulator
+from transformer.training.partitioning import shard_batch, shard_host_batches
 from transformer.training.state import TrainState
-from transformer.training.step import Step
+from transformer.training.step import TrainStep
 from transformer.training.writers.console import ConsoleWriter, LogWriter
 from transformer.training.writers.jsonl import MetricsWriter, SamplesWriter
 from transformer.training.writers.map_writer import BackgroundMapWriter, MapWriter
@@ -38,16 +38,16 @@ CAPTURED_EXAMPLES, CAPTURE_EVERY = 8, 100
 Seconds = Mapping[str, list[float]]
 
 
-def time_training_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+def time_training_loop(experiment: ExperimentConfig, directory: Path, *, steps: int, repeats: int) -> Seconds:
     """Time `steps` bare steps on prepared batches, the training loop with logging and data, and the data alone."""
-    assembly = assemble(experiment, directory)
-    step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
-    source = assembly.task.source(experiment.run.seed)
+    components = build_components(experiment, directory)
+    step = shard_host_batches(compile_train_step(experiment, components), components.placement)
+    source = components.task.source(experiment.run.seed)
     batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:
-        state = jax.block_until_ready(assembly.initialize(key))
+        state = jax.block_until_ready(components.init_state(key))
         began = time.perf_counter()
         for batch in batches:
             state, _ = step(state, batch)
@@ -55,7 +55,7 @@ def time_training_loop(experiment: Experiment, directory: Path, *, steps: int, r
         return time.perf_counter() - began
 
     def data() -> float:
-        source = assembly.task.source(experiment.run.seed)
+        source = components.task.source(experiment.run.seed)
         began = time.perf_counter()
         for number in range(steps):
             source[number]
@@ -66,28 +66,28 @@ def time_training_loop(experiment: Experiment, directory: Path, *, steps: int, r
     for number in range(repeats):
         seconds["bare step"].append(bare())
         folder = directory / f"loop-{number}"
-        seconds["loop"].append(_seconds_of_loop(experiment, assembly, step, folder, steps))
+        seconds["loop"].append(_seconds_of_loop(experiment, components, step, folder, steps))
         seconds["data alone"].append(data())
     return seconds
 
 
-def time_head_capture(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+def time_head_capture(experiment: ExperimentConfig, directory: Path, *, steps: int, repeats: int) -> Seconds:
     """Time a step without capture, and with capture of all heads switched off and on.
 
     Also returned is the mean step of a run that captures one step in a hundred.
     """
-    assembly = assemble(experiment, directory)
-    batch = shard_batch(assembly.task.source(experiment.run.seed)[0], assembly.placement)
-    sites = tuple(site.name for site in assembly.model.sites)
+    components = build_components(experiment, directory)
+    batch = shard_batch(components.task.source(experiment.run.seed)[0], components.placement)
+    sites = tuple(site.name for site in components.model.sites)
     capture = Capture(sites, rows=CAPTURED_EXAMPLES, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
-    plain, capturing = compile_step(unobserved, assembly), compile_step(unobserved, assembly, capture)
+    plain, capturing = compile_train_step(unobserved, components), compile_train_step(unobserved, components, capture)
     kinds = {"plain step": (plain, False), "switched off": (capturing, False), "switched on": (capturing, True)}
     key = jax.random.key(experiment.run.seed)
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     for repeat in range(repeats + 1):
         for name, (step, observe) in kinds.items():
-            state = jax.block_until_ready(assembly.initialize(key))
+            state = jax.block_until_ready(components.init_state(key))
             measured = _seconds_a_step(step, state, batch, observe, steps)
             if repeat:  # the first compiles
                 seconds[name].append(measured)
@@ -98,24 +98,24 @@ def time_head_capture(experiment: Experiment, directory: Path, *, steps: int, re
     }
 
 
-def time_attention_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+def time_attention_maps(experiment: ExperimentConfig, directory: Path, *, steps: int, repeats: int) -> Seconds:
     """Time the mean step of a whole run without maps, and with maps computed and written."""
-    assembly = assemble(experiment, directory)
-    step, config = on_host_batches(compile_step(experiment, assembly), assembly.placement), experiment.run
+    components = build_components(experiment, directory)
+    step, config = shard_host_batches(compile_train_step(experiment, components), components.placement), experiment.run
     probe = compile_probe(
-        assembly.model,
-        assembly.task,
-        assembly.abstract,
-        assembly.placement,
+        components.model,
+        components.task,
+        components.abstract_state,
+        components.placement,
         config=experiment.maps,
         times=config.probe_count,
         parameters=experiment.eval_parameters,
     )
-    jax.block_until_ready(probe.run(assembly.initialize(jax.random.key(config.seed))))
+    jax.block_until_ready(probe.run(components.init_state(jax.random.key(config.seed))))
 
     def loop(number: int, probe: Probe | None) -> float:
         kind = "plain" if probe is None else "mapped"
-        return _seconds_of_loop(experiment, assembly, step, directory / f"{kind}-{number}", steps, probe)
+        return _seconds_of_loop(experiment, components, step, directory / f"{kind}-{number}", steps, probe)
 
     loop(-1, probe)  # compiles every shape
     seconds: dict[str, list[float]] = {"step of a run without maps": [], "step of a run with maps": []}
@@ -129,7 +129,12 @@ def time_attention_maps(experiment: Experiment, directory: Path, *, steps: int, 
 
 
 def _seconds_of_loop(
-    experiment: Experiment, assembly: Assembly, step: Step, folder: Path, steps: int, probe: Probe | None = None
+    experiment: ExperimentConfig,
+    components: TrainingComponents,
+    step: TrainStep,
+    folder: Path,
+    steps: int,
+    probe: Probe | None = None,
 ) -> float:
     """The time of a training loop with its writers in `folder`; with a probe, maps are stored at its start and end."""
     folder.mkdir()
@@ -141,12 +146,12 @@ def _seconds_of_loop(
         shown = BackgroundMapWriter(MultiWriter(MapWriter(store), shown))
     numbers = (MetricsWriter(files.metrics_file), SamplesWriter(files.samples_file), LogWriter(steps))
     writer = MultiWriter(*numbers, ConsoleWriter(steps, io.StringIO()), shown)
-    state = jax.block_until_ready(assembly.initialize(jax.random.key(experiment.run.seed)))
+    state = jax.block_until_ready(components.init_state(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
     state = train_loop(
         state,
         step,
-        assembly.task.source(experiment.run.seed),
+        components.task.source(experiment.run.seed),
         steps=steps,
         reporter=Reporter(
             Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
@@ -156,7 +161,7 @@ def _seconds_of_loop(
             monitor=ProgressMonitor(),
         ),
         save=lambda state, progress: None,
-        meter=Meter(flops=flops_counter(assembly)),
+        accumulator=MetricAccumulator(flops=flops_counter(components)),
     )
     jax.block_until_ready(state)
     seconds = time.perf_counter() - began
@@ -164,7 +169,7 @@ def _seconds_of_loop(
     return seconds
 
 
-def _seconds_a_step(step: Step, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:
+def _seconds_a_step(step: TrainStep, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:
     began = time.perf_counter()
     for _ in range(steps):
         state, _ = step(state, batch, observe)

@@ -30,9 +30,9 @@ from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.base_task import look_over
 from transformer.tasks.task import Reader, Reading, Sentences, View
-from transformer.training.config import Experiment, resolve
-from transformer.training.conversion import FineTuning, config_of, kept_of
-from transformer.training.trained_run import open_run
+from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.huggingface_conversion import FineTuning, fine_tuning_config, load_preprocessing
+from transformer.training.run_loading import open_run
 
 Texts = str | Sequence[str]
 TITLE = 200  # characters
@@ -47,7 +47,7 @@ class Loaded:
     `step` the checkpoint's; `notes` say what of a published model was passed over or read in another type.
     """
 
-    experiment: Experiment
+    experiment: ExperimentConfig
     model: Model
     variables: Variables
     kept: Any
@@ -158,7 +158,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     """The model of a run directory, or of a folder with config.json, model.safetensors and, of texts, a tokenizer.
 
     `step` is a run's checkpoint, by default the newest sound one; its parameters are those that the run is judged by
-    (`Experiment.eval_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
+    (`ExperimentConfig.eval_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
     as code. Nothing is downloaded, and nothing of the folder is run.
 
     Raises:
@@ -182,8 +182,8 @@ def _as_tuple(texts: Texts) -> tuple[str, ...]:
 
 def _of_published(folder: Path) -> Loaded:
     imported = read_model_folder(folder)
-    kept = kept_of(folder, imported)
-    experiment = resolve(config_of(imported, kept, FineTuning(), name=folder.resolve().name))
+    kept = load_preprocessing(folder, imported)
+    experiment = resolve_config(fine_tuning_config(imported, kept, FineTuning(), name=folder.resolve().name))
     model = _model(experiment, kept)
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))
@@ -218,7 +218,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _reader(experiment: Experiment) -> Reader:
+def _reader(experiment: ExperimentConfig) -> Reader:
     name = tasks.name_of(experiment.task)
     reader = tasks.TASKS[name].reader
     if reader is None:
@@ -226,7 +226,7 @@ def _reader(experiment: Experiment) -> Reader:
     return reader
 
 
-def _model(experiment: Experiment, kept: Any) -> Model:
+def _model(experiment: ExperimentConfig, kept: Any) -> Model:
     interface = _reader(experiment).interface(experiment.task, kept)
     # Nothing is predicted: a model without the head of the task, such as a bare encoder, will do.
     return models.build(experiment.model, dataclasses.replace(interface, output=None), experiment.precision)

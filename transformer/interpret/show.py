@@ -18,8 +18,8 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk_errors import disk_failure
 from transformer.storage.paths import parse_path
 from transformer.training.config import config_hash
-from transformer.training.evaluate import view_of
-from transformer.training.trained_run import load
+from transformer.training.evaluate import evaluation_view
+from transformer.training.run_loading import load_run
 
 _HEIGHT = 820  # pixels of the frame in a notebook
 
@@ -71,8 +71,8 @@ def report_of_checkpoint(
         UserError: For a run without a checkpoint, data that is missing, and a model without attention.
     """
     changes = {} if data_dir is None else {"data_dir": data_dir}
-    experiment, (task, model, *_), state = load(run.path, None, changes, trusted)
-    view = view_of(model, state, experiment.eval_parameters)
+    experiment, (task, model, *_), state = load_run(run.path, None, changes, trusted)
+    view = evaluation_view(model, state, experiment.eval_parameters)
 
     def look(capture: Capture) -> Mapping[str, Captured]:
         def maps(variables: Variables) -> Mapping[str, Captured]:

@@ -91,9 +91,9 @@ class RunDirectory:
         return self.path / "environment.json"
 
     @property
-    def rewinding_file(self) -> Path:
+    def rollback_file(self) -> Path:
         """What the run was last asked to go back to, and the batches that it leaves out since."""
-        return self.path / "rewinding.json"
+        return self.path / "rollback.json"
 
     @property
     def metrics_file(self) -> Path:

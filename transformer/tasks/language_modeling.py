@@ -90,7 +90,7 @@ class LanguageModeling(TextTask):
             how=how,
         )
         self._bytes_V = text_bytes(tokenizer)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.eval_splits)
         if self._prompts is not None:

@@ -166,7 +166,7 @@ class MaskedLanguageModeling(TextTask):
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.input_format.paired else None
         held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.eval_splits}

@@ -84,7 +84,7 @@ class PermutationLanguageModeling(TextTask):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING, how=how)
         self.config = config
         self.interface = _interface(config, tokenizer)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (
             Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
         )

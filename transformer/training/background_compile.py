@@ -67,7 +67,7 @@ def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
         pool.shutdown(wait=patient)
 
 
-def batch_shapes(
+def distinct_batch_shapes(
     batches: Source | Sequence[Batch], start: int, stop: int, placement: Placement
 ) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
     """The batches start to stop - 1, of each shape the first, as shapes that lie where `shard_batch` places arrays."""

@@ -11,19 +11,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.logical_axes import Placement
 from transformer.runs.checkpoint_files import named_leaves
 from transformer.runs.exceptions import NonFiniteError
-from transformer.training.rollback import passed_batches
-from transformer.training.run_setup import OpenRun
+from transformer.training.rollback import skipped_batches
+from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunWriters
 from transformer.training.writers.writer import NullWriter
 
 
-class Saver:
+class CheckpointSaver:
     """Saves states of one run: its parameters, optimizers and averages are finite, or they are not saved."""
 
-    def __init__(self, run: OpenRun, placement: Placement, writers: RunWriters):
+    def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
         self._run, self._writers = run, writers
-        self._passed = passed_batches(run.directory)
+        self._passed = skipped_batches(run.directory)
         whole = NamedSharding(placement.mesh, PartitionSpec())
         self._finite = jax.jit(_are_finite, out_shardings=whole)
 
@@ -43,8 +43,8 @@ class Saver:
                 "config.optimizer.clip_norm",
             )
         metadata = {
-            **self._run.provenance,
-            "passed_batches": self._passed,
+            **self._run.checkpoint_metadata,
+            "skipped_batches": self._passed,
             "records": self._writers.extents(),
             "progress": dict(progress),
         }
@@ -66,13 +66,13 @@ class Saver:
         return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
 
 
-class WaitForSave(NullWriter):
+class SaveBarrier(NullWriter):
     """The writer that waits for a save before the last step that precedes the next one, N steps later.
 
     A kill at any moment then costs at most 2 N - 1 steps.
     """
 
-    def __init__(self, saver: Saver, every: int):
+    def __init__(self, saver: CheckpointSaver, every: int):
         self._saver, self._every = saver, every
 
     def report_progress(self, step: int, total: int) -> None:

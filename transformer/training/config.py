@@ -29,9 +29,9 @@ from transformer.overrides import (
     read_key,
 )
 from transformer.tasks import registry as tasks
-from transformer.training.ema import Average
-from transformer.training.init_from import InitializeFrom
-from transformer.training.optimizer import OptimizerConfig, Schedule
+from transformer.training.init_from import InitializeFromConfig
+from transformer.training.optimizer import LearningRateSchedule, OptimizerConfig
+from transformer.training.parameter_averages import ParameterAverage
 from transformer.training.partitioning import ShardingConfig
 from transformer.training.update_guard import UpdateGuardConfig
 
@@ -40,7 +40,7 @@ _CHOOSING = ("model.size", "model.family", "task.name")
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
+class ExperimentConfig:
     """Every section of a config, checked and with its defaults filled in."""
 
     run: RunConfig
@@ -48,11 +48,11 @@ class Experiment:
     model: Any
     optimizer: OptimizerConfig
     optimizers: Mapping[str, OptimizerConfig]
-    averages: Mapping[str, Average]
+    averages: Mapping[str, ParameterAverage]
     precision: Precision
     maps: MapsConfig
     sharding: ShardingConfig
-    initialize_from: InitializeFrom = dataclasses.field(default_factory=InitializeFrom)
+    initialize_from: InitializeFromConfig = dataclasses.field(default_factory=InitializeFromConfig)
     update_guard: UpdateGuardConfig = dataclasses.field(default_factory=UpdateGuardConfig)
 
     @property
@@ -81,7 +81,7 @@ class Experiment:
         return self.optimizers.get(objective, self.optimizer)
 
 
-def resolve(values: Mapping[str, Any]) -> Experiment:
+def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """Check a nested config and fill in its defaults.
 
     A family or task given by a dotted path is imported as code: see `transformer.trust.check_trusted` for recorded
@@ -96,9 +96,10 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         for name, section in run.optimizers.items()
     }
     averages = {
-        name: from_config(Average, section, f"config.averages.{name}") for name, section in run.averages.items()
+        name: from_config(ParameterAverage, section, f"config.averages.{name}")
+        for name, section in run.averages.items()
     }
-    experiment = Experiment(
+    experiment = ExperimentConfig(
         run=run,
         task=tasks.task_config(run.task),
         model=models.model_config(run.model),
@@ -108,7 +109,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         precision=from_config(Precision, run.precision, "config.precision"),
         maps=from_config(MapsConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
-        initialize_from=from_config(InitializeFrom, run.initialize_from, "config.initialize_from"),
+        initialize_from=from_config(InitializeFromConfig, run.initialize_from, "config.initialize_from"),
         update_guard=from_config(UpdateGuardConfig, run.update_guard, "config.update_guard"),
     )
     wanted = experiment.eval_parameters
@@ -120,20 +121,20 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
-def config_hash(experiment: Experiment) -> str:
+def config_hash(experiment: ExperimentConfig) -> str:
     """The SHA-256 of the resolved config."""
     return hash_of(experiment.to_config())
 
 
-def changeable(experiment: Experiment) -> tuple[str, ...]:
+def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
     """The keys that may differ when a run is resumed: of its devices, reports and length, not of its result."""
     often = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every")
     keys = (*often, "task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips")
-    lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
+    lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
 
 
-def schema_of(values: Mapping[str, Any]) -> Group:
+def config_schema(values: Mapping[str, Any]) -> Group:
     """The tree of all keys of a config with these values, each with its type and its default.
 
     A named model size gives the defaults of its keys.
@@ -141,13 +142,13 @@ def schema_of(values: Mapping[str, Any]) -> Group:
     Raises:
         UserError: For a task, family or size that is unknown or missing.
     """
-    sections = typing.get_type_hints(Experiment)
+    sections = typing.get_type_hints(ExperimentConfig)
     keys = dict(group_of(RunConfig).keys)
     keys |= {name: node_of(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
     return Group({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
 
 
-def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def apply_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of `base` in which each dotted key, without "config.", has the value that `overrides` gives.
 
     A mapping replaces a whole group, before the keys in it are set. A list serves as a tuple, an integer as a number.
@@ -160,17 +161,17 @@ def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     return _override(base, overrides, from_value)
 
 
-def with_words(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """`with_overrides` for dotted keys with their values as text; of two with one key the last counts.
+def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """`apply_overrides` for dotted keys with their values as text; of two with one key the last counts.
 
     Raises:
-        UserError: As `with_overrides`
+        UserError: As `apply_overrides`
         UserError: For text that does not parse as the type of the key's field.
     """
     return _override(base, dict(words), from_text)
 
 
-def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
+def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
     """All keys of a config with their values as command-line flags, each with a comment.
 
     A key that differs from its default is marked * and has the default beside it, of an objective's optimizer what
@@ -179,8 +180,8 @@ def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
     Raises:
         UserError: For an invalid config.
     """
-    resolved = resolve(values).to_config()
-    tree, given, flat = schema_of(values), set(given), flatten(resolved)
+    resolved = resolve_config(values).to_config()
+    tree, given, flat = config_schema(values), set(given), flatten(resolved)
     title = "* differs from its default, > given on the command line"
     lines: dict[str, list[str]] = {"": [f"# {resolved['name']}: {title}"]}
     for key, value in flat.items():
@@ -204,7 +205,7 @@ def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: Read)
     chosen = {key: value for key, value in overrides.items() if key in (*_CHOOSING, *_CHOICES.keys)}
     rest = {key: value for key, value in overrides.items() if key not in chosen}
     values = _choose(base, chosen, read)
-    tree = schema_of(values)
+    tree = config_schema(values)
     for key in chosen:
         _refuse_left_over(key, tree, values)
     if "model.size" not in chosen:

@@ -14,9 +14,9 @@ from transformer.maps.capture_plan import MapsConfig, Plan, StoredMaps, Tiers, m
 from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report, Task, View
-from transformer.training.background_compile import Program, batch_shapes
-from transformer.training.partitioning import by_examples, shard_batch, traced_on
-from transformer.training.state import TrainState, key_for
+from transformer.training.background_compile import Program, distinct_batch_shapes
+from transformer.training.partitioning import example_parallel_placement, shard_batch, with_placement
+from transformer.training.state import TrainState, derive_key
 
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
 
@@ -38,7 +38,7 @@ class CompiledEvaluation:
         """
         # Optimizers stay out of the compiled program's arguments.
         state, batches = state.without_optimizers(), self.evaluation.batches
-        key = key_for(state.key, state.step, self.evaluation.name)
+        key = derive_key(state.key, state.step, self.evaluation.name)
         results = []
         for number in range(len(batches)):
             self.monitor.begin(f"batch {number} of {self.evaluation.name} on {self.evaluation.split}")
@@ -53,7 +53,7 @@ class CompiledEvaluation:
     def programs(self, abstract: TrainState) -> Iterator[Program]:
         """The step for each batch shape, to be compiled ahead."""
         key = jax.eval_shape(lambda: jax.random.key(0))
-        for batch in batch_shapes(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
+        for batch in distinct_batch_shapes(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
             yield Program(self.step, (abstract.without_optimizers(), batch, key))
 
 
@@ -75,10 +75,10 @@ def compile_evaluations(
     return [CompiledEvaluation(each, compiled[each.step, each.parameters], placement) for each in evaluations]
 
 
-def view_of(model: Model, state: TrainState, parameters: str) -> View:
+def evaluation_view(model: Model, state: TrainState, parameters: str) -> View:
     """The view of a state outside of training, with its "raw" parameters or those of the average of this name.
 
-    What a run shows of itself has those that it is judged by (`Experiment.eval_parameters`).
+    What a run shows of itself has those that it is judged by (`ExperimentConfig.eval_parameters`).
 
     Raises:
         ValueError: For an average that the run does not keep.
@@ -95,10 +95,10 @@ def view_of(model: Model, state: TrainState, parameters: str) -> View:
 
 def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
     def measure(state: TrainState, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
-        return step(view_of(model, state, parameters), batch, key)
+        return step(evaluation_view(model, state, parameters), batch, key)
 
     # Every process reads the whole results.
-    return jax.jit(traced_on(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
+    return jax.jit(with_placement(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
 
 
 class Probe(NamedTuple):
@@ -127,14 +127,16 @@ def compile_probe(
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
-        return task.probe(view_of(model, state, parameters), capture, key_for(state.key, state.step, "probe")).maps
+        return task.probe(
+            evaluation_view(model, state, parameters), capture, derive_key(state.key, state.step, "probe")
+        ).maps
 
     abstract = abstract.without_optimizers()
     labels = task.labels(model.sites).completed(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
     plan = make_plan(traced, model.sites, labels, config, times, tiers)
-    placed = by_examples(placement)
+    placed = example_parallel_placement(placement)
 
     def seen(state: TrainState) -> dict[str, StoredMaps]:
         return plan.stored_maps(look(state, plan.request()))
@@ -147,5 +149,5 @@ def compile_probe(
         # The first process draws curves of the statistics, for which it needs all examples.
         whole = NamedSharding(placed.mesh, PartitionSpec())
         lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
-    probe = jax.jit(traced_on(placed, seen), out_shardings=lying)
+    probe = jax.jit(with_placement(placed, seen), out_shardings=lying)
     return Probe(plan, lambda state: probe(state.without_optimizers()))

@@ -27,7 +27,7 @@ from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
 from transformer.storage.paths import parse_path, storage_of
-from transformer.training.init_plan import InitPlan, Leaf, parse_rule, plan_parameters
+from transformer.training.init_plan import ArrayInfo, InitPlan, parse_init_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
 
@@ -35,7 +35,7 @@ Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
 
 @dataclasses.dataclass(frozen=True)
-class InitializeFrom(Config, path="config.initialize_from"):
+class InitializeFromConfig(Config, path="config.initialize_from"):
     """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
 
     Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
@@ -53,7 +53,7 @@ class InitializeFrom(Config, path="config.initialize_from"):
 
     def _check(self) -> None:
         for rule in self.rules:
-            parse_rule(rule)
+            parse_init_rule(rule)
 
 
 class InitSource(NamedTuple):
@@ -65,7 +65,7 @@ class InitSource(NamedTuple):
 
     said: str
     step: int | None
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, ArrayInfo]
     read: Callable[[Wanted], dict[str, jax.Array]]
     averaged: frozenset[str] = frozenset()
     lora: LoraConfig | None = None
@@ -142,19 +142,19 @@ class InitReport:
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 
-class RunParts(Protocol):
-    """The parts of a new run that its initialization needs, as `transformer.training.build.Assembly` has them."""
+class InitTarget(Protocol):
+    """The parts of a new run that initialization needs: a part of `transformer.training.build.TrainingComponents`."""
 
     @property
     def model(self) -> Model:
         """Whose axes have names."""
 
     @property
-    def abstract(self) -> TrainState:
+    def abstract_state(self) -> TrainState:
         """The shapes of the state, and where it lies."""
 
     @property
-    def initialize(self) -> Callable[..., TrainState]:
+    def init_state(self) -> Callable[..., TrainState]:
         """The state by a key, and with these variables where any are given (transformer.training.initial_state)."""
 
 
@@ -165,11 +165,11 @@ class PlannedInit(NamedTuple):
     report: InitReport
 
 
-def begin_run(
-    config: InitializeFrom, assembly: RunParts, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+def initialize_run(
+    config: InitializeFromConfig, components: InitTarget, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
 ) -> TrainState:
-    """As `initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
-    state, report = initial_state(config, assembly, key, directory.path)
+    """As `build_initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
+    state, report = build_initial_state(config, components, key, directory.path)
     if report is not None and is_primary():
         directory.record(initialized_from=report.facts())
         if aloud:
@@ -177,8 +177,8 @@ def begin_run(
     return state
 
 
-def initial_state(
-    config: InitializeFrom, assembly: RunParts, key: jax.Array, workdir: Path
+def build_initial_state(
+    config: InitializeFromConfig, components: InitTarget, key: jax.Array, workdir: Path
 ) -> tuple[TrainState, InitReport | None]:
     """The state before the first step, its variables taken from the run that the config names, if it names any.
 
@@ -188,14 +188,16 @@ def initial_state(
         UserError: As `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
     """
     if not config.run:
-        return assembly.initialize(key), None
-    fresh = functools.partial(_fresh_variables, assembly.initialize, key)
-    variables, report = variables_from_source(config, assembly.model, assembly.abstract.variables, fresh, workdir)
-    return assembly.initialize(key, variables), report
+        return components.init_state(key), None
+    fresh = functools.partial(_fresh_variables, components.init_state, key)
+    variables, report = load_variables_from_source(
+        config, components.model, components.abstract_state.variables, fresh, workdir
+    )
+    return components.init_state(key, variables), report
 
 
-def variables_from_source(
-    config: InitializeFrom,
+def load_variables_from_source(
+    config: InitializeFromConfig,
     model: Model,
     abstract: Variables,
     fresh: Callable[[], Variables],
@@ -204,7 +206,7 @@ def variables_from_source(
     """A model's variables from the run that the config names; `fresh` makes initial ones.
 
     Raises:
-        UserError: As `initial_state`.
+        UserError: As `build_initial_state`.
     """
     source, report = plan_initialization(config, model, abstract, workdir)
     where = flatten_variables(abstract)
@@ -215,7 +217,9 @@ def variables_from_source(
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
-def plan_initialization(config: InitializeFrom, model: Model, abstract: Variables, workdir: Path | None) -> PlannedInit:
+def plan_initialization(
+    config: InitializeFromConfig, model: Model, abstract: Variables, workdir: Path | None
+) -> PlannedInit:
     """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
 
     `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
@@ -224,7 +228,9 @@ def plan_initialization(config: InitializeFrom, model: Model, abstract: Variable
         UserError: As `open_init_source` and `transformer.training.init_plan.plan_parameters`.
     """
     source = open_init_source(config.run, config.step, config.average, workdir)
-    planned = plan_parameters(_targets(model, abstract), source.leaves, [parse_rule(rule) for rule in config.rules])
+    planned = plan_parameters(
+        _targets(model, abstract), source.leaves, [parse_init_rule(rule) for rule in config.rules]
+    )
     averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
     return PlannedInit(
         source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
@@ -248,7 +254,7 @@ def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
         )
 
 
-def copy_source_tokenizer(config: InitializeFrom, workdir: Path) -> None:
+def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
     """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
 
     Raises:
@@ -266,7 +272,7 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
         UserError: For a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or an
             average that it lacks.
     """
-    path = locate_source(run, workdir)
+    path = find_source(run, workdir)
     if not is_published_model(path):
         return _source_of_run(path, run, step, average, workdir)
     for key, given in (("step", step), ("average", average)):
@@ -277,7 +283,7 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
     return _source_of_folder(path, run, workdir)
 
 
-def locate_source(run: str, workdir: Path | None) -> Path:
+def find_source(run: str, workdir: Path | None) -> Path:
     """The run directory or folder of this name."""
     path = parse_path(run)
     if workdir is not None and path.resolve() == parse_path(workdir).resolve():
@@ -308,7 +314,7 @@ def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
     Raises:
         UserError: For a source that is missing, or has no tokenizer.
     """
-    path = locate_source(run, workdir)
+    path = find_source(run, workdir)
     if is_published_model(path):
         return from_huggingface(path)
     if not saved_in(path):
@@ -332,7 +338,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
             found = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in wanted.items()})
         return {source: found[names[source]] for source in wanted}
 
-    leaves = {source: Leaf(stored[name].shape, stored[name].dtype) for source, name in names.items()}
+    leaves = {source: ArrayInfo(stored[name].shape, stored[name].dtype) for source, name in names.items()}
     averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
     return InitSource(f"{run} at step {at}", at, leaves, read, averaged, _lora_of(path), _notes_of_run(path, workdir))
 
@@ -398,7 +404,7 @@ def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
             arrays.update(leaves_by_path(published.read()))
         return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
 
-    leaves = {name: Leaf(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.shapes).items()}
+    leaves = {name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.shapes).items()}
     said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
     notes = (*published.notes, *_notes_of_folder(path, published, workdir))
     return InitSource(said, None, leaves, read, notes=notes)
@@ -446,10 +452,10 @@ def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | Non
     return params | state
 
 
-def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:
+def _targets(model: Model, abstract: Variables) -> dict[str, ArrayInfo]:
     axes = flatten_variables(model.axes(), is_axis_names)
     return {
-        path: Leaf(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ()))
+        path: ArrayInfo(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ()))
         for path, leaf in flatten_variables(abstract).items()
     }
 
@@ -473,7 +479,7 @@ def _read_values(
     return values
 
 
-def _replicated_leaf(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+def _replicated_leaf(target: jax.ShapeDtypeStruct, leaf: ArrayInfo) -> jax.ShapeDtypeStruct:
     """A small array as it is read: whole on every device of its target's."""
     sharding = target.sharding
     if isinstance(sharding, NamedSharding):
@@ -481,7 +487,7 @@ def _replicated_leaf(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtype
     return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
 
 
-def _stored_leaf(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+def _stored_leaf(target: jax.ShapeDtypeStruct, leaf: ArrayInfo) -> jax.ShapeDtypeStruct:
     """The sharding that a source is read with: its target's, but whole along axes that its size does not divide."""
     dtype = target.dtype if str(target.dtype) == leaf.dtype else jnp.dtype(leaf.dtype)
     sharding = target.sharding

@@ -27,7 +27,7 @@ _FORMS = "'TARGET = SOURCE', 'TARGET = fresh' or 'resize TARGET'"
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class InitRule:
     """A rule: its text, the pattern of its targets, and that of their sources ("" for resize)."""
 
     text: str
@@ -36,7 +36,7 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
+class ArrayInfo:
     """The shape and type of an array, and the logical names of its axes where they are known."""
 
     shape: tuple[int, ...]
@@ -45,11 +45,11 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class TakenSource:
+class MatchedSource:
     """The source that a target takes its values from; `axis` is the one along which the sizes differ, if any."""
 
     source: str
-    leaf: Leaf
+    leaf: ArrayInfo
     axis: int | None = None
 
 
@@ -60,8 +60,8 @@ class InitPlan:
     `unused` are the sources that no target takes.
     """
 
-    targets: Mapping[str, Leaf]
-    taken: Mapping[str, TakenSource]
+    targets: Mapping[str, ArrayInfo]
+    taken: Mapping[str, MatchedSource]
     fresh: Mapping[str, str]
     unused: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class InitPlan:
         return tuple(path for path, taken in self.taken.items() if taken.leaf.dtype != self.targets[path].dtype)
 
 
-def parse_rule(text: str) -> Rule:
+def parse_init_rule(text: str) -> InitRule:
     """A rule from its text.
 
     Raises:
@@ -85,7 +85,7 @@ def parse_rule(text: str) -> Rule:
     written = f"{_KEY}: {text!r}"
     resize = re.fullmatch(r"\s*resize\s+(\S+)\s*", text)
     if resize and "=" not in text:
-        return Rule(text, resize[1])
+        return InitRule(text, resize[1])
     sides = re.fullmatch(r"\s*([^\s=]+)\s*=\s*([^\s=]+)\s*", text)
     if sides is None:
         raise UserError(f"{written} is no rule; a rule is {_FORMS}")
@@ -95,10 +95,10 @@ def parse_rule(text: str) -> Rule:
             f"{written} has {source.count('*')} * on the right and {target.count('*')} on the left: each * on the "
             "right stands for one on the left, so the right has as many, or none"
         )
-    return Rule(text, target, source)
+    return InitRule(text, target, source)
 
 
-def captures(pattern: str, path: str) -> tuple[str, ...] | None:
+def match_wildcards(pattern: str, path: str) -> tuple[str, ...] | None:
     """The parts of a path that each `*` of a pattern matches; None where it does not match."""
     match = _expression(pattern).fullmatch(path)
     return None if match is None else match.groups()
@@ -109,7 +109,9 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-def plan_parameters(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequence[Rule]) -> InitPlan:
+def plan_parameters(
+    targets: Mapping[str, ArrayInfo], sources: Mapping[str, ArrayInfo], rules: Sequence[InitRule]
+) -> InitPlan:
     """Decide where the values of every target come from, by paths, shapes and types alone.
 
     Raises:
@@ -125,14 +127,14 @@ def plan_parameters(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], ru
 
 
 def _origins(
-    targets: Mapping[str, Leaf], rules: Sequence[Rule]
-) -> tuple[dict[str, tuple[str, Rule | None]], dict[str, str]]:
+    targets: Mapping[str, ArrayInfo], rules: Sequence[InitRule]
+) -> tuple[dict[str, tuple[str, InitRule | None]], dict[str, str]]:
     """For every target its source with the rule that names it, or the rule that leaves it fresh."""
-    origins: dict[str, tuple[str, Rule | None]] = {}
+    origins: dict[str, tuple[str, InitRule | None]] = {}
     fresh: dict[str, str] = {}
     deciding = [rule for rule in rules if rule.source]
     for path in targets:
-        rule = next((rule for rule in deciding if captures(rule.target, path) is not None), None)
+        rule = next((rule for rule in deciding if match_wildcards(rule.target, path) is not None), None)
         if rule is None:
             origins[path] = path, None
         elif rule.source == FRESH:
@@ -146,24 +148,24 @@ def _origins(
     return origins, fresh
 
 
-def _filled(rule: Rule, path: str) -> str:
+def _filled(rule: InitRule, path: str) -> str:
     """The source pattern with its stars replaced by the matches of the target pattern in the path."""
     if "*" not in rule.source:
         return rule.source
     pieces = rule.source.split("*")
-    stars = captures(rule.target, path) or ()
+    stars = match_wildcards(rule.target, path) or ()
     return pieces[0] + "".join(star + piece for star, piece in zip(stars, pieces[1:], strict=True))
 
 
-def _why_idle(rule: Rule, targets: Mapping[str, Leaf]) -> str:
-    if any(captures(rule.target, path) is not None for path in targets):
+def _why_idle(rule: InitRule, targets: Mapping[str, ArrayInfo]) -> str:
+    if any(match_wildcards(rule.target, path) is not None for path in targets):
         return "decides nothing: the rules before it match all that it matches; put it before them, or leave it out"
     return f"matches no parameter of this run; {nearest(rule.target, targets)}"
 
 
-def _check_resize_rules(targets: Mapping[str, Leaf], fresh: Mapping[str, str], rules: Sequence[Rule]) -> None:
+def _check_resize_rules(targets: Mapping[str, ArrayInfo], fresh: Mapping[str, str], rules: Sequence[InitRule]) -> None:
     for rule in rules:
-        matched = [path for path in targets if captures(rule.target, path) is not None]
+        matched = [path for path in targets if match_wildcards(rule.target, path) is not None]
         if rule.source or any(path not in fresh for path in matched):
             continue
         if matched:
@@ -172,7 +174,9 @@ def _check_resize_rules(targets: Mapping[str, Leaf], fresh: Mapping[str, str], r
 
 
 def _check_sources(
-    targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], origins: Mapping[str, tuple[str, Rule | None]]
+    targets: Mapping[str, ArrayInfo],
+    sources: Mapping[str, ArrayInfo],
+    origins: Mapping[str, tuple[str, InitRule | None]],
 ) -> None:
     missing = [path for path, (source, _) in origins.items() if source not in sources]
     if not missing:
@@ -188,24 +192,24 @@ def _check_sources(
     )
 
 
-def _together(missing: Sequence[str], targets: Mapping[str, Leaf]) -> str:
+def _together(missing: Sequence[str], targets: Mapping[str, ArrayInfo]) -> str:
     """A pattern for all missing paths where one of their parts tells them from the others, such as "head/*"."""
     first, *inner = missing[0].split("/")[:-1] or [missing[0]]
     for pattern in (f"{first}/*", *(f"*/{part}/*" for part in reversed(inner))):
-        matched = {path for path in targets if captures(pattern, path) is not None}
+        matched = {path for path in targets if match_wildcards(pattern, path) is not None}
         if len(matched) > 1 and matched <= set(missing):
             return pattern
     return missing[0]
 
 
-def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> TakenSource:
+def _taken(path: str, target: ArrayInfo, source: str, leaf: ArrayInfo, rules: Sequence[InitRule]) -> MatchedSource:
     wanted = f"config.initialize_from: the parameter {path} {target.shape} of {target.dtype}"
     stored = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
     instead = f"leave it fresh with the rule {f'{path} = {FRESH}'!r}"
     if target.dtype != leaf.dtype and not (_is_float(target.dtype) and _is_float(leaf.dtype)):
         raise UserError(f"{wanted} cannot take {stored}: only floating-point numbers are cast; {instead}")
     if target.shape == leaf.shape:
-        return TakenSource(source, leaf)
+        return MatchedSource(source, leaf)
     if len(target.shape) != len(leaf.shape):
         raise UserError(f"{wanted} has another number of axes than {stored}; {instead}")
     differing = [axis for axis, sizes in enumerate(zip(target.shape, leaf.shape, strict=True)) if len(set(sizes)) > 1]
@@ -217,12 +221,12 @@ def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rul
         )
     if len(differing) > 1:
         raise UserError(f"{wanted} differs along {len(differing)} axes from {stored}: one can be resized; {instead}")
-    if not any(not rule.source and captures(rule.target, path) is not None for rule in rules):
+    if not any(not rule.source and match_wildcards(rule.target, path) is not None for rule in rules):
         raise UserError(
             f"{wanted} is of another size than {stored}; take what they have in common with the rule "
             f"{f'resize {path}'!r}, or {instead}"
         )
-    return TakenSource(source, leaf, axis)
+    return MatchedSource(source, leaf, axis)
 
 
 def _is_float(dtype: str) -> bool:

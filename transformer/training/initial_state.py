@@ -9,17 +9,17 @@ from jaxtyping import Array, Key
 
 from transformer.models.model import Model, Variables, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective, Task, View
-from transformer.training.ema import Average, init_average
-from transformer.training.optimizer import Hyper, Optimizer
-from transformer.training.state import TrainState, key_for
+from transformer.training.optimizer import Hyperparameters, Optimizer
+from transformer.training.parameter_averages import ParameterAverage, init_average
+from transformer.training.state import TrainState, derive_key
 
 
 def init_state(
     model: Model,
     task: Task,
     optimizers: Mapping[str, Optimizer],
-    averages: Mapping[str, Average],
-    hyper: Mapping[str, Hyper],
+    averages: Mapping[str, ParameterAverage],
+    hyper: Mapping[str, Hyperparameters],
     key: Key[Array, ""],
     variables: Variables | None = None,
 ) -> TrainState:
@@ -27,7 +27,7 @@ def init_state(
 
     Without `variables` they are drawn by the key.
     """
-    variables = model.init(key_for(key, 0, "init")) if variables is None else variables
+    variables = model.init(derive_key(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
     view = View(model, variables, kept, {}, jnp.int32(0), train=True)
     return TrainState(
@@ -41,8 +41,10 @@ def init_state(
             for objective in task.objectives
         },
         averages=kept,
-        extra=task.init_extra(view, key_for(key, 0, "extra")),
-        hyper=jax.tree.map(jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}),
+        extra=task.init_extra(view, derive_key(key, 0, "extra")),
+        hyperparameters=jax.tree.map(
+            jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}
+        ),
     )
 
 
@@ -55,7 +57,7 @@ def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) 
     trained = {
         path: leaf
         for path, leaf in leaves_by_path(params).items()
-        if matches_any_pattern(path, objective.trains) and optimizer.trains(path)
+        if matches_any_pattern(path, objective.trains) and optimizer.is_trainable(path)
     }
     if not trained:
         raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")

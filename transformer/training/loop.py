@@ -12,9 +12,9 @@ from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import Report
-from transformer.training.meter import Meter
+from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step
+from transformer.training.step import StepMetrics, TrainStep
 from transformer.training.writers.writer import Writer
 
 
@@ -72,37 +72,37 @@ class PendingStep(NamedTuple):
     """A dispatched step whose metrics were not read yet."""
 
     step: int
-    metrics: Metrics
+    metrics: StepMetrics
     observed: bool
 
 
 def train_loop(
     state: TrainState,
-    step: Step,
+    step: TrainStep,
     source: Source,
     *,
     steps: int,
     reporter: Reporter,
     save: Callable[[TrainState, Mapping[str, Any]], None],
-    meter: Meter | None = None,
+    accumulator: MetricAccumulator | None = None,
 ) -> TrainState:
     """Train from the state's step to `steps`, feeding all metrics, samples and maps to the writer of `reporter`.
 
-    `meter` averages what the steps report, by default without counting operations. A state, and with it all that is
-    reported, may be that of several runs at one step (transformer.training.vmapped). The metrics of step N - 1 are read
-    after step N is dispatched: the device never waits for the host. The last checkpoint is saved after the last
+    `accumulator` averages what the steps report, by default without counting operations. A state, and with it all that
+    is reported, may be that of several runs at one step (transformer.training.vmapped). The metrics of step N - 1 are
+    read after step N is dispatched: the device never waits for the host. The last checkpoint is saved after the last
     evaluations: a run that has it is complete. One that is told to stop saves behind the step that it is at, together
     with what the next process needs to go on as if there had been no stop.
 
     Raises:
-        UserError: What `meter` raises; RunStopped.
+        UserError: What `accumulator` raises; RunStopped.
     """
     cadence, writer, monitor = reporter.cadence, reporter.writer, reporter.monitor
     first = int(np.max(jax.device_get(state.step)))
     done = saved = first  # the last step that was dispatched, and the last that was saved
     reported = True  # whether what was due at the step `done` is reported
     pending: PendingStep | None = None
-    meter = meter or Meter()
+    accumulator = accumulator or MetricAccumulator()
     try:
         if first == 0 and cadence.maps:
             monitor.begin("the maps of step 0")
@@ -113,19 +113,19 @@ def train_loop(
             batch = next(batches)
             observe = _is_due(number, cadence.heads)
             last = number == steps
-            meter.start_clock()
+            accumulator.start_clock()
             state, metrics = step(state, batch, observe)
             monitor.mark_waiting()
             done, reported = number, False
-            _read_pending(pending, meter, writer)
-            meter.feed(batch)
+            _read_pending(pending, accumulator, writer)
+            accumulator.count_batch(batch)
             pending = PendingStep(number, metrics, observe)
             writer.report_progress(number, steps)
             if last or number % cadence.log == 0:
-                _read_pending(pending, meter, writer)
+                _read_pending(pending, accumulator, writer)
                 pending = None
-                writer.write_scalars(number, "train", meter.report())
-            with meter.paused():
+                writer.write_scalars(number, "train", accumulator.compute_and_reset())
+            with accumulator.paused():
                 reporter(number, state, last)
                 reported = True
                 if last or _is_due(number, cadence.checkpoint):
@@ -136,18 +136,18 @@ def train_loop(
                     saved = number
     except RunStopped:
         if done > saved:
-            _read_pending(pending, meter, writer)
+            _read_pending(pending, accumulator, writer)
             writer.flush()
-            save(state, {"window": meter.window(), "looked": reported})
+            save(state, {"window": accumulator.window(), "looked": reported})
         raise
     return state
 
 
-def _read_pending(pending: PendingStep | None, meter: Meter, writer: Writer) -> None:
+def _read_pending(pending: PendingStep | None, accumulator: MetricAccumulator, writer: Writer) -> None:
     """Read a step's metrics, waiting until it is done."""
     if pending is None:
         return
-    meter.read(pending.metrics, pending.step)
+    accumulator.add_step(pending.metrics, pending.step)
     if pending.observed:
         heads = {site: captured.means() for site, captured in pending.metrics.maps.items()}
         writer.write_heads(pending.step, jax.device_get(heads))

@@ -15,13 +15,13 @@ from transformer.config import Above, Amount, Config, Count, PositiveAmount, Ran
 from transformer.layers.lora import has_low_rank
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective
-from transformer.training.state import in_sum_type
+from transformer.training.state import cast_to_accumulation_dtype
 
 PyTree = Any
 LAYERS = "layers"
 
 
-class Algorithm(enum.Enum):
+class OptimizerAlgorithm(enum.Enum):
     """An update rule."""
 
     ADAM = "adam"
@@ -29,7 +29,7 @@ class Algorithm(enum.Enum):
     SGD = "sgd"
 
 
-class Schedule(enum.Enum):
+class LearningRateSchedule(enum.Enum):
     """The learning rate over steps, behind a linear warm-up."""
 
     CONSTANT = "constant"
@@ -53,9 +53,9 @@ class OptimizerConfig(Config, path="config.optimizer"):
     behind the last the whole (Howard and Ruder 2018, section 3.2, where d is 1 / 2.6; Clark et al. 2020, appendix B).
     """
 
-    algorithm: Algorithm = Algorithm.ADAM
+    algorithm: OptimizerAlgorithm = OptimizerAlgorithm.ADAM
     learning_rate: PositiveAmount = 7e-4
-    schedule: Schedule = Schedule.INVERSE_SQUARE_ROOT
+    schedule: LearningRateSchedule = LearningRateSchedule.INVERSE_SQUARE_ROOT
     warmup_steps: Count = 4000
     final_lr_fraction: Amount = 0.0
     beta1: Share = 0.9
@@ -68,35 +68,35 @@ class OptimizerConfig(Config, path="config.optimizer"):
     layer_decay: Annotated[float, Above(0.0, "; config.optimizer.frozen leaves parts alone"), Range(0.0, 1.0)] = 1.0
 
     def _check(self) -> None:
-        if self.weight_decay and self.algorithm is not Algorithm.ADAMW:
+        if self.weight_decay and self.algorithm is not OptimizerAlgorithm.ADAMW:
             raise UserError(
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw alone; "
                 f"algorithm is {self.algorithm.value}"
             )
 
-    def chooses(self, path: str) -> bool:
+    def is_trainable(self, path: str) -> bool:
         """Whether `trainable` and `frozen` have the parameter of this path trained."""
         return matches_any_pattern(path, self.trainable) and not matches_any_pattern(path, self.frozen)
 
 
 Number = Float[Array, ""] | np.float32
-Hyper = Mapping[str, Number]
+Hyperparameters = Mapping[str, Number]
 
 
 class Optimizer(NamedTuple):
     """An update rule over a dict of parameters by path, as functions of its numbers.
 
     `init(params)` is its state, `update(gradients, state, params, step, hyper)` the updates and the next state,
-    `learning_rate(step, hyper)` the factor that update has, and `trains(path)` whether it is for a parameter. `step`
-    counts the steps before this one, those too that were skipped and left the state as it was. The numbers `hyper` are
-    arguments, so that one compiled program serves all their values; `hyperparameters` gives those of a config. Moments
-    and updates are float32 beside narrower gradients and parameters.
+    `learning_rate(step, hyper)` the factor that update has, and `is_trainable(path)` whether it is for a parameter.
+    `step` counts the steps before this one, those too that were skipped and left the state as it was. The numbers
+    `hyper` are arguments, so that one compiled program serves all their values; `hyperparameters` gives those of a
+    config. Moments and updates are float32 beside narrower gradients and parameters.
     """
 
     init: Callable[[PyTree], PyTree]
-    update: Callable[[PyTree, PyTree, PyTree, int | Int[Array, ""], Hyper], tuple[PyTree, PyTree]]
-    learning_rate: Callable[[int | Int[Array, ""], Hyper], Float[Array, ""]]
-    trains: Callable[[str], bool] = lambda path: True
+    update: Callable[[PyTree, PyTree, PyTree, int | Int[Array, ""], Hyperparameters], tuple[PyTree, PyTree]]
+    learning_rate: Callable[[int | Int[Array, ""], Hyperparameters], Float[Array, ""]]
+    is_trainable: Callable[[str], bool] = lambda path: True
 
 
 def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
@@ -105,20 +105,22 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
     A clip_norm, weight_decay or momentum of sgd of zero, a layer_decay of one are left out: they make other programs.
     """
     names = ["learning_rate", "warmup_steps"]
-    if config.schedule in (Schedule.LINEAR, Schedule.COSINE):
+    if config.schedule in (LearningRateSchedule.LINEAR, LearningRateSchedule.COSINE):
         names.append("final_lr_fraction")
     match config.algorithm:
-        case Algorithm.ADAM:
+        case OptimizerAlgorithm.ADAM:
             names += ["beta1", "beta2", "epsilon"]
-        case Algorithm.ADAMW:
+        case OptimizerAlgorithm.ADAMW:
             names += ["beta1", "beta2", "epsilon"] + ["weight_decay"] * bool(config.weight_decay)
-        case Algorithm.SGD:
+        case OptimizerAlgorithm.SGD:
             names += ["beta1"] * bool(config.beta1)
     names += ["clip_norm"] * bool(config.clip_norm) + ["layer_decay"] * (config.layer_decay != 1)
     return {name: np.float32(getattr(config, name)) for name in names}
 
 
-def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
+def learning_rate(
+    schedule: LearningRateSchedule, steps: int, step: int | Int[Array, ""], hyper: Hyperparameters
+) -> Float[Array, ""]:
     """The learning rate of update t = 1, 2, ... of `steps` (`step` counts from 0).
 
     Warm-up: peak t / w, the same for all. Then inverse_square_root: peak sqrt(w / t), which with peak = (E w)^-0.5 is
@@ -128,13 +130,13 @@ def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hy
     t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup_steps"], 1)
     progress = jnp.clip((t - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
     match schedule:
-        case Schedule.CONSTANT:
+        case LearningRateSchedule.CONSTANT:
             after = jnp.ones_like(t)
-        case Schedule.INVERSE_SQUARE_ROOT:
+        case LearningRateSchedule.INVERSE_SQUARE_ROOT:
             after = jnp.sqrt(warmup / t)
-        case Schedule.LINEAR:
+        case LearningRateSchedule.LINEAR:
             after = 1 - (1 - hyper["final_lr_fraction"]) * progress
-        case Schedule.COSINE:
+        case LearningRateSchedule.COSINE:
             after = hyper["final_lr_fraction"] + (1 - hyper["final_lr_fraction"]) * 0.5 * (
                 1 + jnp.cos(jnp.pi * progress)
             )
@@ -146,7 +148,7 @@ def make_optimizer(
 ) -> Optimizer:
     """The optimizer of a run of `steps` updates; of the config's numbers it depends only on which are zero.
 
-    `heights` are how many layers stand above each parameter, by which a layer_decay slows it (`layer_heights`).
+    `heights` are how many layers stand above each parameter, by which a layer_decay slows it (`count_layers_above`).
 
     Raises:
         ValueError: For a layer_decay without them.
@@ -154,38 +156,38 @@ def make_optimizer(
     if config.layer_decay != 1 and heights is None:
         raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
 
-    def rate(step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
+    def rate(step: int | Int[Array, ""], hyper: Hyperparameters) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
 
-    def rule(step: int | Int[Array, ""], hyper: Hyper) -> optax.GradientTransformation:
+    def rule(step: int | Int[Array, ""], hyper: Hyperparameters) -> optax.GradientTransformation:
         def scale(_: Any) -> Float[Array, ""]:
             # Not by the rule's own count, which stands still where a step is skipped.
             return rate(step, hyper)
 
         adam = hyper.get("beta1"), hyper.get("beta2"), hyper.get("epsilon")
         match config.algorithm:
-            case Algorithm.ADAM:
+            case OptimizerAlgorithm.ADAM:
                 descent = optax.adam(scale, *adam)
-            case Algorithm.ADAMW:
+            case OptimizerAlgorithm.ADAMW:
                 descent = optax.adamw(scale, *adam, weight_decay=hyper.get("weight_decay", 0.0), mask=_decay_mask)
-            case Algorithm.SGD:
+            case OptimizerAlgorithm.SGD:
                 descent = optax.sgd(scale, momentum=hyper.get("beta1"))
         return optax.chain(*([optax.clip_by_global_norm(hyper["clip_norm"])] if "clip_norm" in hyper else []), descent)
 
     def update(
-        gradients: PyTree, state: PyTree, params: PyTree, step: int | Int[Array, ""], hyper: Hyper
+        gradients: PyTree, state: PyTree, params: PyTree, step: int | Int[Array, ""], hyper: Hyperparameters
     ) -> tuple[PyTree, PyTree]:
         # All stays float32 beside narrower parameters: 0.999 in bfloat16 would be 1, and moments would stand still.
-        updates, after = rule(step, hyper).update(in_sum_type(gradients), state, params)
+        updates, after = rule(step, hyper).update(cast_to_accumulation_dtype(gradients), state, params)
         if heights is not None and "layer_decay" in hyper:
             # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
             updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
         return updates, after
 
     def init(params: PyTree) -> PyTree:
-        return rule(0, hyperparameters(config)).init(in_sum_type(params))
+        return rule(0, hyperparameters(config)).init(cast_to_accumulation_dtype(params))
 
-    return Optimizer(init, update, rate, config.chooses)
+    return Optimizer(init, update, rate, config.is_trainable)
 
 
 def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
@@ -198,7 +200,7 @@ def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]
     return [path for path in paths if matches_any_pattern(path, patterns)]
 
 
-def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
+def check_trainable_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
     """Refuse patterns that do nothing, and a run that trains what LoRA stands beside.
 
     Raises:
@@ -211,7 +213,7 @@ def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collect
                 near = nearest(pattern, folders)
                 raise UserError(f"config.optimizer.{name}: {pattern!r} matches no parameter of this model; {near}")
     own = matching_paths(paths, objective.trains)
-    trained = [path for path in own if config.chooses(path)]
+    trained = [path for path in own if config.is_trainable(path)]
     if own and not trained:
         raise UserError(
             f"config.optimizer.trainable={config.trainable} without frozen={config.frozen} leaves the objective "
@@ -225,7 +227,7 @@ def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collect
             )
 
 
-def layer_heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
+def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
     """How many layers stand above each parameter, as an array that broadcasts against it.
 
     Of a stack of L blocks the l-th (l = 1, ..., L) has L - l above it. Parameters of `front`, before the first block,
@@ -258,9 +260,9 @@ def layer_heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
     return {path: found.get(path, np.asarray(highest if path in first else 0)) for path in shapes}
 
 
-def describe_trained(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
+def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
     """What a run says of what it trains, where that is not all of it."""
-    trained = [path for path in matching_paths(sizes, objective.trains) if config.chooses(path)]
+    trained = [path for path in matching_paths(sizes, objective.trains) if config.is_trainable(path)]
     if len(trained) == len(sizes):
         return []
     numbers, whole = sum(sizes[path] for path in trained), sum(sizes.values())

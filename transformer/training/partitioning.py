@@ -17,7 +17,7 @@ from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.task import Batch
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step
+from transformer.training.step import StepMetrics, TrainStep
 
 MEGABYTE = 1e6
 
@@ -97,12 +97,12 @@ def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None 
     return Placement(make_mesh(config, devices), RULES[config.rules], config.sequence_attention)
 
 
-def one_device() -> Placement:
+def single_device_placement() -> Placement:
     """Everything on the first device of this process, to read a run that was trained on any mesh."""
     return make_placement(ShardingConfig(), jax.local_devices()[:1])
 
 
-def with_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
+def add_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
     """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
 
     Raises:
@@ -127,7 +127,7 @@ def with_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -
     return placement._replace(rules={**placement.rules, **{name: tuple(axes) for name, axes in own.items()}})
 
 
-def by_examples(placement: Placement) -> Placement:
+def example_parallel_placement(placement: Placement) -> Placement:
     """The placement of a pass over few examples: positions whole, examples divided over all axes but those of heads.
 
     So a map is whole on one device, and attention needs no keys of other devices.
@@ -193,7 +193,7 @@ def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement
     return placement.even_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
 
 
-def check_positions(interface: TaskInterface, placement: Placement) -> None:
+def check_sequence_divides(interface: TaskInterface, placement: Placement) -> None:
     """Refuse a task whose positions the mesh cannot divide.
 
     Raises:
@@ -213,7 +213,7 @@ def is_axis_names(leaf: Any) -> bool:
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
-def traced_on[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
+def with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
     """The function, traced for a placement whenever it is compiled."""
 
     @functools.wraps(function)
@@ -241,10 +241,10 @@ def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax
     return jax.tree.map(place, dict(batch))
 
 
-def on_host_batches(step: Step, placement: Placement) -> Step:
+def shard_host_batches(step: TrainStep, placement: Placement) -> TrainStep:
     """The compiled step, fed with batches of the host: each is divided over the devices on its way in."""
 
-    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         return step(state, shard_batch(batch, placement), observe)
 
     return sharded

@@ -12,17 +12,17 @@ from transformer.runs.distributed import announce, first_process_message, is_pri
 from transformer.runs.jsonl_records import FileExtent, describe_change
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
-from transformer.training.build import Assembly
-from transformer.training.provenance import (
-    allowed_changes,
+from transformer.training.build import TrainingComponents
+from transformer.training.checkpoint_metadata import (
     check_metadata,
-    differing_config,
-    differing_data,
-    differing_tokenizer,
-    refuse_difference,
+    describe_allowed_changes,
+    describe_config_change,
+    describe_data_change,
+    describe_tokenizer_change,
+    refuse_change,
 )
-from transformer.training.rollback import forgotten_batches, passed_batches
-from transformer.training.run_setup import OpenRun
+from transformer.training.rollback import describe_missing_skips, skipped_batches
+from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 
 # A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
@@ -43,7 +43,7 @@ class ResumePoint(NamedTuple):
     reported: bool = True
 
 
-def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
+def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint | None:
     """The run's newest sound checkpoint; None for a run that has saved none. All processes call it together.
 
     What is newer and damaged is told, and set aside.
@@ -53,7 +53,7 @@ def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
             or the batches are not those of the checkpoint; nothing is changed then.
     """
     checkpoints = run.checkpoints
-    sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, assembly.abstract))
+    sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, components.abstract_state))
     if sound is None:
         run_on_primary(lambda: _reported_extents(run.directory, 0))
         return None
@@ -65,13 +65,13 @@ def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
     return _resume_point(run, sound.step, state, metadata)
 
 
-def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, list[ResumePoint]]:
+def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:
     """The newest step of which all runs have a sound checkpoint, and their states; 0 where all begin.
 
     Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
 
     Raises:
-        UserError: As `resume`
+        UserError: As `resume_run`
         UserError: If some have checkpoints, but none of one step.
     """
     steps = [each.checkpoints.steps() for each in runs]
@@ -80,7 +80,7 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
         restored = []
         for each, wrong in zip(runs, damaged, strict=True):
             try:
-                restored.append(each.checkpoints.restore(step, assembly.abstract))
+                restored.append(each.checkpoints.restore(step, components.abstract_state))
             except DamagedCheckpoint as error:
                 wrong[step] = error
         if len(restored) == len(runs):
@@ -100,7 +100,7 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
     return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
 
 
-def note_reported(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
+def record_reported(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
     """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
 
     All processes call it together, each once its own part is on the disk.
@@ -111,7 +111,7 @@ def note_reported(directory: RunDirectory, step: int, records: Mapping[str, File
 
 
 def _refuse_no_common(
-    runs: Sequence[OpenRun], steps: Sequence[Sequence[int]], damaged: Sequence[Mapping[int, DamagedCheckpoint]]
+    runs: Sequence[TrainingRun], steps: Sequence[Sequence[int]], damaged: Sequence[Mapping[int, DamagedCheckpoint]]
 ) -> None:
     for wrong in damaged:
         if wrong:
@@ -124,18 +124,18 @@ def _refuse_no_common(
         )
 
 
-def _check_unchanged(run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
-    path, now = run.directory.path, run.provenance
+def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -> None:
+    path, now = run.directory.path, run.checkpoint_metadata
     check_metadata(metadata, path, step)
-    passed = passed_batches(run.directory)
+    passed = skipped_batches(run.directory)
     what = (
-        differing_config(metadata, run.experiment.to_config(), step)
-        or differing_tokenizer(metadata, path, step)
-        or differing_data(metadata, now, step)
-        or forgotten_batches(metadata, passed, step)
+        describe_config_change(metadata, run.experiment.to_config(), step)
+        or describe_tokenizer_change(metadata, path, step)
+        or describe_data_change(metadata, now, step)
+        or describe_missing_skips(metadata, passed, step)
     )
-    refuse_difference(path, first_process_message(what))
-    for change in allowed_changes(metadata, run.experiment.to_config()) if is_primary() else ():
+    refuse_change(path, first_process_message(what))
+    for change in describe_allowed_changes(metadata, run.experiment.to_config()) if is_primary() else ():
         announce(f"{path}: {change}")
     before = metadata.get("commit")
     if is_primary() and before is not None and before != now["commit"]:
@@ -169,7 +169,7 @@ def _damaged_names() -> Iterator[str]:
     yield from (f"{DAMAGED_PREFIX}maps-{number}" for number in itertools.count(2))
 
 
-def _resume_point(run: OpenRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> ResumePoint:
+def _resume_point(run: TrainingRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> ResumePoint:
     directory, progress = run.directory, metadata.get("progress", {})
     later_extents = run_on_primary(lambda: _reported_extents(directory, step))
     reported = progress.get("looked", True)

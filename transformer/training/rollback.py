@@ -21,15 +21,15 @@ from transformer.runs.jsonl_records import StepNumber
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
 from transformer.storage.paths import storage_of
-from transformer.training.batches import BadBatch, BatchRange, CheckedBatches, batch_number, merge_ranges
-from transformer.training.build import Assembly
-from transformer.training.run_setup import OpenRun
+from transformer.training.build import TrainingComponents
+from transformer.training.checked_batches import BatchRange, CheckedBatches, InvalidBatch, batch_number, merge_ranges
+from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
-from transformer.training.update_guard import Diverged
+from transformer.training.update_guard import TrainingDiverged
 from transformer.trust import trust_words
 
 
-class Rewind(NamedTuple):
+class RollbackRequest(NamedTuple):
     """Go back to the checkpoint of `step` (None: the latest), and leave out the next `skip` batches."""
 
     step: int | None
@@ -45,8 +45,8 @@ class Rewind(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordedRewind:
-    """The content of rewinding.json: what was last asked for, and the batches that the run leaves out since.
+class RollbackRecord:
+    """The content of rollback.json: what was last asked for, and the batches that the run leaves out since.
 
     `going_back_to` is a step that it is on its way back to: a process that is killed on that way is followed by one
     that goes the rest of it.
@@ -54,21 +54,21 @@ class RecordedRewind:
 
     step: StepNumber | None
     skip: Count
-    passed_batches: tuple[BatchRange, ...]
+    skipped_batches: tuple[BatchRange, ...]
     going_back_to: StepNumber | None
 
-    def repeats(self, wanted: Rewind) -> bool:
+    def repeats(self, wanted: RollbackRequest) -> bool:
         """Whether the same was asked for."""
         return wanted == (self.step, self.skip)
 
 
-def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
+def read_rollback_record(directory: RunDirectory) -> RollbackRecord | None:
     """What a run was last asked to go back to; None where it never was.
 
     Raises:
         UserError: For a file that is not as it was written: it decides which batches the run trains on.
     """
-    path = directory.rewinding_file
+    path = directory.rollback_file
     if not path.exists():
         return None
     record = read_object(path)
@@ -77,48 +77,48 @@ def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
             f"{path} is not what was written, and which batches the run trains on depends on it: put it back as it "
             "was, or choose another --workdir"
         )
-    return checked(RecordedRewind, strip_checksum(record), str(path))
+    return checked(RollbackRecord, strip_checksum(record), str(path))
 
 
-def passed_batches(directory: RunDirectory) -> list[list[int]]:
+def skipped_batches(directory: RunDirectory) -> list[list[int]]:
     """The batches that a run leaves out, each range as its first number and its count. All processes call it together.
 
     Raises:
-        UserError: As `recorded_rewind`.
+        UserError: As `read_rollback_record`.
     """
-    return run_on_primary(lambda: _ranges(recorded_rewind(directory)))
+    return run_on_primary(lambda: _ranges(read_rollback_record(directory)))
 
 
-def _ranges(recorded: RecordedRewind | None) -> list[list[int]]:
-    return [] if recorded is None else [list(each) for each in recorded.passed_batches]
+def _ranges(recorded: RollbackRecord | None) -> list[list[int]]:
+    return [] if recorded is None else [list(each) for each in recorded.skipped_batches]
 
 
-def forgotten_batches(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
+def describe_missing_skips(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
     """That batches which the checkpoint of `step` was trained without are left out no longer; None where all are."""
-    if merge_ranges([*passed, *saved.get("passed_batches", ())]) == merge_ranges(passed):
+    if merge_ranges([*passed, *saved.get("skipped_batches", ())]) == merge_ranges(passed):
         return None
-    return f"rewinding.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
+    return f"rollback.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
 
 
-def roll_back(run: OpenRun, wanted: Rewind | None) -> None:
+def roll_back(run: TrainingRun, wanted: RollbackRequest | None) -> None:
     """Bring a run's checkpoints and records to where `wanted` says; what was asked for last is not done twice.
 
     All processes call it together.
 
     Raises:
-        UserError: For a step without a checkpoint; as `recorded_rewind`.
+        UserError: For a step without a checkpoint; as `read_rollback_record`.
     """
     steps = run.checkpoints.steps()
     target = run_on_primary(lambda: _rollback_target(run, wanted, steps))
     if target is not None:
         run.checkpoints.delete_after(target)
-        recorded = recorded_rewind(run.directory) if is_primary() else None
+        recorded = read_rollback_record(run.directory) if is_primary() else None
         if recorded is not None:
             _record_rewind(run.directory, dataclasses.replace(recorded, going_back_to=None))
 
 
-def _rollback_target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None:
-    recorded = recorded_rewind(run.directory)
+def _rollback_target(run: TrainingRun, wanted: RollbackRequest | None, steps: list[int]) -> int | None:
+    recorded = read_rollback_record(run.directory)
     under_way = None if recorded is None else recorded.going_back_to
     if wanted is None:
         return under_way
@@ -140,27 +140,27 @@ def _rollback_target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> i
         last = batch_number(step + wanted.skip - 1, passed)
         passed = [list(each) for each in merge_ranges([*passed, [first, last - first + 1]])]
     ranges = tuple(BatchRange(*each) for each in passed)
-    _record_rewind(run.directory, RecordedRewind(wanted.step, wanted.skip, ranges, step))
+    _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.skip, ranges, step))
     print(f"going back to step {step}, past {wanted.skip} batches from number {first} on", flush=True)
     return step
 
 
-def _record_rewind(directory: RunDirectory, rewind: RecordedRewind) -> None:
-    write_json(directory.rewinding_file, add_checksum(to_config(rewind)))
+def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
+    write_json(directory.rollback_file, add_checksum(to_config(rewind)))
 
 
-def training_batches(run: OpenRun, assembly: Assembly) -> Source:
+def training_batches(run: TrainingRun, components: TrainingComponents) -> Source:
     """The batches of a run, looked over, without those that it leaves out."""
-    source = assembly.task.source(run.experiment.run.seed)
-    return CheckedBatches(source, assembly.task.interface, passed_batches(run.directory))
+    source = components.task.source(run.experiment.run.seed)
+    return CheckedBatches(source, components.task.interface, skipped_batches(run.directory))
 
 
-def explain_divergence(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
+def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Source) -> TrainingDiverged:
     """What stopped a run, with the way past it; its batches are kept in the run directory, to be looked at."""
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
-    return Diverged(
+    return TrainingDiverged(
         diverged.first,
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
@@ -169,15 +169,15 @@ def explain_divergence(diverged: Diverged, run: OpenRun, batches: Source) -> Div
     )
 
 
-def explain_bad_batch(bad: BadBatch, run: OpenRun) -> BadBatch:
+def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
     """The batch that stopped a run, with the way past it."""
     way = _way_past(run, bad.step)
-    return BadBatch(
+    return InvalidBatch(
         bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_rewind_command(run, way)}"
     )
 
 
-def explain_not_finite(found: NonFiniteError, run: OpenRun) -> NonFiniteError:
+def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
     """What a run cannot store, with the way past the batches that led there."""
     # Of several processes others may go on, so that none can be asked.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
@@ -190,17 +190,17 @@ def explain_not_finite(found: NonFiniteError, run: OpenRun) -> NonFiniteError:
     )
 
 
-def _way_past(run: OpenRun, step: int, *, alone: bool = False) -> Rewind:
+def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRequest:
     """What to ask for to go past the batches from the latest checkpoint up to that of `step`.
 
     All processes call it together, unless it is asked for `alone`: of this process, by what the run directory holds.
     """
     steps = _steps_in(run.directory) if alone else run.checkpoints.steps()
     latest = max((saved for saved in steps if saved <= step), default=0)
-    way = Rewind(latest, step - latest)
+    way = RollbackRequest(latest, step - latest)
 
     def done() -> bool:
-        recorded = recorded_rewind(run.directory)
+        recorded = read_rollback_record(run.directory)
         return recorded is not None and recorded.repeats(way)
 
     # The same request once more would count as done: one batch more makes it another.
@@ -213,7 +213,7 @@ def _steps_in(directory: RunDirectory) -> list[int]:
     return [int(each.name) for each in saved if each.name.isdecimal()]
 
 
-def _rewind_command(run: OpenRun, way: Rewind) -> str:
+def _rewind_command(run: TrainingRun, way: RollbackRequest) -> str:
     if jax.process_count() > 1:
         return f"start each of its {jax.process_count()} processes again with {way}"
     trust = trust_words(run.experiment.to_config())
@@ -221,7 +221,7 @@ def _rewind_command(run: OpenRun, way: Rewind) -> str:
     return f"{shlex.join(words)} {way}"
 
 
-def _save_batch(run: OpenRun, step: int, batch: Any) -> str:
+def _save_batch(run: TrainingRun, step: int, batch: Any) -> str:
     """Write the batch of a step beside the run's records; return the file's name."""
     content, path = io.BytesIO(), run.directory.path / f"batch-of-step-{step}.npz"
     arrays: dict[str, Any] = {name: np.asarray(array) for name, array in batch.items()}
@@ -230,7 +230,7 @@ def _save_batch(run: OpenRun, step: int, batch: Any) -> str:
     return path.name
 
 
-def check_parameters_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
+def check_parameters_finite(state: TrainState, run: TrainingRun, latest: int | None) -> None:
     """Raise RunFailed naming the first parameter that is not finite: no update could mend it."""
     params = leaves_by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))

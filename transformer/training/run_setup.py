@@ -20,27 +20,27 @@ from transformer.runs.jsonl_records import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
-from transformer.training.background_compile import Program, batch_shapes
-from transformer.training.build import Assembly, assemble, check_before_compiling
-from transformer.training.config import Experiment, changeable
+from transformer.training.background_compile import Program, distinct_batch_shapes
+from transformer.training.build import TrainingComponents, build_components, check_before_compiling
+from transformer.training.checkpoint_metadata import collect_metadata
+from transformer.training.config import ExperimentConfig, changeable_keys
 from transformer.training.evaluate import CompiledEvaluation, Probe, compile_evaluations, compile_probe
 from transformer.training.init_from import check_lora_scale, copy_source_tokenizer, plan_initialization
 from transformer.training.loop import Cadence, LoopEvaluation
-from transformer.training.optimizer import describe_trained
-from transformer.training.preflight import skipped_evaluations
-from transformer.training.provenance import run_provenance
-from transformer.training.step import Step
+from transformer.training.optimizer import describe_trainable
+from transformer.training.startup_checks import skipped_evaluations
+from transformer.training.step import TrainStep
 
 _logger = logging.getLogger(__name__)
 
 
-class OpenRun(NamedTuple):
+class TrainingRun(NamedTuple):
     """A run that this process trains, with its directory and checkpoints."""
 
-    experiment: Experiment
+    experiment: ExperimentConfig
     directory: RunDirectory
     checkpoints: Checkpoints
-    provenance: Mapping[str, Any]  # by its checkpoints (transformer.training.provenance)
+    checkpoint_metadata: Mapping[str, Any]  # saved with every checkpoint (transformer.training.checkpoint_metadata)
 
     @property
     def latest(self) -> int | None:
@@ -60,15 +60,15 @@ class OpenRun(NamedTuple):
 
 @contextlib.contextmanager
 def open_runs(
-    experiments: Sequence[Experiment],
+    experiments: Sequence[ExperimentConfig],
     workdirs: Sequence[Path],
     *,
     min_checkpoints: int = 1,
-    check: Callable[[Assembly], None] = lambda assembly: None,
-) -> Iterator[tuple[Assembly, list[OpenRun]]]:
-    """The runs in their directories, and their assembly, that of the first experiment for all.
+    check: Callable[[TrainingComponents], None] = lambda components: None,
+) -> Iterator[tuple[TrainingComponents, list[TrainingRun]]]:
+    """The runs in their directories, and their components, that of the first experiment for all.
 
-    Each keeps at least `min_checkpoints` checkpoints. `check` may refuse the assembly. A run refused before training
+    Each keeps at least `min_checkpoints` checkpoints. `check` may refuse the components. A run refused before training
     leaves no files in a directory that was empty.
 
     Raises:
@@ -79,17 +79,17 @@ def open_runs(
         directories: list[RunDirectory] = []
         try:
             for experiment, workdir in zip(experiments, workdirs, strict=True):
-                claim = claim_run_directory(workdir, experiment.to_config(), may_change=changeable(experiment))
+                claim = claim_run_directory(workdir, experiment.to_config(), may_change=changeable_keys(experiment))
                 directories.append(stack.enter_context(claim))
             # The first process prepares a tokenizer or a data set, which the others read.
-            assembly = primary_first(lambda: _assemble_runs(experiments, directories))
-            check(assembly)
-            check_before_compiling(experiments[0], assembly)
+            components = primary_first(lambda: _assemble_runs(experiments, directories))
+            check(components)
+            check_before_compiling(experiments[0], components)
             for experiment, directory in zip(experiments, directories, strict=True):
                 if directory.is_new and experiment.initialize_from.run:
-                    variables = assembly.abstract.variables
+                    variables = components.abstract_state.variables
                     prepared = plan_initialization(
-                        experiment.initialize_from, assembly.model, variables, directory.path
+                        experiment.initialize_from, components.model, variables, directory.path
                     )
                     check_lora_scale(prepared, getattr(experiment.model, "lora", None))
         except UserError:
@@ -101,28 +101,30 @@ def open_runs(
         for experiment, directory in zip(experiments, directories, strict=True):
             if is_primary():
                 stack.enter_context(directory.log_to_file())
-            run_on_primary(functools.partial(refuse_lost_checkpoints, directory))
+            run_on_primary(functools.partial(refuse_missing_checkpoints, directory))
             config = experiment.run
             checkpoints = stack.enter_context(
                 Checkpoints(
                     directory.checkpoints, max(config.keep_checkpoints, min_checkpoints), config.milestone_every
                 )
             )
-            runs.append(OpenRun(experiment, directory, checkpoints, run_provenance(experiment, assembly, directory)))
-        yield assembly, runs
+            runs.append(
+                TrainingRun(experiment, directory, checkpoints, collect_metadata(experiment, components, directory))
+            )
+        yield components, runs
 
 
-def _assemble_runs(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> Assembly:
-    """The assembly of all runs, whose task writes its files into each directory."""
+def _assemble_runs(experiments: Sequence[ExperimentConfig], directories: Sequence[RunDirectory]) -> TrainingComponents:
+    """The components of all runs, whose task writes its files into each directory."""
     for experiment, directory in zip(experiments, directories, strict=True):
         copy_source_tokenizer(experiment.initialize_from, directory.path)
-    assembly = assemble(experiments[0], directories[0].path)
+    components = build_components(experiments[0], directories[0].path)
     for experiment, directory in zip(experiments[1:], directories[1:], strict=True):
         tasks.build(experiment.task, directory.path, experiment.run.num_microbatches)
-    return assembly
+    return components
 
 
-def refuse_lost_checkpoints(directory: RunDirectory) -> None:
+def refuse_missing_checkpoints(directory: RunDirectory) -> None:
     """Refuse to begin a run from the start again that has trained, or was converted, and has no checkpoint.
 
     A run that was killed before its first save has the folder of its checkpoints, on a disk, and has noted no save.
@@ -148,10 +150,10 @@ def refuse_lost_checkpoints(directory: RunDirectory) -> None:
         )
 
 
-def print_run_summary(assembly: Assembly, run: OpenRun, latest: int | None, complete: bool) -> None:
+def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: int | None, complete: bool) -> None:
     """Print its size, its devices, where it goes on from, its data, what cannot be measured, and what it waits for."""
-    experiment, task = run.experiment, assembly.task
-    params = assembly.abstract.variables.params
+    experiment, task = run.experiment, components.task
+    params = components.abstract_state.variables.params
     parameters = count_parameters(params)
     run.directory.record(parameters=parameters)
     for line in task.said:
@@ -164,7 +166,7 @@ def print_run_summary(assembly: Assembly, run: OpenRun, latest: int | None, comp
         progress = f"complete at step {latest}: nothing to train"
     else:
         progress = f"resuming from step {latest} to step {steps}"
-    mesh = assembly.placement.mesh
+    mesh = components.placement.mesh
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     sizes = {path: leaf.size for path, leaf in leaves_by_path(params).items()}
@@ -174,19 +176,19 @@ def print_run_summary(assembly: Assembly, run: OpenRun, latest: int | None, comp
         *task.said,
     ]
     for objective in task.objectives:
-        lines += describe_trained(experiment.optimizer_of(objective.name), objective, sizes)
-    lines += _warmup_notes(experiment, assembly)
-    lines += skipped_evaluations(assembly.model, task.evaluations)
+        lines += describe_trainable(experiment.optimizer_of(objective.name), objective, sizes)
+    lines += _warmup_notes(experiment, components)
+    lines += skipped_evaluations(components.model, task.evaluations)
     if not complete:
         # The longest silence of a run: whoever waits knows for what.
         lines.append("compiling the training step; its first figures come behind that")
     print("\n".join(lines), flush=True)
 
 
-def _warmup_notes(experiment: Experiment, assembly: Assembly) -> list[str]:
+def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) -> list[str]:
     """What is told of an optimizer whose learning rate still rises when the run ends."""
     steps = experiment.run.steps
-    warmups = {experiment.optimizer_of(each.name).warmup_steps for each in assembly.task.objectives}
+    warmups = {experiment.optimizer_of(each.name).warmup_steps for each in components.task.objectives}
     return [
         f"config.optimizer.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never reaches its "
         "peak"
@@ -195,7 +197,7 @@ def _warmup_notes(experiment: Experiment, assembly: Assembly) -> list[str]:
     ]
 
 
-def cadence_of(config: RunConfig) -> Cadence:
+def make_cadence(config: RunConfig) -> Cadence:
     """The cadence of a run's config."""
     return Cadence(
         log=config.log_every,
@@ -206,11 +208,11 @@ def cadence_of(config: RunConfig) -> Cadence:
     )
 
 
-def compile_loop_evaluations(assembly: Assembly, monitor: ProgressMonitor) -> list[LoopEvaluation]:
+def compile_loop_evaluations(components: TrainingComponents, monitor: ProgressMonitor) -> list[LoopEvaluation]:
     """The evaluations that apply to the model, compiled."""
     found = []
-    compiled = compile_evaluations(assembly.model, assembly.evaluations, assembly.placement)
-    for evaluation, run in zip(assembly.evaluations, compiled, strict=True):
+    compiled = compile_evaluations(components.model, components.evaluations, components.placement)
+    for evaluation, run in zip(components.evaluations, compiled, strict=True):
         if isinstance(run, CompiledEvaluation):
             run = replace(run, monitor=monitor)
         found.append(LoopEvaluation(evaluation.name, evaluation.split, evaluation.at_end, run))
@@ -218,9 +220,9 @@ def compile_loop_evaluations(assembly: Assembly, monitor: ProgressMonitor) -> li
 
 
 def programs_to_compile(
-    experiment: Experiment,
-    assembly: Assembly,
-    step: Step,
+    experiment: ExperimentConfig,
+    components: TrainingComponents,
+    step: TrainStep,
     evaluations: Sequence[LoopEvaluation],
     start: int,
     source: Source,
@@ -229,20 +231,20 @@ def programs_to_compile(
 
     `source` is of this call alone: one keeps its epoch's plan, which two threads must not share.
     """
-    batches = batch_shapes(source, start, experiment.run.steps, assembly.placement)
-    yield from (Program(step, (assembly.abstract, batch, False)) for batch in batches)
+    batches = distinct_batch_shapes(source, start, experiment.run.steps, components.placement)
+    yield from (Program(step, (components.abstract_state, batch, False)) for batch in batches)
     for evaluation in evaluations:
         if isinstance(evaluation.run, CompiledEvaluation):
-            yield from evaluation.run.programs(assembly.abstract)
+            yield from evaluation.run.programs(components.abstract_state)
 
 
-def compile_run_probe(assembly: Assembly, run: OpenRun) -> Probe:
+def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe:
     """The compiled probe; a resumed run keeps the tiers of its store, also with another `maps_every` or `steps`."""
     return compile_probe(
-        assembly.model,
-        assembly.task,
-        assembly.abstract,
-        assembly.placement,
+        components.model,
+        components.task,
+        components.abstract_state,
+        components.placement,
         config=run.experiment.maps,
         times=run.experiment.run.probe_count,
         parameters=run.experiment.eval_parameters,

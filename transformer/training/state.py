@@ -19,8 +19,8 @@ PARAMS, STATE, AVERAGES = "variables/params/", "variables/state/", "averages/"
 class TrainState(NamedTuple):
     """`step` updates have been made; `optimizers` are by objective, `averages` by name.
 
-    `hyper` are the optimizers' numbers by objective, such as the learning rate, which are arguments of the
-    compiled program. `norms` are the gradients' of the last updates by objective, where spikes are looked for.
+    `hyperparameters` are the optimizers' numbers by objective, such as the learning rate, which are arguments of the
+    compiled program. `gradient_norms` are the gradients' of the last updates by objective, where spikes are looked for.
     """
 
     step: Int[Array, ""]
@@ -29,24 +29,24 @@ class TrainState(NamedTuple):
     optimizers: Mapping[str, PyTree]
     averages: Mapping[str, Mapping[str, Array]]
     extra: PyTree
-    hyper: Mapping[str, Mapping[str, Float[Array, ""]]]
-    norms: Mapping[str, Float[Array, " N"]] = {}
+    hyperparameters: Mapping[str, Mapping[str, Float[Array, ""]]]
+    gradient_norms: Mapping[str, Float[Array, " N"]] = {}
 
     def without_optimizers(self) -> "TrainState":
         """The state without its optimizers, the argument of compiled evaluations and probes."""
-        return self._replace(optimizers={}, hyper={}, norms={})
+        return self._replace(optimizers={}, hyperparameters={}, gradient_norms={})
 
 
-def sum_type(dtype: Any) -> Any:
+def accumulation_dtype(dtype: Any) -> Any:
     """The type of sums over steps and microbatches: float32 at least, since narrower ones round small addends away."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def in_sum_type(tree: PyTree) -> PyTree:
+def cast_to_accumulation_dtype(tree: PyTree) -> PyTree:
     """The arrays of a tree in the type of their sums."""
-    return jax.tree.map(lambda leaf: leaf.astype(sum_type(leaf.dtype)), tree)
+    return jax.tree.map(lambda leaf: leaf.astype(accumulation_dtype(leaf.dtype)), tree)
 
 
-def key_for(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
+def derive_key(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
     """The key of one named purpose at one step: a pure function, so that only the run's key is saved."""
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))

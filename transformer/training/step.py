@@ -12,17 +12,17 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.model import Model, Variables, replace_with_averaged
 from transformer.tasks.task import Batch, LossAux, Objective, Task, View
-from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
-from transformer.training.state import TrainState, in_sum_type, key_for
+from transformer.training.parameter_averages import ParameterAverage, update_average
+from transformer.training.state import TrainState, cast_to_accumulation_dtype, derive_key
 from transformer.training.update_guard import UpdateGuardConfig, guard_update
 
 # For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
 
 
-class Metrics(NamedTuple):
+class StepMetrics(NamedTuple):
     """Of one step: the `totals` of its batch (counts), `values` that are means already, and the captured statistics."""
 
     totals: dict[str, Array]
@@ -30,23 +30,23 @@ class Metrics(NamedTuple):
     maps: Mapping[str, Captured] = NOTHING_CAPTURED
 
 
-class Step(Protocol):
+class TrainStep(Protocol):
     """One update; `observe`, which may be traced, says whether to compute head statistics."""
 
-    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         """The next state, and the step's metrics."""
 
 
-def make_step(
+def make_train_step(
     model: Model,
     task: Task,
     optimizers: Mapping[str, Optimizer],
-    averages: Mapping[str, Average],
+    averages: Mapping[str, ParameterAverage],
     *,
     num_microbatches: int = 1,
     capture: Capture | None = None,
     update_guard: UpdateGuardConfig = UpdateGuardConfig(),  # noqa: B008 (frozen)
-) -> Step:
+) -> TrainStep:
     """The step of a task on a model: (state, batch, observe) -> (state, metrics). Jit it, donating the state.
 
     Objectives are taken in turn, each with the parameters that the one before it updated. With `num_microbatches` = n
@@ -57,9 +57,9 @@ def make_step(
     do harm is not made, as `update_guard` says.
     """
 
-    def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         def key(name: str) -> Key[Array, ""]:
-            return key_for(state.key, state.step, name)
+            return derive_key(state.key, state.step, name)
 
         observed = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
         view = View(model, state.variables, state.averages, state.extra, state.step, train=True, capture=observed)
@@ -75,7 +75,7 @@ def make_step(
             gradients, aux = _accumulate_gradients(
                 view, objective, trained, batch, totals, key(objective.key_name), num_microbatches
             )
-            hyper = state.hyper[objective.name]
+            hyper = state.hyperparameters[objective.name]
             updates, optimizer_states[objective.name] = optimizer.update(
                 gradients, state.optimizers[objective.name], trained, state.step, hyper
             )
@@ -99,7 +99,7 @@ def make_step(
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
             for name, average in averages.items()
         }
-        return state._replace(averages=updated_averages), Metrics(dict(totals), values, maps)
+        return state._replace(averages=updated_averages), StepMetrics(dict(totals), values, maps)
 
     return step
 
@@ -122,7 +122,7 @@ def _accumulate_gradients(
             return _add_auxiliary_losses(*objective.loss(loss_view, batch, totals, key), counts)
 
         gradients, aux = jax.grad(loss, has_aux=True)(trained)
-        return in_sum_type(gradients), aux  # here, so that microbatches add up and norms are taken in it
+        return cast_to_accumulation_dtype(gradients), aux  # here, so that microbatches add up and norms are taken in it
 
     if num_microbatches == 1:
         return gradient(batch, key, None)

@@ -14,17 +14,17 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.tasks.task import Batch
 from transformer.training.background_compile import compile_in_background
-from transformer.training.batches import BadBatch
-from transformer.training.build import Assembly, compile_step, flops_counter
-from transformer.training.checkpointing import Saver, WaitForSave
-from transformer.training.config import Experiment, config_hash
-from transformer.training.init_from import begin_run
+from transformer.training.build import TrainingComponents, compile_train_step, flops_counter
+from transformer.training.checked_batches import InvalidBatch
+from transformer.training.checkpointing import CheckpointSaver, SaveBarrier
+from transformer.training.config import ExperimentConfig, config_hash
+from transformer.training.init_from import initialize_run
 from transformer.training.loop import Reporter, train_loop
-from transformer.training.meter import Meter
-from transformer.training.partitioning import on_host_batches
-from transformer.training.restore import ResumePoint, note_reported, resume
+from transformer.training.metric_accumulator import MetricAccumulator
+from transformer.training.partitioning import shard_host_batches
+from transformer.training.restore import ResumePoint, record_reported, resume_run
 from transformer.training.rollback import (
-    Rewind,
+    RollbackRequest,
     check_parameters_finite,
     explain_bad_batch,
     explain_divergence,
@@ -33,30 +33,30 @@ from transformer.training.rollback import (
     training_batches,
 )
 from transformer.training.run_setup import (
-    OpenRun,
-    cadence_of,
+    TrainingRun,
     compile_loop_evaluations,
     compile_run_probe,
+    make_cadence,
     open_runs,
     print_run_summary,
     programs_to_compile,
 )
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step
-from transformer.training.update_guard import Diverged, SkippedSteps
+from transformer.training.step import StepMetrics, TrainStep
+from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
 from transformer.training.writers.console import ConsoleWriter
 from transformer.training.writers.open_writers import close_with_run, open_writers
 from transformer.training.writers.writer import MultiWriter, Writer
 
 
 def train(
-    experiment: Experiment,
+    experiment: ExperimentConfig,
     workdir: Path,
     *,
     profile: bool = False,
     writer: Writer | None = None,
     monitor: ProgressMonitor | None = None,
-    rewind: Rewind | None = None,
+    rewind: RollbackRequest | None = None,
 ) -> RunDirectory:
     """Train in a run directory, or resume its run; return when all steps and evaluations are done.
 
@@ -66,27 +66,27 @@ def train(
     Raises:
         UserError: For anything that the user can correct, before anything compiles; RunStopped; RunFailed.
     """
-    with open_runs([experiment], [workdir]) as (assembly, (run,)):
+    with open_runs([experiment], [workdir]) as (components, (run,)):
         roll_back(run, rewind)
-        resumed = resume(run, assembly)
+        resumed = resume_run(run, components)
         if resumed is None:
             key = jax.random.key(experiment.run.seed)
-            state = begin_run(experiment.initialize_from, assembly, key, run.directory)
+            state = initialize_run(experiment.initialize_from, components, key, run.directory)
             resumed = ResumePoint(step=0, state=state, records={}, progress={})
         latest = run.latest
         check_parameters_finite(resumed.state, run, latest)
         complete = latest == experiment.run.steps and resumed.reported
         if is_primary():
-            print_run_summary(assembly, run, latest, complete)
+            print_run_summary(components, run, latest, complete)
         if not complete:
-            _train_from(resumed, run, assembly, profile, writer, monitor or ProgressMonitor())
+            _train_from(resumed, run, components, profile, writer, monitor or ProgressMonitor())
     return run.directory
 
 
 def _train_from(
     resumed: ResumePoint,
-    run: OpenRun,
-    assembly: Assembly,
+    run: TrainingRun,
+    components: TrainingComponents,
     profile: bool,
     extra_writer: Writer | None,
     monitor: ProgressMonitor,
@@ -95,7 +95,7 @@ def _train_from(
     experiment, directory = run.experiment, run.directory
     config, start = experiment.run, resumed.step
 
-    plan, probe = compile_run_probe(assembly, run)
+    plan, probe = compile_run_probe(components, run)
     records = open_writers(
         directory,
         plan,
@@ -105,23 +105,23 @@ def _train_from(
         extents=resumed.records,
         reported=resumed.reported,
     )
-    save = Saver(run, assembly.placement, records)
+    save = CheckpointSaver(run, components.placement, records)
     writer: Writer = records
     if is_primary():
         console = ConsoleWriter(config.steps, sys.stdout)
         writer = MultiWriter(records, console, *(() if extra_writer is None else (extra_writer,)))
 
-    jitted_step = compile_step(experiment, assembly)
-    step = on_host_batches(jitted_step, assembly.placement)
-    evaluations = compile_loop_evaluations(assembly, monitor)
-    batches = training_batches(run, assembly)
-    meter = Meter(
-        check=SkippedSteps(experiment.update_guard.max_consecutive_skips).check,
-        flops=flops_counter(assembly),
+    jitted_step = compile_train_step(experiment, components)
+    step = shard_host_batches(jitted_step, components.placement)
+    evaluations = compile_loop_evaluations(components, monitor)
+    batches = training_batches(run, components)
+    accumulator = MetricAccumulator(
+        check=ConsecutiveSkips(experiment.update_guard.max_consecutive_skips).check,
+        flops=flops_counter(components),
         # Measured on a CPU, and so before anything compiles beside it.
-        peak_flops=peak_flops(list(assembly.placement.mesh.devices.flat)),
+        peak_flops=peak_flops(list(components.placement.mesh.devices.flat)),
     )
-    meter.restore_window(**resumed.progress.get("window", {"steps": 0, "sums": {}}))
+    accumulator.restore_window(**resumed.progress.get("window", {"steps": 0, "sums": {}}))
 
     traces = contextlib.ExitStack()
     if profile:
@@ -130,20 +130,22 @@ def _train_from(
         step = Profiled(step, traces.enter_context(storage_of(folder).stage(folder)))
 
     # A source of its own: one keeps its epoch's plan, which two threads must not share.
-    batches_ahead = training_batches(run, assembly)
-    programs = programs_to_compile(experiment, assembly, jitted_step, evaluations, start, batches_ahead)
-    waits_for_saves = WaitForSave(save, config.checkpoint_every)
-    reporter = Reporter(cadence_of(config), evaluations, probe, MultiWriter(writer, waits_for_saves), monitor)
+    batches_ahead = training_batches(run, components)
+    programs = programs_to_compile(experiment, components, jitted_step, evaluations, start, batches_ahead)
+    waits_for_saves = SaveBarrier(save, config.checkpoint_every)
+    reporter = Reporter(make_cadence(config), evaluations, probe, MultiWriter(writer, waits_for_saves), monitor)
     with close_with_run(traces), close_with_run(writer), compile_in_background(programs):
         if not resumed.reported:
             reporter(start, resumed.state, last=start == config.steps)
             writer.flush()
-            note_reported(directory, start, records.extents())
+            record_reported(directory, start, records.extents())
         try:
-            train_loop(resumed.state, step, batches, steps=config.steps, reporter=reporter, save=save, meter=meter)
-        except Diverged as diverged:
+            train_loop(
+                resumed.state, step, batches, steps=config.steps, reporter=reporter, save=save, accumulator=accumulator
+            )
+        except TrainingDiverged as diverged:
             raise explain_divergence(diverged, run, batches) from diverged
-        except BadBatch as bad:
+        except InvalidBatch as bad:
             raise explain_bad_batch(bad, run) from bad
         except NonFiniteError as found:
             raise explain_not_finite(found, run) from found
@@ -155,12 +157,12 @@ class Profiled:
     The first calls are left out: they compile.
     """
 
-    def __init__(self, step: Step, directory: Path, *, first: int = 10, count: int = 5):
+    def __init__(self, step: TrainStep, directory: Path, *, first: int = 10, count: int = 5):
         self._step, self._directory = step, directory
         self._first, self._last = first, first + count
         self._calls = 0
 
-    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         """The step, traced if it is one of the chosen calls."""
         self._calls += 1
         if self._calls == self._first:

@@ -37,7 +37,7 @@ class UpdateGuardConfig(Config, path="config.update_guard"):
             raise UserError(f"config.update_guard.spike_factor={self.spike_factor} must be above 1, or 0 for none")
 
 
-def initial_norms(update_guard: UpdateGuardConfig, objectives: Iterable[str]) -> dict[str, Array]:
+def init_gradient_norms(update_guard: UpdateGuardConfig, objectives: Iterable[str]) -> dict[str, Array]:
     """The part of the first state that `guard_update` keeps: of each objective the last norms, 0 for none yet.
 
     The newest stands first; a step that is skipped has no place among them.
@@ -64,8 +64,8 @@ def guard_update(
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
     empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
     good, recent = finite & ~empty, {}
-    for name, seen in before.norms.items():
-        norm = norms[_GRADIENT if len(before.norms) == 1 else f"{name}/{_GRADIENT}"]
+    for name, seen in before.gradient_norms.items():
+        norm = norms[_GRADIENT if len(before.gradient_norms) == 1 else f"{name}/{_GRADIENT}"]
         good &= (norm <= update_guard.spike_factor * jnp.median(seen)) | jnp.any(seen == 0)
         recent[name] = jnp.roll(seen, 1).at[0].set(norm)
 
@@ -76,7 +76,7 @@ def guard_update(
         variables=kept(after.variables, before.variables),
         optimizers=kept(after.optimizers, before.optimizers),
         extra=kept(after.extra, before.extra),
-        norms=kept(recent, dict(before.norms)),
+        gradient_norms=kept(recent, dict(before.gradient_norms)),
     )
     # The loss of no tokens is 0 / 0 or 0, as the task wrote it down.
     told = {name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()}
@@ -92,7 +92,7 @@ def _ends(name: str, endings: tuple[str, ...]) -> bool:
     return name.endswith(endings)
 
 
-class Diverged(RunFailed, FloatingPointError):
+class TrainingDiverged(RunFailed, FloatingPointError):
     """Steps in a row, `first` to `step`, whose updates would have done harm."""
 
     def __init__(self, first: int, step: int, reason: str):
@@ -101,7 +101,7 @@ class Diverged(RunFailed, FloatingPointError):
         self.first, self.step, self.reason = first, step, reason
 
 
-class SkippedSteps:
+class ConsecutiveSkips:
     """Counts the steps that were skipped in a row: as many as `max_consecutive_skips` are too many."""
 
     def __init__(self, max_consecutive_skips: int):
@@ -111,14 +111,14 @@ class SkippedSteps:
         """Take note of a step.
 
         Raises:
-            Diverged: As described above.
+            TrainingDiverged: As described above.
         """
         self._row = self._row + 1 if values.get("skipped", 0) else 0
         if self._row >= self._max_consecutive_skips:
-            raise Diverged(step - self._row + 1, step, skip_reason(totals, values))
+            raise TrainingDiverged(step - self._row + 1, step, describe_skip(totals, values))
 
 
-def skip_reason(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
+def describe_skip(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
     """Why a step was skipped, in words, and what helps."""
     advice = (
         "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup_steps or set config.optimizer.clip_norm"

@@ -27,26 +27,32 @@ from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import flatten_to_json
 from transformer.tasks.task import Batch, Report
 from transformer.training.build import (
-    Assembly,
-    assemble,
-    compile_step,
+    TrainingComponents,
+    build_components,
+    build_train_step,
+    compile_train_step,
     flops_counter,
     hyperparameters_of,
-    training_step,
 )
-from transformer.training.checkpointing import Saver
-from transformer.training.config import Experiment, config_hash
-from transformer.training.init_from import begin_run, copy_source_tokenizer
+from transformer.training.checkpointing import CheckpointSaver
+from transformer.training.config import ExperimentConfig, config_hash
+from transformer.training.init_from import copy_source_tokenizer, initialize_run
 from transformer.training.loop import LoopEvaluation, Reporter, train_loop
-from transformer.training.meter import Meter
+from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.optimizer import OptimizerConfig, hyperparameters
-from transformer.training.partitioning import make_placement, on_host_batches, traced_on
-from transformer.training.restore import resume_together
+from transformer.training.partitioning import make_placement, shard_host_batches, with_placement
+from transformer.training.restore import resume_runs_together
 from transformer.training.rollback import explain_divergence, explain_not_finite, training_batches
-from transformer.training.run_setup import OpenRun, cadence_of, compile_loop_evaluations, compile_run_probe, open_runs
+from transformer.training.run_setup import (
+    TrainingRun,
+    compile_loop_evaluations,
+    compile_run_probe,
+    make_cadence,
+    open_runs,
+)
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step
-from transformer.training.update_guard import Diverged, SkippedSteps
+from transformer.training.step import StepMetrics, TrainStep
+from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
 from transformer.training.writers.console import ConsoleWriter
 from transformer.training.writers.open_writers import close_with_run, open_writers
 from transformer.training.writers.vmapped import VmappedWriters
@@ -55,15 +61,15 @@ from transformer.training.writers.writer import MultiWriter, NullWriter, Writer
 BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
 
 
-class RunEnd(NamedTuple):
+class RunOutcome(NamedTuple):
     """The end of a run: complete, or with a loss, maps or a state that was not finite at step `diverged_at`."""
 
     diverged_at: int | None
 
 
 def train_vmapped(
-    experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Writer] = ()
-) -> list[RunEnd]:
+    experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path], also: Sequence[Writer] = ()
+) -> list[RunOutcome]:
     """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
 
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
@@ -76,18 +82,20 @@ def train_vmapped(
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever they are killed.
     check = functools.partial(_check_batches, experiments)
-    with open_runs(experiments, workdirs, min_checkpoints=2, check=check) as (assembly, runs):
-        ends = [RunEnd(each.directory.facts().get("diverged_at")) for each in runs]
+    with open_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
+        ends = [RunOutcome(each.directory.facts().get("diverged_at")) for each in runs]
         left = [each.latest != each.experiment.run.steps for each in runs]
         going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
         if going:
             writers = [also[number] for number in going] if also else [NullWriter()] * len(going)
-            ends_of_going = _train_runs([runs[number] for number in going], assembly, writers)
+            ends_of_going = _train_runs([runs[number] for number in going], components, writers)
             ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
     return ends
 
 
-def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int = 5, repeats: int = 5) -> float:
+def measure_vmap_speedup(
+    experiments: Sequence[ExperimentConfig], folder: Path, *, steps: int = 5, repeats: int = 5
+) -> float:
     """The speed-up of training these experiments vmapped instead of one after the other, of their steps alone.
 
     The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
@@ -97,15 +105,15 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
     """
     _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
     copy_source_tokenizer(experiments[0].initialize_from, folder)
-    assembly = assemble(experiments[0], folder)
-    _check_batches(experiments, assembly)
-    compiled = compile_step(experiments[0], assembly), _compile_vmapped_step(experiments[0], assembly)
-    alone, together = (on_host_batches(each, assembly.placement) for each in compiled)
-    sources = [assembly.task.source(each.run.seed) for each in experiments]
+    components = build_components(experiments[0], folder)
+    _check_batches(experiments, components)
+    compiled = compile_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
+    alone, together = (shard_host_batches(each, components.placement) for each in compiled)
+    sources = [components.task.source(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
     batches = [stacked[number] for number in range(steps)]
 
-    def seconds(step: Step, state: TrainState, batches: Sequence[Batch]) -> float:
+    def seconds(step: TrainStep, state: TrainState, batches: Sequence[Batch]) -> float:
         jax.block_until_ready(state)
         began = time.perf_counter()
         for batch in batches:
@@ -115,8 +123,8 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
 
     ratios = []
     for repeat in range(repeats + 1):
-        states = [_first_state(each, assembly) for each in experiments]
-        vectorized = seconds(together, stack_states(states, assembly.placement), batches)
+        states = [_first_state(each, components) for each in experiments]
+        vectorized = seconds(together, stack_states(states, components.placement), batches)
         single = sum(
             seconds(alone, state, [source[number] for number in range(steps)])
             for state, source in zip(states, sources, strict=True)
@@ -182,20 +190,20 @@ def stack_reports(reports: Sequence[Report | None]) -> Report:
     return Report(scalars, samples if any(samples) else ())
 
 
-def vmap_step(step: Step) -> Step:
+def vmap_step(step: TrainStep) -> TrainStep:
     """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
 
     They differ in their states, key and hyper-parameters included, and in their batches' examples; `observe` holds for
     all.
     """
 
-    def vmapped(state: TrainState, batch: Mapping[str, Any], observe: bool = False) -> tuple[TrainState, Metrics]:
+    def vmapped(state: TrainState, batch: Mapping[str, Any], observe: bool = False) -> tuple[TrainState, StepMetrics]:
         return jax.vmap(step, in_axes=(0, 0, None))(state, batch, observe)
 
     return vmapped
 
 
-def program_of(experiment: Experiment) -> str:
+def program_key(experiment: ExperimentConfig) -> str:
     """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
     config = experiment.to_config()
     config |= {"seed": None, "name": None, "optimizer": _without_hyperparameters(experiment.optimizer)}
@@ -208,7 +216,7 @@ def _without_hyperparameters(optimizer: OptimizerConfig) -> dict[str, Any]:
     return to_config(optimizer) | dict.fromkeys(hyperparameters(optimizer))
 
 
-def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> None:
+def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path]) -> None:
     """Raise UserError where these experiments cannot be vmapped on this machine."""
     devices = make_placement(experiments[0].sharding).mesh.size
     if jax.process_count() > 1 or devices > 1:
@@ -218,7 +226,7 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
         )
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every run needs a run directory of its own, and two have the same")
-    programs = [flatten_to_json(json.loads(program_of(each))) for each in experiments]
+    programs = [flatten_to_json(json.loads(program_key(each))) for each in experiments]
     configs = [flatten_to_json(each.to_config()) for each in experiments]
     for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
@@ -231,62 +239,68 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
                 )
 
 
-def _check_batches(experiments: Sequence[Experiment], assembly: Assembly) -> None:
+def _check_batches(experiments: Sequence[ExperimentConfig], components: TrainingComponents) -> None:
     """Raise UserError where the first batches of two seeds differ in shape; a later one is refused when it comes."""
-    batches = StackedBatches([assembly.task.source(each.run.seed) for each in experiments])
+    batches = StackedBatches([components.task.source(each.run.seed) for each in experiments])
     for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]
 
 
-def _first_state(experiment: Experiment, assembly: Assembly) -> TrainState:
-    return _with_hyperparameters(assembly.initialize(jax.random.key(experiment.run.seed)), experiment, assembly)
+def _first_state(experiment: ExperimentConfig, components: TrainingComponents) -> TrainState:
+    return _with_hyperparameters(components.init_state(jax.random.key(experiment.run.seed)), experiment, components)
 
 
-def _with_hyperparameters(state: TrainState, experiment: Experiment, assembly: Assembly) -> TrainState:
-    """The state with the run's own numbers of its optimizers: those of the assembly are the first run's."""
-    numbers = jax.device_put(hyperparameters_of(experiment, assembly.task), state.step.sharding)
-    return state._replace(hyper=numbers)
+def _with_hyperparameters(
+    state: TrainState, experiment: ExperimentConfig, components: TrainingComponents
+) -> TrainState:
+    """The state with the run's own numbers of its optimizers: those of the components are the first run's."""
+    numbers = jax.device_put(hyperparameters_of(experiment, components.task), state.step.sharding)
+    return state._replace(hyperparameters=numbers)
 
 
-def _compile_vmapped_step(experiment: Experiment, assembly: Assembly) -> Step:
-    step = vmap_step(training_step(experiment, assembly))
+def _compile_vmapped_step(experiment: ExperimentConfig, components: TrainingComponents) -> TrainStep:
+    step = vmap_step(build_train_step(experiment, components))
     return jax.jit(
-        traced_on(assembly.placement, step), donate_argnums=0, out_shardings=stacked_sharding(assembly.placement)
+        with_placement(components.placement, step),
+        donate_argnums=0,
+        out_shardings=stacked_sharding(components.placement),
     )
 
 
-def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Writer]) -> list[RunEnd]:
+def _train_runs(
+    runs: Sequence[TrainingRun], components: TrainingComponents, also: Sequence[Writer]
+) -> list[RunOutcome]:
     first = runs[0].experiment
     steps = first.run.steps
-    start, resumed = resume_together(runs, assembly)
-    jitted_step = _compile_vmapped_step(first, assembly)
-    batches = StackedBatches([training_batches(run, assembly) for run in runs])
-    plan, probe = compile_run_probe(assembly, runs[0])
+    start, resumed = resume_runs_together(runs, components)
+    jitted_step = _compile_vmapped_step(first, components)
+    batches = StackedBatches([training_batches(run, components) for run in runs])
+    plan, probe = compile_run_probe(components, runs[0])
     if resumed:
         states = [point.state for point in resumed]
         extents = [point.records for point in resumed]
     else:
-        states = [_begin_run(run, assembly, aloud=run is runs[0]) for run in runs]
+        states = [_begin_run(run, components, aloud=run is runs[0]) for run in runs]
         extents = [{} for _ in runs]
-    state = stack_states(states, assembly.placement)
-    _print_run_summary(runs, assembly, start)
+    state = stack_states(states, components.placement)
+    _print_run_summary(runs, components, start)
     records = [
         open_writers(run.directory, plan, config_hash(run.experiment), steps=steps, start=start, extents=run_extents)
         for run, run_extents in zip(runs, extents, strict=True)
     ]
-    savers = [Saver(run, assembly.placement, files) for run, files in zip(runs, records, strict=True)]
-    ends = [RunEnd(None)] * len(runs)
+    savers = [CheckpointSaver(run, components.placement, files) for run, files in zip(runs, records, strict=True)]
+    ends = [RunOutcome(None)] * len(runs)
 
-    def end(number: int, why: Diverged | NonFiniteError) -> None:
-        ends[number] = RunEnd(why.step)
-        _record_divergence(runs[number], why, assembly)
+    def end(number: int, why: TrainingDiverged | NonFiniteError) -> None:
+        ends[number] = RunOutcome(why.step)
+        _record_divergence(runs[number], why, components)
         writers.stop(number)
         if not writers.going:
             raise why
 
     writers_of_runs = [MultiWriter(*writers_of_run) for writers_of_run in zip(records, also, strict=True)]
     writers = VmappedWriters(writers_of_runs, ConsoleWriter(steps, sys.stdout), not_finite=end)
-    skipped_steps = [SkippedSteps(run.experiment.update_guard.max_consecutive_skips) for run in runs]
+    skipped_steps = [ConsecutiveSkips(run.experiment.update_guard.max_consecutive_skips) for run in runs]
 
     def check(step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         for number in writers.going:
@@ -294,46 +308,49 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Writ
             run_values = {name: value[number] for name, value in values.items()}
             try:
                 skipped_steps[number].check(step, run_totals, run_values)
-            except Diverged as diverged:
+            except TrainingDiverged as diverged:
                 end(number, diverged)
 
     monitor = ProgressMonitor()
     evaluations = [
-        _evaluate_each_run(evaluation, writers, len(runs)) for evaluation in compile_loop_evaluations(assembly, monitor)
+        _evaluate_each_run(evaluation, writers, len(runs))
+        for evaluation in compile_loop_evaluations(components, monitor)
     ]
 
     # The last run alone raises what ended it: each has recorded its own.
-    with close_with_run(writers), contextlib.suppress(Diverged, NonFiniteError):
+    with close_with_run(writers), contextlib.suppress(TrainingDiverged, NonFiniteError):
         train_loop(
             state,
-            on_host_batches(jitted_step, assembly.placement),
+            shard_host_batches(jitted_step, components.placement),
             batches,
             steps=steps,
             reporter=Reporter(
-                cadence_of(first.run),
+                make_cadence(first.run),
                 evaluations=evaluations,
                 probe=lambda state: _probe_each_run(state, probe, writers),
                 writer=writers,
                 monitor=monitor,
             ),
             save=lambda state, progress: _save_runs(state, {number: savers[number] for number in writers.going}, end),
-            meter=Meter(
+            accumulator=MetricAccumulator(
                 check,
-                _flops_of_one_run(assembly),
-                peak_flops(list(assembly.placement.mesh.devices.flat)),
+                _flops_of_one_run(components),
+                peak_flops(list(components.placement.mesh.devices.flat)),
             ),
         )
     return ends
 
 
-def _begin_run(run: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
+def _begin_run(run: TrainingRun, components: TrainingComponents, *, aloud: bool) -> TrainState:
     experiment = run.experiment
     key = jax.random.key(experiment.run.seed)
-    state = begin_run(experiment.initialize_from, assembly, key, run.directory, aloud=aloud)
-    return _with_hyperparameters(state, experiment, assembly)
+    state = initialize_run(experiment.initialize_from, components, key, run.directory, aloud=aloud)
+    return _with_hyperparameters(state, experiment, components)
 
 
-def _save_runs(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NonFiniteError], None]) -> None:
+def _save_runs(
+    state: TrainState, going: Mapping[int, CheckpointSaver], end: Callable[[int, NonFiniteError], None]
+) -> None:
     """Save the state of each run, and end those whose is not finite."""
     for saver in going.values():
         saver.wait()  # so that none begins the next until all have the last
@@ -344,13 +361,15 @@ def _save_runs(state: TrainState, going: Mapping[int, Saver], end: Callable[[int
             end(number, found)
 
 
-def _record_divergence(each: OpenRun, why: Diverged | NonFiniteError, assembly: Assembly) -> None:
+def _record_divergence(
+    each: TrainingRun, why: TrainingDiverged | NonFiniteError, components: TrainingComponents
+) -> None:
     """Note that a run has ended, and tell how it goes on by itself."""
     # Else a restart would take the others back to its last checkpoint, and it would diverge again.
     each.directory.record(diverged_at=why.step)
     said = (
-        explain_divergence(why, each, training_batches(each, assembly))
-        if isinstance(why, Diverged)
+        explain_divergence(why, each, training_batches(each, components))
+        if isinstance(why, TrainingDiverged)
         else explain_not_finite(why, each)
     )
     print(f"{each.directory.path}: {said}", flush=True)
@@ -377,19 +396,19 @@ def _probe_each_run(
     return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
 
 
-def _flops_of_one_run(assembly: Assembly) -> Callable[[Batch], float | None]:
+def _flops_of_one_run(components: TrainingComponents) -> Callable[[Batch], float | None]:
     """A function that counts one run's FLOPs in a step; the batches of all have one shape."""
-    flops = flops_counter(assembly)
+    flops = flops_counter(components)
     return lambda batch: flops({name: array[0] for name, array in batch.items()})
 
 
-def _print_run_summary(runs: Sequence[OpenRun], assembly: Assembly, start: int) -> None:
-    parameters = count_parameters(assembly.abstract.variables.params)
-    kind = assembly.placement.mesh.devices.flat[0].device_kind
+def _print_run_summary(runs: Sequence[TrainingRun], components: TrainingComponents, start: int) -> None:
+    parameters = count_parameters(components.abstract_state.variables.params)
+    kind = components.placement.mesh.devices.flat[0].device_kind
     steps = runs[0].experiment.run.steps
     what = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
     print(f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {what}; run directories", flush=True)
-    for line in assembly.task.said:
+    for line in components.task.said:
         print(f"  {line}", flush=True)
     for each in runs:
         each.directory.record(parameters=parameters)

@@ -16,12 +16,12 @@ from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.model import leaves_by_path
 from transformer.tasks.task import Request
-from transformer.training.build import Assembly, assemble
-from transformer.training.config import resolve
-from transformer.training.evaluate import compile_evaluations, view_of
-from transformer.training.partitioning import one_device
+from transformer.training.build import TrainingComponents, build_components
+from transformer.training.config import resolve_config
+from transformer.training.evaluate import compile_evaluations, evaluation_view
+from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
-from transformer.training.step import make_step
+from transformer.training.step import make_train_step
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -49,13 +49,13 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
-    return assemble(resolve(SMALL), tmp_path_factory.mktemp("run"), one_device())
+def components(tmp_path_factory: pytest.TempPathFactory) -> TrainingComponents:
+    return build_components(resolve_config(SMALL), tmp_path_factory.mktemp("run"), single_device_placement())
 
 
 @pytest.fixture(scope="module")
-def first(assembly: Assembly) -> TrainState:
-    return assembly.initialize(jax.random.key(3))
+def first(components: TrainingComponents) -> TrainState:
+    return components.init_state(jax.random.key(3))
 
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
@@ -139,10 +139,10 @@ def test_the_distance_of_known_normal_distributions() -> None:
 
 
 @pytest.mark.slow
-def test_losses_are_the_hinges_of_the_scores(assembly: Assembly, first: TrainState) -> None:
-    task, model, variables = assembly.task, assembly.model, first.variables
+def test_losses_are_the_hinges_of_the_scores(components: TrainingComponents, first: TrainState) -> None:
+    task, model, variables = components.task, components.model, first.variables
     batch = task.source(1)[0]
-    view = view_of(model, first, "raw")
+    view = evaluation_view(model, first, "raw")
     params = jax.tree.map(jnp.array, variables.params)
     params["discriminator"]["last"]["bias"] += 0.5
 
@@ -168,12 +168,12 @@ def test_losses_are_the_hinges_of_the_scores(assembly: Assembly, first: TrainSta
 
 
 def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generator(
-    assembly: Assembly, first: TrainState
+    components: TrainingComponents, first: TrainState
 ) -> None:
-    experiment = resolve(SMALL)
-    step = jax.jit(make_step(assembly.model, assembly.task, assembly.optimizers, experiment.averages))
-    state, metrics = step(first, assembly.task.source(1)[0])
-    state, metrics = step(state, assembly.task.source(1)[1])
+    experiment = resolve_config(SMALL)
+    step = jax.jit(make_train_step(components.model, components.task, components.optimizers, experiment.averages))
+    state, metrics = step(first, components.task.source(1)[0])
+    state, metrics = step(state, components.task.source(1)[1])
     before, after = leaves_by_path(first.variables.params), leaves_by_path(state.variables.params)
     still = {path for path in after if np.array_equal(before[path], after[path])}
     assert {path for path in after if path.startswith("judge/")} <= still
@@ -191,9 +191,11 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     assert rates == pytest.approx([0.02, 0.005])
 
 
-def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(assembly: Assembly, first: TrainState) -> None:
-    task = assembly.task
-    (evaluate, _) = compile_evaluations(assembly.model, task.evaluations, assembly.placement)
+def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(
+    components: TrainingComponents, first: TrainState
+) -> None:
+    task = components.task
+    (evaluate, _) = compile_evaluations(components.model, task.evaluations, components.placement)
     report = evaluate(first)
     names = ("consistent", "equal", "sure", "different", "distance_of_features", "drawn/right", "drawn/consistent")
     assert set(report.scalars) == {f"{judge}/{name}" for judge in ("nearest", "judge") for name in names}
@@ -223,15 +225,17 @@ def test_a_wall_has_each_image_at_its_place() -> None:
     assert np.all(wall[0] == 128)
 
 
-def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(assembly: Assembly, first: TrainState) -> None:
-    view = view_of(assembly.model, first, "smooth")
-    answers = assembly.task.answer(view, Request(["7", "8"]))
+def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
+    components: TrainingComponents, first: TrainState
+) -> None:
+    view = evaluation_view(components.model, first, "smooth")
+    answers = components.task.answer(view, Request(["7", "8"]))
     assert [len(line.split()) for line in answers.lines] == [2, 2]
     assert set(answers.labels.images) == {"sample_4", "canvas_4"}
     assert answers.labels.images["sample_4"].shape == (2, 8, 16, 3)
     for wrong in (Request(["seven"]), Request(["7"], "de"), Request(["7"], None, {"beams": 4})):
         with pytest.raises(UserError):
-            assembly.task.answer(view, wrong)
+            components.task.answer(view, wrong)
 
 
 @pytest.mark.parametrize(

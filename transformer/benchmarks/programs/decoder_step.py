@@ -17,13 +17,26 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
-from transformer.training.partitioning import one_device, traced_on
+from transformer.training.optimizer import (
+    LearningRateSchedule,
+    OptimizerAlgorithm,
+    OptimizerConfig,
+    hyperparameters,
+    make_optimizer,
+)
+from transformer.training.partitioning import single_device_placement, with_placement
 from transformer.training.state import TrainState
-from transformer.training.step import make_step
+from transformer.training.step import make_train_step
 
 OPTIMIZER = OptimizerConfig(
-    Algorithm.ADAMW, 1e-3, Schedule.CONSTANT, warmup_steps=0, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0
+    OptimizerAlgorithm.ADAMW,
+    1e-3,
+    LearningRateSchedule.CONSTANT,
+    warmup_steps=0,
+    beta2=0.95,
+    epsilon=1e-8,
+    weight_decay=0.1,
+    clip_norm=1.0,
 )
 
 
@@ -58,7 +71,9 @@ def compile_training_step(
         {objective.name: hyperparameters(OPTIMIZER)},
     )
     begin = jax.jit(lambda key: init_state(model, task, optimizers, {}, hyper, key))
-    step = jax.jit(traced_on(one_device(), make_step(model, task, optimizers, {})), donate_argnums=0)
+    step = jax.jit(
+        with_placement(single_device_placement(), make_train_step(model, task, optimizers, {})), donate_argnums=0
+    )
     return CompiledStep(begin, step, task.source(settings["seed"]))
 
 

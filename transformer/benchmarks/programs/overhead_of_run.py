@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer.benchmarks import run_overhead
 from transformer.benchmarks.programs.program_main import program_main
-from transformer.training.config import resolve
+from transformer.training.config import resolve_config
 
 PARTS = {
     "loop": run_overhead.time_training_loop,
@@ -21,7 +21,7 @@ PARTS = {
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """The seconds of each measurement, by what was measured."""
-    experiment = resolve(settings["config"])
+    experiment = resolve_config(settings["config"])
     with tempfile.TemporaryDirectory() as folder:
         counts = {"steps": settings["steps"], "repeats": settings["repeats"]}
         return {"seconds": PARTS[settings["part"]](experiment, Path(folder), **counts)}

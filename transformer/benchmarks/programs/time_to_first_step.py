@@ -35,16 +35,16 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
     """One step of the run, in this process."""
     import jax
 
-    from transformer.training.build import assemble, compile_step
-    from transformer.training.config import resolve
-    from transformer.training.partitioning import on_host_batches
+    from transformer.training.build import build_components, compile_train_step
+    from transformer.training.config import resolve_config
+    from transformer.training.partitioning import shard_host_batches
 
-    experiment = resolve(settings["config"])
+    experiment = resolve_config(settings["config"])
     with tempfile.TemporaryDirectory() as folder:
-        assembly = assemble(experiment, Path(folder))
-        state = assembly.initialize(jax.random.key(experiment.run.seed))
-        step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
-        jax.block_until_ready(step(state, assembly.task.source(experiment.run.seed)[0]))
+        components = build_components(experiment, Path(folder))
+        state = components.init_state(jax.random.key(experiment.run.seed))
+        step = shard_host_batches(compile_train_step(experiment, components), components.placement)
+        jax.block_until_ready(step(state, components.task.source(experiment.run.seed)[0]))
     return {"seconds": time.time() - settings["began"]}
 
 

@@ -17,8 +17,8 @@ from transformer.costs.roofline import StepEstimate, estimate_step
 from transformer.costs.topologies import OutOfMemoryError, compile_lowered, topology_devices
 from transformer.models.model import count_parameters
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.training.build import assemble, compile_step, flops_counter, model_inputs
-from transformer.training.config import Experiment
+from transformer.training.build import abstract_model_inputs, build_components, compile_train_step, flops_counter
+from transformer.training.config import ExperimentConfig
 from transformer.training.partitioning import batch_sharding, make_placement
 from transformer.training.state import TrainState
 
@@ -56,7 +56,7 @@ class AotReport(NamedTuple):
         largest_arrays: The largest arrays of the step.
     """
 
-    experiment: Experiment
+    experiment: ExperimentConfig
     topology: str
     device: str
     mesh: Mapping[str, int]
@@ -79,7 +79,7 @@ class AotReport(NamedTuple):
         return self.device_memory is None or self.program.peak_bytes <= self.device_memory
 
 
-def topology_of(experiment: Experiment, said: str | None) -> str:
+def topology_of(experiment: ExperimentConfig, said: str | None) -> str:
     """Return the given topology, or else the config's `pod`.
 
     Raises:
@@ -90,7 +90,7 @@ def topology_of(experiment: Experiment, said: str | None) -> str:
     raise UserError("no topology to compile for: pass --topology=v5p:8x8x4, or set config.pod")
 
 
-def compile_ahead_of_time(experiment: Experiment, topology: str) -> AotReport:
+def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotReport:
     """Compile an experiment's training step for the devices of a topology, without data or arrays.
 
     Raises:
@@ -98,10 +98,10 @@ def compile_ahead_of_time(experiment: Experiment, topology: str) -> AotReport:
     """
     devices = topology_devices(topology)
     placement = make_placement(experiment.sharding, devices)
-    assembly = assemble(experiment, Path(), placement, synthetic=True)
+    components = build_components(experiment, Path(), placement, synthetic=True)
     batch: Any = {
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
-        for name, array in abstract_batch(assembly.task).items()
+        for name, array in abstract_batch(components.task).items()
     }
     chip = chip_of(devices[0])
     report = AotReport(
@@ -109,19 +109,19 @@ def compile_ahead_of_time(experiment: Experiment, topology: str) -> AotReport:
         topology=topology,
         device=devices[0].device_kind,
         mesh=dict(placement.mesh.shape),
-        parameters=count_parameters(assembly.abstract.variables.params),
+        parameters=count_parameters(components.abstract_state.variables.params),
         batch_size=max(array.shape[0] for array in batch.values() if array.shape),
-        resident_bytes=_held(assembly.abstract, batch),
+        resident_bytes=_held(components.abstract_state, batch),
         device_memory=None if chip is None else chip.memory,
         compile_seconds=math.nan,
-        flops=flops_counter(assembly)(batch),
+        flops=flops_counter(components)(batch),
         program=None,
         step_estimate=None,
         peak_bytes=None,
         largest_arrays=(),
     )
-    step: Any = compile_step(experiment, assembly)
-    traced = step.trace(assembly.abstract, batch, False)
+    step: Any = compile_train_step(experiment, components)
+    traced = step.trace(components.abstract_state, batch, False)
     try:
         compiled, seconds = compile_lowered(traced.lower())
     except OutOfMemoryError as error:
@@ -132,7 +132,7 @@ def compile_ahead_of_time(experiment: Experiment, topology: str) -> AotReport:
     program = analyze_program(compiled, placement.mesh)
     expected = None
     if chip is not None and report.flops is not None:
-        again = recomputed_flops(assembly.model, model_inputs(assembly, batch))
+        again = recomputed_flops(components.model, abstract_model_inputs(components, batch))
         expected = estimate_step(program, report.flops, chip, placement.mesh, again)
     return report._replace(
         compile_seconds=seconds,

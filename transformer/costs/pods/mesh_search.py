@@ -16,8 +16,8 @@ from transformer.costs.topologies import topology_devices
 from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.models.model import leaves_by_path
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.training.build import assemble, flops_counter
-from transformer.training.config import Experiment
+from transformer.training.build import build_components, flops_counter
+from transformer.training.config import ExperimentConfig
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
 # The share of the memory for what the formulas leave out: temporaries of the update, the program itself.
@@ -124,7 +124,7 @@ class Candidate(NamedTuple):
             f"--config.model.remat={self.remat.value}",
         )
 
-    def of(self, experiment: Experiment) -> Experiment:
+    def of(self, experiment: ExperimentConfig) -> ExperimentConfig:
         """Return the experiment with this mesh and policy."""
         return dataclasses.replace(
             experiment, sharding=self.sharding, model=dataclasses.replace(experiment.model, remat=self.remat)
@@ -138,7 +138,7 @@ class CompiledCandidate(NamedTuple):
     report: AotReport
 
 
-def search_meshes(experiment: Experiment, topology: str, max_candidates: int) -> Iterator[CompiledCandidate]:
+def search_meshes(experiment: ExperimentConfig, topology: str, max_candidates: int) -> Iterator[CompiledCandidate]:
     """Compile the most promising meshes and policies, at most `max_candidates`, in the order of their estimated time.
 
     A mesh that fits is not compiled with a policy that keeps less; one that does not fit is tried with it next.
@@ -169,7 +169,7 @@ def search_meshes(experiment: Experiment, topology: str, max_candidates: int) ->
         yield CompiledCandidate(candidate, report)
 
 
-def fitting_candidates(experiment: Experiment, topology: str) -> list[Candidate]:
+def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Candidate]:
     """Return the meshes and policies whose state and saved activations fit by the estimate, the fastest first.
 
     A topology without published figures is ordered as a TPU v5e.
@@ -189,7 +189,7 @@ def fitting_candidates(experiment: Experiment, topology: str) -> list[Candidate]
     return sorted(fitting, key=lambda each: (each.seconds, _POLICIES.index(each.remat)))
 
 
-def possible_meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
+def possible_meshes(experiment: ExperimentConfig, devices: int) -> list[ShardingConfig]:
     """Return the factorizations of the devices over data, fsdp and tensor that the model's and the batch's sizes allow.
 
     Positions and experts stay divided as the config says.
@@ -236,12 +236,12 @@ class _StepFormulas:
     item: int
 
     @classmethod
-    def of(cls, experiment: Experiment, devices: Sequence[jax.Device]) -> "_StepFormulas":
+    def of(cls, experiment: ExperimentConfig, devices: Sequence[jax.Device]) -> "_StepFormulas":
         """Return the sizes of an experiment, over all devices together."""
-        assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
-        abstract, batch = assembly.abstract, abstract_batch(assembly.task)
+        components = build_components(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
+        abstract, batch = components.abstract_state, abstract_batch(components.task)
         sizes = argument_bytes({"state": abstract, "parameters": abstract.variables.params})
-        names = leaves_by_path(assembly.model.axes().params, is_axis_names)
+        names = leaves_by_path(components.model.axes().params, is_axis_names)
         leaves = leaves_by_path(abstract.variables.params).items()
         of_experts = argument_bytes({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
         chip = chip_of(devices[0]) or TPU_CHIPS["v5e"]
@@ -255,7 +255,7 @@ class _StepFormulas:
             of_experts=of_experts / sizes["parameters"],
             num_microbatches=experiment.run.num_microbatches,
             tokens=max(math.prod(array.shape) for array in batch.values()),
-            flops=flops_counter(assembly)(batch) or 0.0,
+            flops=flops_counter(components)(batch) or 0.0,
             item=jax.numpy.dtype(experiment.precision.compute).itemsize,
         )
 

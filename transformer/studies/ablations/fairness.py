@@ -16,10 +16,10 @@ from transformer.studies.ablations.arms import Planned, same
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Task
 from transformer.training.build import compile_once
-from transformer.training.config import Experiment, resolve
-from transformer.training.init_from import copy_source_tokenizer, variables_from_source
-from transformer.training.partitioning import one_device
-from transformer.training.state import key_for
+from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.init_from import copy_source_tokenizer, load_variables_from_source
+from transformer.training.partitioning import single_device_placement
+from transformer.training.state import derive_key
 
 COMPARED = 4  # batches of each source, from its beginning
 
@@ -94,21 +94,21 @@ def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, 
     sums: dict[str, dict[str, Digest]] = {}
     counts: dict[str, int] = {}
     for arm, task in of_arm.items():
-        experiment = resolve(first[arm].trial.config)
+        experiment = resolve_config(first[arm].trial.config)
         params = initial_parameters(experiment, task)
         counts[arm] = count_parameters(params)
         sums[arm] = {path: _digest(leaf) for path, leaf in leaves_by_path(params).items()}
     return {arm: _beside(sums[arm], sums[reference], counts[arm]) for arm in of_arm}
 
 
-def initial_parameters(experiment: Experiment, task: Task) -> Any:
+def initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     """The parameters with which a run of the experiment begins, computed without its optimizers."""
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
-    make = compile_once(lambda key: model.init(key_for(key, 0, "init")), one_device())
+    make = compile_once(lambda key: model.init(derive_key(key, 0, "init")), single_device_placement())
     if not experiment.initialize_from.run:
         return make(key).params
-    taken, _ = variables_from_source(
+    taken, _ = load_variables_from_source(
         experiment.initialize_from, model, jax.eval_shape(model.init, key), lambda: make(key)
     )
     return taken.params
@@ -117,7 +117,7 @@ def initial_parameters(experiment: Experiment, task: Task) -> Any:
 def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:
     section = config["task"] if data_dir is None else {**config["task"], "data_dir": data_dir}
     folder.mkdir(parents=True, exist_ok=True)
-    experiment = resolve({**config, "task": section})
+    experiment = resolve_config({**config, "task": section})
     copy_source_tokenizer(experiment.initialize_from, folder)
     # Rows are not padded for a mesh or for accumulation: what is learned does not depend on how a batch is divided.
     return tasks.build(experiment.task, folder, 1)
@@ -125,7 +125,7 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
 
 def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a config says which batches come: the task, and the run whose tokenizer is taken."""
-    begun = resolve(config).initialize_from
+    begun = resolve_config(config).initialize_from
     return {"task": config["task"]} | ({"initialize_from": {"run": begun.run}} if begun.tokenizer else {})
 
 

@@ -23,8 +23,8 @@ from transformer.models.model import Model, Variables, leaves_by_path, replace_w
 from transformer.studies.ablations.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Batch, Task, View
-from transformer.training.config import Experiment, resolve, with_overrides
-from transformer.training.state import key_for
+from transformer.training.config import ExperimentConfig, apply_overrides, resolve_config
+from transformer.training.state import derive_key
 
 # Where a family keeps its first feed-forward matrices, [layer, width, hidden], or [layer, expert, width, hidden] of
 # experts; of two stacks the decoder's is measured.
@@ -51,9 +51,9 @@ def check_stacks(base: Mapping[str, Any], spec: Ablation) -> None:
     for name, stack in spec.initial_gradients.items():
         for arm, overrides in spec.arms.items():
             try:
-                of_arm = with_overrides(with_overrides(base, stack.overrides), overrides)
+                of_arm = apply_overrides(apply_overrides(base, stack.overrides), overrides)
                 for depth in stack.depths:
-                    resolve(with_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth)))
+                    resolve_config(apply_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth)))
             except UserError as error:
                 raise UserError(f"ablation.initial_gradients[{name!r}], arm {arm!r}: {error}") from None
 
@@ -76,7 +76,7 @@ def initial_gradients(base: Mapping[str, Any], spec: Ablation, data_dir: str | N
             return tasks.build(config, Path(tempfile.mkdtemp(dir=folder)))
 
         stacks = [
-            _stack(name, stack, with_overrides(base, stack.overrides), spec.arms, task_of)
+            _stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, task_of)
             for name, stack in spec.initial_gradients.items()
         ]
     return {"stacks": stacks, "how": HOW}
@@ -87,10 +87,10 @@ def _stack(
 ) -> dict[str, Any]:
     measured: list[dict[str, Any]] = []
     for arm, overrides in arms.items():
-        of_arm = with_overrides(base, overrides)
+        of_arm = apply_overrides(base, overrides)
         for depth in stack.depths:
-            config = with_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth))
-            experiments = [resolve(with_overrides(config, {"seed": seed})) for seed in stack.seeds]
+            config = apply_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth))
+            experiments = [resolve_config(apply_overrides(config, {"seed": seed})) for seed in stack.seeds]
             norms_SxL = np.array(gradient_norms(experiments, task_of(experiments[0].task)), np.float64)
             of_layers = {
                 "layers": norms_SxL.mean(axis=0),
@@ -114,7 +114,7 @@ def _stack(
     }
 
 
-def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[np.ndarray, " L"]]:
+def gradient_norms(experiments: Sequence[ExperimentConfig], task: Task) -> list[Float[np.ndarray, " L"]]:
     """For each of experiments that differ in the seed alone, the norms of its first gradient, layer by layer.
 
     They are those of the run's own first step: its initial values, its first batch, its keys.
@@ -140,16 +140,16 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
 
 
 def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
-    variables = model.init(key_for(key, 0, "init"))
+    variables = model.init(derive_key(key, 0, "init"))
     view = View(model, variables, {}, {}, jnp.int32(0), train=True)
-    view = view._replace(extra=task.init_extra(view, key_for(key, 0, "extra")))
-    prepared, extra = task.prepare(view, batch, key_for(key, 0, "prepare"))
+    view = view._replace(extra=task.init_extra(view, derive_key(key, 0, "extra")))
+    prepared, extra = task.prepare(view, batch, derive_key(key, 0, "prepare"))
     totals = task.totals(prepared)
 
     def loss(matrices: Array) -> Array:
         params = replace_with_averaged(variables.params, {path: matrices})
         inner = view._replace(variables=Variables(params, variables.state), extra=extra)
-        losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.key_name))[0] for o in task.objectives]
+        losses = [o.loss(inner, prepared, totals, derive_key(key, 0, o.key_name))[0] for o in task.objectives]
         return jnp.sum(jnp.stack(losses))
 
     gradient = jax.grad(loss)(leaves_by_path(variables.params)[path])

@@ -17,7 +17,7 @@ from transformer.studies.ablations.fairness import beginnings, check_metrics, ch
 from transformer.studies.ablations.initial_gradients import initial_gradients
 from transformer.studies.sweeps.trial_store import Ledger
 from transformer.studies.sweeps.trials import plain
-from transformer.training.config import resolve
+from transformer.training.config import resolve_config
 
 _FILE = "about.json"
 
@@ -161,7 +161,7 @@ def check_arms(
         }
         for arm, beginning in begun.items()
     }
-    return plain({"base": resolve(base).to_config(), "arms": arms})
+    return plain({"base": resolve_config(base).to_config(), "arms": arms})
 
 
 def read_about(path: Path) -> dict[str, Any] | None:

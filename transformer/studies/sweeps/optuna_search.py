@@ -56,9 +56,9 @@ def resources(base: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         UserError: If no trial reports before its last step.
     """
-    from transformer.training.config import resolve
+    from transformer.training.config import resolve_config
 
-    run = resolve(base).run
+    run = resolve_config(base).run
     if not 0 < run.eval_every < run.steps:
         raise UserError(
             "--search_algorithm=hyperband prunes trials at their validation reports, and "

@@ -9,7 +9,7 @@ from transformer.data.datasets.tfds_preparation import downloads
 from transformer.runs.distributed import announce
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report
-from transformer.training.config import Experiment, resolve
+from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.train import train
 from transformer.training.writers.trackers import open_trackers
 from transformer.training.writers.writer import MultiWriter, NullWriter, Scalar, Writer
@@ -32,17 +32,17 @@ class ModelTrainer:
             train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _Reports(report)))
 
     def program(self, trial: Trial) -> str:
-        from transformer.training.vmapped import program_of
+        from transformer.training.vmapped import program_key
 
         if trial.name not in self._programs:
-            self._programs[trial.name] = program_of(self._experiment(trial))
+            self._programs[trial.name] = program_key(self._experiment(trial))
         return self._programs[trial.name]
 
     def gain(self, trials: Sequence[Trial], folder: Path) -> float:
-        from transformer.training.vmapped import vmapped_gain
+        from transformer.training.vmapped import measure_vmap_speedup
 
         with downloads(self._vouched):
-            return vmapped_gain([self._experiment(trial) for trial in trials], folder)
+            return measure_vmap_speedup([self._experiment(trial) for trial in trials], folder)
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         from transformer.training.vmapped import train_vmapped
@@ -56,12 +56,12 @@ class ModelTrainer:
         """The writer of a trial's trackers: the sweep's directory holds the folder of its trials."""
         return open_trackers(self._trackers, directory, announce, group=directory.parent.parent.name)
 
-    def _experiment(self, trial: Trial) -> Experiment:
+    def _experiment(self, trial: Trial) -> ExperimentConfig:
         check_trusted(trial.config, self._vouched, training=True)
         values: dict[str, Any] = {**trial.config, "task": dict(trial.config["task"])}
         if self._data_dir is not None:
             values["task"]["data_dir"] = self._data_dir
-        return resolve(values)
+        return resolve_config(values)
 
 
 class _Reports(NullWriter):

@@ -26,10 +26,10 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
         UserError: Naming the overrides, for an invalid config.
     """
     # jax comes with it; what only reads or runs trials does without.
-    from transformer.training.config import resolve, with_overrides
+    from transformer.training.config import apply_overrides, resolve_config
 
     try:
-        config = resolve(with_overrides(base, overrides)).to_config()
+        config = resolve_config(apply_overrides(base, overrides)).to_config()
     except UserError as error:
         raise UserError(f"{error} (in the trial {describe(overrides)})" if overrides else str(error)) from None
     return named(plain(overrides), plain(config))

@@ -19,13 +19,15 @@ from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.axis_labels import Labels
 from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Task
-from transformer.training.evaluate import view_of
-from transformer.training.state import TrainState, key_for
+from transformer.training.evaluate import evaluation_view
+from transformer.training.state import TrainState, derive_key
 
 GB = 1e9
 
 
-def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None) -> None:
+def check_task_fits_model(
+    model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None
+) -> None:
     """Refuse a task and a model that do not fit each other: sites, labels, links, losses, evaluations, first batch.
 
     `batch` is the run's first; `capture` that of its training batches, if any.
@@ -116,7 +118,9 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels)
     watched = _record_passes(model)
 
     def look(state: TrainState) -> Mapping[str, Captured]:
-        return task.probe(view_of(watched, state, "raw"), everything, key_for(state.key, state.step, "probe")).maps
+        return task.probe(
+            evaluation_view(watched, state, "raw"), everything, derive_key(state.key, state.step, "probe")
+        ).maps
 
     with _note_traced_pass("Task.probe"):
         maps = jax.eval_shape(look, abstract.without_optimizers())
@@ -212,10 +216,10 @@ def _traced(
     """The shapes of the prepared batch, of the loss and of its aux."""
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
-        view = view_of(model, state, "raw")._replace(train=True, capture=capture)
-        prepared, extra = task.prepare(view, batch, key_for(state.key, state.step, "prepare"))
+        view = evaluation_view(model, state, "raw")._replace(train=True, capture=capture)
+        prepared, extra = task.prepare(view, batch, derive_key(state.key, state.step, "prepare"))
         view = view._replace(extra=extra)
-        key = key_for(state.key, state.step, objective.key_name)
+        key = derive_key(state.key, state.step, objective.key_name)
         value, aux = objective.loss(view, prepared, task.totals(prepared), key)
         if not isinstance(aux, LossAux):
             raise UserError(
@@ -225,7 +229,7 @@ def _traced(
         return prepared, value, aux
 
     with _note_traced_pass(f"the loss of the objective {objective.name!r}"):
-        return jax.eval_shape(run, abstract, shapes_of(batch))
+        return jax.eval_shape(run, abstract, array_shapes(batch))
 
 
 def _check_inputs(interface: TaskInterface, batch: Mapping[str, Any]) -> None:
@@ -284,14 +288,14 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
         traced.add(id(evaluation.step))
 
         def measure(state: TrainState, batch: Batch, evaluation: Evaluation = evaluation) -> Any:
-            view = view_of(model, state, evaluation.parameters)
-            return evaluation.step(view, batch, key_for(state.key, state.step, evaluation.name))
+            view = evaluation_view(model, state, evaluation.parameters)
+            return evaluation.step(view, batch, derive_key(state.key, state.step, evaluation.name))
 
         with _note_traced_pass(f"the evaluation {evaluation.split}/{evaluation.name}"):
-            jax.eval_shape(measure, abstract.without_optimizers(), shapes_of(evaluation.batches[0]))
+            jax.eval_shape(measure, abstract.without_optimizers(), array_shapes(evaluation.batches[0]))
 
 
-def shapes_of(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+def array_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes and types of the arrays on a device, where 64 bits become 32 unless jax_enable_x64 is set."""
     return {
         name: jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))

@@ -18,17 +18,17 @@ from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
 from transformer.json_files import checked, read_regular
 from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
 from transformer.runs.run_directory import RunDirectory, flatten_to_json
-from transformer.training.batches import BatchRange
-from transformer.training.build import Assembly
-from transformer.training.config import Experiment, changeable, resolve
+from transformer.training.build import TrainingComponents
+from transformer.training.checked_batches import BatchRange
+from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
 
-BATCHES = 3  # at the beginning of a run, whose content is compared
+FINGERPRINTED_BATCHES = 3  # at the beginning of a run, whose content is compared
 _TOKENIZER = (FILE, ROLES_FILE, "source.spm", "target.spm", "vocab.json")
 _AGAIN = "put it back as it was, or choose another --workdir"
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches:
+class BatchFingerprint:
     """What is compared of the order of batches: a fingerprint of the first, and the parts that each is cut into."""
 
     parts: Positive
@@ -36,8 +36,8 @@ class Batches:
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
-    """The sums of a meter since its last report, of so many steps; a sum may be NaN."""
+class MetricWindow:
+    """The sums of a metric accumulator since its last report, of so many steps; a sum may be NaN."""
 
     steps: StepNumber
     sums: Mapping[str, Any]
@@ -48,25 +48,25 @@ class Window:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class SavedProgress:
     """What was under way when a run that was told to stop saved: see `transformer.training.loop.train_loop`."""
 
-    window: Window | None = None
+    window: MetricWindow | None = None
     looked: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointMetadata:
-    """What stands beside the arrays of a checkpoint: what `run_provenance` says, and what `Saver` adds to it."""
+    """What stands beside the arrays of a checkpoint: what `collect_metadata` gives, and what `CheckpointSaver` adds."""
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tokenizer: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    batches: Batches | None = None
+    batches: BatchFingerprint | None = None
     commit: str | None = None
-    passed_batches: tuple[BatchRange, ...] = ()
+    skipped_batches: tuple[BatchRange, ...] = ()
     records: Mapping[RecordsName, FileExtent] = dataclasses.field(default_factory=dict)
-    progress: Progress = Progress()
+    progress: SavedProgress = SavedProgress()
 
 
 def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
@@ -78,23 +78,25 @@ def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
     checked(CheckpointMetadata, recorded, f"the manifest of step {step} in {path}")
 
 
-def run_provenance(experiment: Experiment, assembly: Assembly, directory: RunDirectory) -> dict[str, Any]:
+def collect_metadata(
+    experiment: ExperimentConfig, components: TrainingComponents, directory: RunDirectory
+) -> dict[str, Any]:
     """What the checkpoints of this start presuppose, ready for JSON."""
-    source = assembly.task.source(experiment.run.seed)
-    batches = [source[number] for number in range(BATCHES)]
+    source = components.task.source(experiment.run.seed)
+    batches = [source[number] for number in range(FINGERPRINTED_BATCHES)]
     arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
     # A batch is filled up to a multiple of the parts that it is cut into.
-    parts = assembly.placement.parts("batch") * experiment.run.num_microbatches
+    parts = components.placement.parts("batch") * experiment.run.num_microbatches
     return {
         "config": experiment.to_config(),
-        "data": dict(assembly.task.fingerprint()),
+        "data": dict(components.task.fingerprint()),
         "tokenizer": _tokenizer_digests(directory.path),
         "batches": {"parts": parts, "content": fingerprint(arrays)},
         "commit": directory.facts().get("commit"),
     }
 
 
-def differing_config(recorded: Mapping[str, Any], config: Mapping[str, Any], step: int) -> str | None:
+def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any], step: int) -> str | None:
     """What a config.json says otherwise than the checkpoint of `step`; None where nothing is that may not change.
 
     `recorded` is what was saved with the checkpoint; what it does not hold is not compared.
@@ -106,7 +108,7 @@ def differing_config(recorded: Mapping[str, Any], config: Mapping[str, Any], ste
     return None
 
 
-def allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def describe_allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """What may change and has, in words."""
     differences = _differences(recorded, config, free=True)
     return [
@@ -126,7 +128,7 @@ def _differences(
     if "config" not in recorded:
         return {}
     now, before = flatten_to_json(config), flatten_to_json(recorded["config"])
-    names = changeable(resolve(config))
+    names = changeable_keys(resolve_config(config))
     return {
         key: (now.get(key), before.get(key))
         for key in now | before
@@ -134,7 +136,7 @@ def _differences(
     }
 
 
-def differing_tokenizer(recorded: Mapping[str, Any], path: Path, step: int) -> str | None:
+def describe_tokenizer_change(recorded: Mapping[str, Any], path: Path, step: int) -> str | None:
     """Which of the tokenizer's files is not that of the checkpoint of `step`."""
     now = _tokenizer_digests(path)
     for name, before in recorded.get("tokenizer", {}).items():
@@ -144,7 +146,7 @@ def differing_tokenizer(recorded: Mapping[str, Any], path: Path, step: int) -> s
     return None
 
 
-def differing_data(recorded: Mapping[str, Any], now: Mapping[str, Any], step: int) -> str | None:
+def describe_data_change(recorded: Mapping[str, Any], now: Mapping[str, Any], step: int) -> str | None:
     """Which split, or that the order of batches, is not that of the checkpoint of `step`; `now` is of this start."""
     for split, before in recorded.get("data", {}).items():
         if now["data"].get(split) != before:
@@ -152,13 +154,14 @@ def differing_data(recorded: Mapping[str, Any], now: Mapping[str, Any], step: in
     batches = recorded.get("batches", now["batches"])
     if batches["parts"] == now["batches"]["parts"] and batches["content"] != now["batches"]["content"]:
         return (
-            f"batches 1 to {BATCHES} are not those that the checkpoint of step {step} was trained on: this code "
+            f"batches 1 to {FINGERPRINTED_BATCHES} are not those that the checkpoint of step {step} was trained on: "
+            "this code "
             f"({now['commit']}) makes others than that ({recorded.get('commit')})"
         )
     return None
 
 
-def refuse_difference(path: Path, what: str | None) -> None:
+def refuse_change(path: Path, what: str | None) -> None:
     """Raise UserError where something differs."""
     if what is not None:
         raise UserError(f"--workdir={path}: {what}; {_AGAIN}")

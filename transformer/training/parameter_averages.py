@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from transformer.config import Config, Count, Positive, Rate
 from transformer.models.model import leaves_by_path, matches_any_pattern
-from transformer.training.state import sum_type
+from transformer.training.state import accumulation_dtype
 
 
 class AverageKind(enum.Enum):
@@ -21,7 +21,7 @@ class AverageKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Average(Config, path="average"):
+class ParameterAverage(Config, path="average"):
     """An average of the parameters whose path matches one of `patterns`, kept in the training state.
 
     exponential: a = decay a + (1 - decay) p after every step (decay 0.999 a Polyak average, near 1 a target
@@ -41,13 +41,17 @@ class Average(Config, path="average"):
     patterns: tuple[str, ...] = ("*",)
 
 
-def init_average(average: Average, params: Any) -> dict[str, jax.Array]:
+def init_average(average: ParameterAverage, params: Any) -> dict[str, jax.Array]:
     """The average before the first step: the parameters themselves."""
-    return {path: jnp.array(leaf, sum_type(leaf.dtype)) for path, leaf in _covered(average, params).items()}
+    return {path: jnp.array(leaf, accumulation_dtype(leaf.dtype)) for path, leaf in _covered(average, params).items()}
 
 
 def update_average(
-    average: Average, old: Mapping[str, jax.Array], params: Any, step: jax.Array, updated: bool | jax.Array = True
+    average: ParameterAverage,
+    old: Mapping[str, jax.Array],
+    params: Any,
+    step: jax.Array,
+    updated: bool | jax.Array = True,
 ) -> dict[str, jax.Array]:
     """The average after step 1, 2, ..., and whether that step `updated` the parameters or was skipped."""
     match average.kind:
@@ -62,5 +66,5 @@ def update_average(
     return {path: ((1 - share) * old[path] + share * covered[path]).astype(old[path].dtype) for path in covered}
 
 
-def _covered(average: Average, params: Any) -> dict[str, jax.Array]:
+def _covered(average: ParameterAverage, params: Any) -> dict[str, jax.Array]:
     return {path: leaf for path, leaf in leaves_by_path(params).items() if matches_any_pattern(path, average.patterns)}

@@ -37,7 +37,7 @@ def merge_ranges(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     return ranges
 
 
-class BadBatch(UserError):
+class InvalidBatch(UserError):
     """The batch of a step holds a token that is in no vocabulary."""
 
     def __init__(self, step: int, reason: str):
@@ -64,7 +64,7 @@ class CheckedBatches:
             if name in batch:
                 wrong = _first_bad_token(name, np.asarray(batch[name]), size)
                 if wrong is not None:
-                    raise BadBatch(step + 1, f"batch {number} (counted from 0) has {wrong}")
+                    raise InvalidBatch(step + 1, f"batch {number} (counted from 0) has {wrong}")
         return batch
 
 

@@ -24,23 +24,28 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.sequence_generation import SymbolSequenceTask
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.text_task import TextTask
-from transformer.training.build import Assembly, assemble, flops_counter
-from transformer.training.config import Experiment, resolve
-from transformer.training.ema import init_average
-from transformer.training.evaluate import view_of
-from transformer.training.partitioning import one_device
-from transformer.training.provenance import check_metadata, differing_config, differing_tokenizer, refuse_difference
+from transformer.training.build import TrainingComponents, build_components, flops_counter
+from transformer.training.checkpoint_metadata import (
+    check_metadata,
+    describe_config_change,
+    describe_tokenizer_change,
+    refuse_change,
+)
+from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.evaluate import evaluation_view
+from transformer.training.parameter_averages import init_average
+from transformer.training.partitioning import single_device_placement
 from transformer.training.state import PARAMS, STATE, TrainState
 from transformer.trust import check_trusted, trust_words
 
-LoadedRun = tuple[Experiment, Assembly, TrainState]
+LoadedRun = tuple[ExperimentConfig, TrainingComponents, TrainState]
 
 
 class RecordedRun(NamedTuple):
     """A run directory and the experiment that its config.json describes."""
 
     directory: RunDirectory
-    experiment: Experiment
+    experiment: ExperimentConfig
 
     def restored[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
         """The step that is read, by default of the newest sound checkpoint, and what `read` restores of it.
@@ -60,8 +65,8 @@ class RecordedRun(NamedTuple):
                 metadata = checkpoints.metadata(at)
                 check_metadata(metadata, path, at)
                 config = self.directory.config()
-                refuse_difference(
-                    path, differing_config(metadata, config, at) or differing_tokenizer(metadata, path, at)
+                refuse_change(
+                    path, describe_config_change(metadata, config, at) or describe_tokenizer_change(metadata, path, at)
                 )
                 return read(checkpoints, at)
 
@@ -106,15 +111,15 @@ def open_run(
     config, changes = directory.config(), task_changes or {}
     check_trusted(config, trusted, said=[f"task.{name}" for name in changes])
     config["task"] = {**config.get("task", {}), **changes}
-    return RecordedRun(directory, resolve(config))
+    return RecordedRun(directory, resolve_config(config))
 
 
-def load(
+def load_run(
     workdir: str | Path,
     step: int | None = None,
     task_changes: Mapping[str, Any] | None = None,
     trusted: Collection[str] = (),
-) -> tuple[Experiment, Assembly, TrainState]:
+) -> tuple[ExperimentConfig, TrainingComponents, TrainState]:
     """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimizers.
 
     Raises:
@@ -124,17 +129,17 @@ def load(
     run = open_run(workdir, trusted, task_changes)
     run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
     with downloads(trusted):
-        assembly = assemble(run.experiment, run.directory.path, one_device())
+        components = build_components(run.experiment, run.directory.path, single_device_placement())
 
     def read(checkpoints: Checkpoints, at: int) -> dict[str, Any]:
         return {
-            name: checkpoints.restore_part(at, getattr(assembly.abstract, name), (name,))
+            name: checkpoints.restore_part(at, getattr(components.abstract_state, name), (name,))
             for name in TrainState._fields
-            if name not in ("optimizers", "hyper", "norms")
+            if name not in ("optimizers", "hyperparameters", "gradient_norms")
         }
 
     _, parts = run.restored(step, read)
-    return run.experiment, assembly, TrainState(**parts, optimizers={}, hyper={})
+    return run.experiment, components, TrainState(**parts, optimizers={}, hyperparameters={})
 
 
 def load_ensemble(
@@ -142,23 +147,23 @@ def load_ensemble(
     step: int | None = None,
     task_changes: Mapping[str, Any] | None = None,
     trusted: Collection[str] = (),
-) -> tuple[Experiment, Assembly, TrainState]:
+) -> tuple[ExperimentConfig, TrainingComponents, TrainState]:
     """Several trained runs as one: the first, whose model is the ensemble of all (transformer.decoding.ensemble).
 
     `step` is that of the first; the others are read at their latest. Each is read by the parameters that its own config
     evaluates.
 
     Raises:
-        UserError: As `load`
+        UserError: As `load_run`
         UserError: For runs of another interface or tokenizer than the first.
     """
     steps = (step, *(None,) * (len(workdirs) - 1))
-    runs = [load(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
-    (experiment, assembly, state), *others = runs
+    runs = [load_run(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
+    (experiment, components, state), *others = runs
     if not others:
-        return experiment, assembly, state
+        return experiment, components, state
     for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
-        if _model_interface(other) != _model_interface(assembly):
+        if _model_interface(other) != _model_interface(components):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
                 "ensemble is of runs of one task and one tokenizer"
@@ -169,14 +174,15 @@ def load_ensemble(
                 "by config.initialize_from or a copy of tokenizer.json"
             )
     chosen = [
-        view_of(one.model, of_run, of_experiment.eval_parameters).variables for of_experiment, one, of_run in runs
+        evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
+        for of_experiment, one, of_run in runs
     ]
     # The average that the first evaluates puts no parameter in the place of those that were chosen.
     state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
-    return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
+    return experiment, components._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
-def with_language_model(
+def add_language_model(
     loaded: LoadedRun, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()
 ) -> LoadedRun:
     """A run whose hypotheses the language model of another run weighs as well (transformer.decoding.shallow_fusion).
@@ -185,7 +191,7 @@ def with_language_model(
     what is said is a line of its text. Without a `workdir` the run is what it was.
 
     Raises:
-        UserError: As `load`
+        UserError: As `load_run`
         UserError: For an ensemble, for runs that do not say symbols, one behind the other, or do not continue text, for
             symbols that the tokenizer lacks, and for a language model that reads fewer than are said.
     """
@@ -193,8 +199,8 @@ def with_language_model(
         return loaded
     if not 0 <= weight < math.inf:
         raise UserError(f"--language_model_weight={weight:g} must be a number of at least 0")
-    experiment, assembly, state = loaded
-    task, model = assembly.task, assembly.model
+    experiment, components, state = loaded
+    task, model = components.task, components.model
     if not isinstance(task, SymbolSequenceTask) or isinstance(model, Ensemble):
         raise UserError(f"--language_model={workdir} weighs what one run writes symbol by symbol, as from sound")
     if task.separator:
@@ -202,7 +208,7 @@ def with_language_model(
             f"--language_model={workdir} would read symbols without the {task.separator!r} that this run's lines have "
             "between them: say it of a run that writes letters"
         )
-    language_experiment, language, language_state = load(workdir, trusted=trusted)
+    language_experiment, language, language_state = load_run(workdir, trusted=trusted)
     if not isinstance(language.task, TextTask) or language.task.interface.output != LANGUAGE_MODELING.output:
         raise UserError(f"--language_model={workdir} does not continue text: name a run of language_modeling")
     most = language.model.max_length
@@ -219,26 +225,26 @@ def with_language_model(
             raise UserError(f"--language_model={workdir} has {len(ids)} tokens for {symbol!r}: train it by characters")
         return ids[0]
 
-    special = dict.fromkeys(_special_tokens(assembly), "\n")
+    special = dict.fromkeys(_special_tokens(components), "\n")
     numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
     chosen = [
-        view_of(one.model, of_run, of_experiment.eval_parameters).variables
+        evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
         for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
     ]
     state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
-    return experiment, assembly._replace(model=ShallowFusion.of(model, language.model, numbers, weight)), state
+    return experiment, components._replace(model=ShallowFusion.of(model, language.model, numbers, weight)), state
 
 
-def _special_tokens(assembly: Assembly) -> tuple[int | None, ...]:
+def _special_tokens(components: TrainingComponents) -> tuple[int | None, ...]:
     """The tokens of padding, of the begin and of the end."""
-    interface = assembly.task.interface
+    interface = components.task.interface
     return interface.pad, interface.begin, interface.end
 
 
-def _model_interface(assembly: Assembly) -> tuple[Any, ...]:
+def _model_interface(components: TrainingComponents) -> tuple[Any, ...]:
     """What the models of one ensemble have in common."""
-    interface = assembly.task.interface
-    return interface.signature, dict(interface.vocabularies), _special_tokens(assembly)
+    interface = components.task.interface
+    return interface.signature, dict(interface.vocabularies), _special_tokens(components)
 
 
 def _tokenizer_file(workdir: str | Path) -> bytes | None:
@@ -281,7 +287,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     experiment = run.experiment
     step, leaves = run.restored(None, lambda checkpoints, at: checkpoints.leaves(at))
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
-    assembly = assemble(experiment, Path(), one_device(), synthetic=True)
+    components = build_components(experiment, Path(), single_device_placement(), synthetic=True)
     return RunSizes(
         family=models.name_of(experiment.model),
         task=tasks.name_of(experiment.task),
@@ -289,7 +295,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
         parts=_by_part(sizes),
         state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
         active=active_parameters(experiment.model, sizes),
-        flops=flops_counter(assembly)(abstract_batch(assembly.task)),
+        flops=flops_counter(components)(abstract_batch(components.task)),
     )
 
 

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from transformer.tasks.task import Batch
-from transformer.training.step import Metrics
+from transformer.training.step import StepMetrics
 
 Numbers = Mapping[str, np.ndarray]
 
 
-class Meter:
+class MetricAccumulator:
     """Means of the training metrics since the last report, and the speed of the steps.
 
     `flops` counts a step's floating-point operations (None: unknown), and `peak_flops` is the devices' peak rate a
@@ -38,11 +38,11 @@ class Meter:
         """Start timing, at the first step: the time before is set-up."""
         self._since = time.perf_counter() if self._since is None else self._since
 
-    def feed(self, batch: Batch) -> None:
+    def count_batch(self, batch: Batch) -> None:
         """Count a batch that was handed to the step."""
         self._flops += self._flops_of(batch) or 0.0
 
-    def read(self, metrics: Metrics, step: int) -> None:
+    def add_step(self, metrics: StepMetrics, step: int) -> None:
         """Add the metrics of a step, waiting until the device has them.
 
         Raises:
@@ -70,7 +70,7 @@ class Meter:
         if self._since is not None:
             self._since += time.perf_counter() - began
 
-    def report(self) -> dict[str, Any]:
+    def compute_and_reset(self) -> dict[str, Any]:
         """The means since the last report, with the rate of every total, and start again."""
         assert self._since is not None
         seconds = time.perf_counter() - self._since

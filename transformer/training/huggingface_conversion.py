@@ -21,13 +21,13 @@ from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
-from transformer.training.build import assemble
-from transformer.training.config import Experiment, changeable, resolve
-from transformer.training.partitioning import one_device
-from transformer.training.provenance import run_provenance
-from transformer.training.trained_run import open_run
+from transformer.training.build import build_components
+from transformer.training.checkpoint_metadata import collect_metadata
+from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
+from transformer.training.partitioning import single_device_placement
+from transformer.training.run_loading import open_run
 
-TASKS = {
+TASK_OF_FAMILY = {
     "decoder": "language_modeling",
     "encoder": "masked_lm",
     "encoder_decoder": "translation",
@@ -74,7 +74,7 @@ class FineTuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class Converted:
+class ConversionResult:
     """The result of a conversion: the task or the other library's family, the parameters, and notes for the user."""
 
     kind: str
@@ -82,7 +82,7 @@ class Converted:
     notes: tuple[str, ...] = ()
 
 
-def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converted:
+def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning) -> ConversionResult:
     """Make a run directory of a Hugging Face folder: its config, its tokenizer, and a checkpoint at step 0.
 
     Raises:
@@ -92,11 +92,11 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     imported = read_model_folder(source)
-    kept = kept_of(source, imported)
+    kept = load_preprocessing(source, imported)
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
-    experiment = resolve(config_of(imported, kept, fine_tuning, name=workdir.resolve().name))
-    with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
+    experiment = resolve_config(fine_tuning_config(imported, kept, fine_tuning, name=workdir.resolve().name))
+    with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         try:
             # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
@@ -110,10 +110,10 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
                     storage_of(directory.checkpoints).remove_tree(directory.checkpoints)
                 directory.abandon()
             raise
-    return Converted(TASKS[imported.model["family"]], parameters, (*imported.notes, *begun))
+    return ConversionResult(TASK_OF_FAMILY[imported.model["family"]], parameters, (*imported.notes, *begun))
 
 
-def kept_of(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
     """What a published model reads texts by: its tokenizer, or of images their size and the names of its classes."""
     if "image" not in imported.interface.inputs:
         return from_huggingface(source)
@@ -124,27 +124,27 @@ def kept_of(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
 
 
 def _save_start(
-    experiment: Experiment, directory: RunDirectory, params: PyTree, seed: int, kept: Any
+    experiment: ExperimentConfig, directory: RunDirectory, params: PyTree, seed: int, kept: Any
 ) -> tuple[int, tuple[str, ...]]:
     """Save the state before the first step, with these parameters; return their number, and what begins anew."""
-    assembly = assemble(experiment, directory.path, one_device())
-    state = assembly.initialize(jax.random.key(seed))
+    components = build_components(experiment, directory.path, single_device_placement())
+    state = components.init_state(jax.random.key(seed))
     begun: tuple[str, ...] = ()
     if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
         params = params | {name: state.variables.params[name] for name in IMAGE_HEADS if name in params}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
     placed = jax.tree.map(
-        lambda leaf, given: jax.device_put(given, leaf.sharding), assembly.abstract.variables.params, params
+        lambda leaf, given: jax.device_put(given, leaf.sharding), components.abstract_state.variables.params, params
     )
     state = state._replace(variables=state.variables._replace(params=placed))
     with Checkpoints(directory.checkpoints, experiment.run.keep_checkpoints) as checkpoints:
-        checkpoints.save(0, state, run_provenance(experiment, assembly, directory))
+        checkpoints.save(0, state, collect_metadata(experiment, components, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
     return count, begun
 
 
-def config_of(
+def fine_tuning_config(
     imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuning, *, name: str
 ) -> dict[str, Any]:
     """The config of a run that trains a model further.
@@ -178,7 +178,9 @@ def config_of(
 
 def _given(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
-    return {"name": TASKS[imported.model["family"]]} | {key: value for key, value in given.items() if value is not None}
+    return {"name": TASK_OF_FAMILY[imported.model["family"]]} | {
+        key: value for key, value in given.items() if value is not None
+    }
 
 
 def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
@@ -203,7 +205,9 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     return {**task, "tokenizer": "given", "context": context, "batch_size": fine_tuning.batch_size}
 
 
-def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()) -> Converted:
+def export_to_huggingface(
+    workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()
+) -> ConversionResult:
     """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them; LoRA is merged.
 
     The parameters are those that the run is judged by, raw or those of an average. `trusted` is as for `open_run`.
@@ -224,7 +228,7 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
     notes = [f"step {step}"]
     if experiment.eval_parameters != "raw":
         notes.append(f"the parameters are the average {experiment.eval_parameters!r}, by which the run is judged")
-    model, params = without_lora(experiment.model, params)
+    model, params = merge_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
     if isinstance(kept, ImageSpec):
@@ -241,16 +245,16 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
         with output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, _token_keys(experiment, kept))
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
-    return Converted(family.model_type, count_parameters(params), tuple(notes))
+    return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 
 
-def without_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
+def merge_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
     """The model and its parameters with LoRA merged; themselves where there is none."""
     lora = getattr(model, "lora", LoraConfig())
     return (dataclasses.replace(model, lora=LoraConfig()), merged(params, lora)) if lora.rank else (model, params)
 
 
-def _token_keys(experiment: Experiment, tokenizer: AnyTokenizer) -> dict[str, int | None]:
+def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[str, int | None]:
     keys = {"pad_token_id": tokenizer.pad, "eos_token_id": tokenizer.end}
     if hasattr(experiment.model, "decoder_layers"):
         return {**keys, "decoder_start_token_id": tokenizer.begin}
