@@ -299,7 +299,7 @@ def test_a_path_is_that_of_the_reader_or_of_the_section() -> None:
                 raise UserError("config.share is config.rate")
 
     with pytest.raises(UserError, match=r"^config\.averages\.mean\.count=-1 must"):
-        from_config(Own, {"count": -1}, "config.averages.mean")
+        from_config(Own, {"count": -1}, "config.parameter_averages.mean")
     with pytest.raises(UserError, match=r"^config\.share=2.0 must be at most 1$"):
         Own(share=2.0)
     with pytest.raises(UserError, match="must differ"):

@@ -385,16 +385,32 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config, path="config"):
-    """One run: the sections `task` to `optimizer` and `averages` to `update_guard` belong to their own dataclasses.
+    """The top level of a config: one training run. A section is checked by the dataclass of that section.
 
-    `optimizers` says, for an objective by its name, what of its optimizer differs from `optimizer`.
-
-    Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every `maps_every`
-    the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means only at the end.
-    Every `head_statistics_every` steps the training batch's own attention is reduced to statistics of each head; 0
-    means never. Each update is computed in `num_microbatches` microbatches. The last `keep_checkpoints` checkpoints are
-    kept, and for good one every `milestone_every` steps; 0 means none. `pod` is the topology that the run is meant for
-    (launch.compile proves that it fits), such as "v5e:2x2".
+    Attributes:
+        name: The name of the run: one line of printable text.
+        task: The task and its data.
+        model: The model family and its architecture.
+        optimizer: The optimizer and the learning-rate schedule.
+        steps: The number of training steps.
+        seed: The seed of initialization, data order and dropout.
+        num_microbatches: The number of microbatches whose gradients are accumulated for an update. 1 uses whole
+            batches.
+        log_every: Steps between two logs of the training metrics.
+        eval_every: Steps between two evaluations. 0 evaluates only at the end.
+        maps_every: Steps between two captures of the probe batch's attention maps. 0 captures only at the end.
+        head_statistics_every: Steps between two logs of statistics of every head over the training batch. 0 is never.
+        checkpoint_every: Steps between two checkpoints. 0 saves only at the end.
+        keep_checkpoints: The number of most recent checkpoints to keep.
+        milestone_every: Keep one checkpoint for good every so many steps. 0 keeps only the most recent ones.
+        optimizers: By name of an objective, the keys of its optimizer that differ from `optimizer`.
+        parameter_averages: Averages of the parameters (EMA or mean) by name.
+        precision: The types of parameters and of computation.
+        maps: The examples, size and budget of the stored attention maps.
+        sharding: The device mesh and how arrays are partitioned over it.
+        initialize_from: The run or published model whose parameters initialize this run.
+        update_guard: When an update is skipped, and when the run stops.
+        pod: The device topology that the run is meant for, such as "v5e:2x2"; `launch.compile` checks that it fits.
     """
 
     name: str
@@ -412,7 +428,7 @@ class RunConfig(Config, path="config"):
     keep_checkpoints: Positive = 2
     milestone_every: Count = 0
     optimizers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    averages: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    parameter_averages: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -194,8 +194,8 @@ def _takes_none(hint: Any) -> bool:
 def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
     """What to write instead of an unknown key.
 
-    `path` is how far the key is known, as "config.averages.last", and `group` the config at that path. A value that
-    just one key of the group names among its choices tells which was meant, whatever the key was called.
+    `path` is how far the key is known, as "config.parameter_averages.last", and `group` the config at that path. A
+    value that just one key of the group names among its choices tells which was meant, whatever the key was called.
     """
     last = key.rpartition(".")[2]
     prefix = f"{path}.".removeprefix("config.")

@@ -26,7 +26,7 @@ class Alone:
         # Its rate is that of no run: the numbers are the state's.
         sections = case.experiment(OptimizerAlgorithm.ADAM, 123.0).optimizer_of
         self.optimizers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
-        self.averages = self.experiment.averages
+        self.averages = self.experiment.parameter_averages
         make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimizers, self.averages)
         self.initialize = compile_once(make, self.setting.placement)
         self.step = jax.jit(self.made(), donate_argnums=0)

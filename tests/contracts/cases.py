@@ -300,7 +300,7 @@ class Case:
         config: dict[str, Any] = {
             "name": "contract",
             "steps": self.steps,
-            "averages": self.averages,
+            "parameter_averages": self.averages,
             **self.config,
             "optimizer": {**self.config.get("optimizer", {}), **section, **changes},
             "optimizers": {name: {"learning_rate": factor * rate} for name, factor in self.rates.items()},
@@ -335,7 +335,7 @@ def source_run(name: str) -> tempfile.TemporaryDirectory:
     """The run that a case begins from, trained once."""
     (case,) = (case for case in CASES if case.name == name)
     folder = tempfile.TemporaryDirectory()
-    quiet = {"eval_every": 0, "maps_every": 0, "averages": {}}
+    quiet = {"eval_every": 0, "maps_every": 0, "parameter_averages": {}}
     train(resolve_config({"name": "source", **quiet, **case.begins_from}), Path(folder.name))
     return folder
 

@@ -100,12 +100,12 @@ class Run:
         self.setting: TrainingComponents = case.assemble(experiment, folder, placement)
         model, task, made = self.setting.model, self.setting.task, self.setting.optimizers
         make = functools.partial(
-            init_state, model, task, made, experiment.averages, hyperparameters_of(experiment, task)
+            init_state, model, task, made, experiment.parameter_averages, hyperparameters_of(experiment, task)
         )
         placement = self.setting.placement
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialize = compile_once(make, placement, self.shardings)
-        step = with_placement(placement, make_train_step(model, task, made, experiment.averages))
+        step = with_placement(placement, make_train_step(model, task, made, experiment.parameter_averages))
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
     def begin(self) -> TrainState:

@@ -522,4 +522,7 @@ def test_what_cannot_be_counted_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
         assert count(batch) is None
         assert count({name: array[:8] for name, array in batch.items()}) is None
     (record,) = caplog.records
-    assert record.getMessage() == "the FLOPs of a step, and so its utilization, are not known: for a reason"
+    assert (
+        record.getMessage()
+        == "FLOPs per step and MFU are not logged, because the FLOPs cannot be counted: for a reason"
+    )

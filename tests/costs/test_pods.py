@@ -75,7 +75,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def divided() -> AotReport:
-    return compile_ahead_of_time(experiment(averages={"ema": {"kind": "exponential", "decay": 0.9}}), "cpu:4")
+    return compile_ahead_of_time(experiment(parameter_averages={"ema": {"kind": "exponential", "decay": 0.9}}), "cpu:4")
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
 @pytest.mark.slow
 def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_path: Path) -> None:
     config = json.loads((runs[0] / "config.json").read_text())
-    config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
+    config["parameter_averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
     config["task"] |= {"eval_parameters": "mean"}
     train.train(resolve_config(config | {"steps": 4}), tmp_path / "averaged")
     _, components, state = load_run(tmp_path / "averaged")

@@ -102,11 +102,11 @@ def test_what_a_config_need_not_state_is_named(tmp_path: Path) -> None:
         "    config.head_statistics_every = 0\n"  # takes back what the demo says
         "    config.keep_checkpoints = 2\n"
         "    config.model.score = 'scaled_dot'\n"
-        "    config.averages = {}\n"
+        "    config.parameter_averages = {}\n"
         "    return config\n"
     )
-    assert needless(file, {}) == ["averages", "keep_checkpoints", "model.score"]
-    assert needless(file, {"keep_checkpoints": "why"}) == ["averages", "model.score"]
+    assert needless(file, {}) == ["parameter_averages", "keep_checkpoints", "model.score"]
+    assert needless(file, {"keep_checkpoints": "why"}) == ["parameter_averages", "model.score"]
 
 
 NAMED = re.compile(r"--config\.([a-z_]+(?:\.[a-z_]+)*)(?:=([^\s`]+))?")

@@ -38,7 +38,7 @@ VECTORS: dict[str, Any] = {
     "model": {"family": "experiments.neural_turing_machine.lstm_controller", "layers": 1, "width": 8},
     "maps_every": 0,
     "head_statistics_every": 0,
-    "averages": {},
+    "parameter_averages": {},
 }
 
 
@@ -154,7 +154,7 @@ def once(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch], Ba
         train(experiment.resolve_config(values), run)
     faults = not_finite(state_of(run, values))
     skipped = {
-        record["step"]: record["skipped"]
+        record["step"]: record["skipped_updates"]
         for record in read_records(run / "metrics.jsonl")
         if record["split"] == "train"
     }

@@ -38,6 +38,6 @@ def get_config() -> ConfigDict:
                 "max_length": 36,
             },
             "optimizer": {"learning_rate": 0.01, "warmup_steps": 4, "clip_norm": 1.0},
-            "averages": {"last": {"kind": "mean", "start": 4, "every": 2}},
+            "parameter_averages": {"last": {"kind": "mean", "start": 4, "every": 2}},
         }
     )

@@ -27,7 +27,7 @@ def get_config():
         "task": {"name": "translation", "lengths": (16, 24)},
         "model": {"family": "encoder_decoder", "width": 64, "encoder_layers": 3},
         "optimizer": {"learning_rate": 0.1},
-        "averages": {"ema": {"kind": "exponential"}},
+        "parameter_averages": {"ema": {"kind": "exponential"}},
     })
 """
 SIZED = CONFIG.replace('"family": "encoder_decoder", "width": 64, "encoder_layers": 3', '"size": "transformer-base"')
@@ -116,9 +116,9 @@ def value_of(config: dict, key: str) -> object:
         ("task.data_dir=a=b.c", "a=b.c"),
         ("task.data_dir=3", "3"),
         ("task.test_split=", ""),
-        ("averages.ema.decay=0", 0.0),
-        ("averages.last.every=7", 7),
-        ("averages.ema.patterns=*/kernel,decoder/*", ["*/kernel", "decoder/*"]),
+        ("parameter_averages.ema.decay=0", 0.0),
+        ("parameter_averages.last.every=7", 7),
+        ("parameter_averages.ema.patterns=*/kernel,decoder/*", ["*/kernel", "decoder/*"]),
         ("maps.rows=2", 2),
         ("sharding.sequence_attention=ring", "ring"),
     ],
@@ -193,7 +193,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.optimizer.warmup_steps=3"], "did you mean config.optimizer.warmup_steps?"),
         (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
         (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
-        (["--config.averages.ema.dcay=0.5"], "did you mean config.averages.ema.decay?"),
+        (["--config.parameter_averages.ema.dcay=0.5"], "did you mean config.parameter_averages.ema.decay?"),
         (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: megabytes, rows, top"),
         (
             ["--config.task.name=translate"],
@@ -210,7 +210,10 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
             ["--config.model.norm_placement=prenorm"],
             "'prenorm' is unknown: did you mean 'pre'? known: pre, deepnorm, parallel, post, sandwich",
         ),
-        (["--config.averages.ema.kind=x"], "config.averages.ema.kind='x' is unknown: known: exponential, mean"),
+        (
+            ["--config.parameter_averages.ema.kind=x"],
+            "config.parameter_averages.ema.kind='x' is unknown: known: exponential, mean",
+        ),
         (["--config.model.width=abc"], "config.model.width='abc' is not an integer: write for example --config.model"),
         (["--config.model.width=1.5"], "config.model.width='1.5' is not an integer"),
         (["--config.model.width=none"], "config.model.width='none' is not an integer"),
@@ -230,7 +233,10 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.model..width=3"], "malformed override"),
         (["--config.model=3"], "config.model='3': that key is a group; set one of its keys, as --config.model.family="),
         (["--config.sharding=dp"], "config.sharding='dp': that key is a group; set one of its keys, as --config.shard"),
-        (["--config.averages=none"], "config.averages='none': that key is a group; set one of its keys"),
+        (
+            ["--config.parameter_averages=none"],
+            "config.parameter_averages='none': that key is a group; set one of its keys",
+        ),
         (["--config.seed.x=3"], "config.seed is a value and has no key 'x': write --config.seed=VALUE"),
         (["--config.model.family.x=3"], "config.model.family is a value and has no key 'x'"),
         (

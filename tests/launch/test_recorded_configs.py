@@ -38,7 +38,7 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a checkpoint of step 0."""
-    config = {**CONFIG, "averages": {"last": {"kind": "exponential"}}}
+    config = {**CONFIG, "parameter_averages": {"last": {"kind": "exponential"}}}
     return write_run(tmp_path_factory.mktemp("written") / "run", config, with_params(0))
 
 
@@ -71,8 +71,8 @@ def change(run: Path, key: str, value: Any) -> None:
         ("task.name", "retired", "config.task.name='retired' is unknown"),
         ("model.norm_placement", "retired", "config.model.norm_placement='retired' is unknown"),
         ("optimizer.algorithm", "retired", "config.optimizer.algorithm='retired' is unknown"),
-        ("averages.last.kind", "retired", "config.averages.last.kind='retired' is unknown"),
-        ("averages", {"last": 3}, "config.averages['last']=3 is a int"),
+        ("parameter_averages.last.kind", "retired", "config.parameter_averages.last.kind='retired' is unknown"),
+        ("parameter_averages", {"last": 3}, "config.parameter_averages['last']=3 is a int"),
         ("optimizers", {"generator": 3}, "config.optimizers['generator']=3 is a int"),
         ("model.retired", 3, "unknown key config.model.retired"),
         ("retired", 3, "unknown key config.retired"),

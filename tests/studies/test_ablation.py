@@ -138,6 +138,6 @@ def test_differences_are_those_of_the_resolved_configs():
 
 def test_a_group_that_is_replaced_differs_key_by_key():
     averages = {"last": {"kind": "mean", "start": 1, "every": 1}}
-    spec = ablation(arms={"post": {"model.norm_placement": "post"}, "average": {"averages": averages}})
-    found = {entry["key"] for entry in differences(plan(spec, {**base(), "averages": {}}), "post")["average"]}
-    assert {"model.norm_placement", "averages.last.kind", "averages.last.start"} <= found
+    spec = ablation(arms={"post": {"model.norm_placement": "post"}, "average": {"parameter_averages": averages}})
+    found = {entry["key"] for entry in differences(plan(spec, {**base(), "parameter_averages": {}}), "post")["average"]}
+    assert {"model.norm_placement", "parameter_averages.last.kind", "parameter_averages.last.start"} <= found

@@ -43,7 +43,7 @@ CONFIG: dict[str, Any] = {
     },
     # Of the schedules one that does not depend on the number of steps.
     "optimizer": {"learning_rate": 0.01, "warmup_steps": 4, "clip_norm": 1.0},
-    "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
+    "parameter_averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
 }
 
 
@@ -65,6 +65,6 @@ def console_killed_at(step: int) -> type[ConsoleWriter]:
 
 def without_clock(run: Path, split: str = "") -> list[dict[str, Any]]:
     """The records of a run, or of one of its splits, without what depends on how fast it went."""
-    clocked = re.compile(r".*_per_second|utilization")
+    clocked = re.compile(r".*_per_second|mfu")
     records = [record for record in read_records(run / "metrics.jsonl") if split in ("", record["split"])]
     return [{name: value for name, value in record.items() if not clocked.fullmatch(name)} for record in records]

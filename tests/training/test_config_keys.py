@@ -25,8 +25,11 @@ def resolved(values):
 def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
     tree = config_schema(BASE)
     found = resolved(BASE)
-    assert set(leaves(tree)) == set(found) - {"averages", "optimizers"}  # sections by names that a person makes up
-    assert isinstance(find(tree, "averages"), Group)
+    assert set(leaves(tree)) == set(found) - {
+        "parameter_averages",
+        "optimizers",
+    }  # sections by names that a person makes up
+    assert isinstance(find(tree, "parameter_averages"), Group)
     for key in ("task.beams", "model.heads", "optimizer.beta2", "maps.rows", "sharding.data", "keep_checkpoints"):
         bare = {**BASE, "task": {"name": "translation"}, "model": {"family": "encoder_decoder"}, "optimizer": {}}
         assert find(tree, key).default == resolved(bare)[key]
@@ -84,12 +87,12 @@ def test_an_override_may_set_what_the_config_does_not_say():
     overrides = {
         "model.score": "additive",
         "task.lengths": (48, 96),
-        "averages.ema.kind": "exponential",
+        "parameter_averages.ema.kind": "exponential",
         "model.tie_embeddings": False,
     }
     after = resolved(apply_overrides(BASE, overrides))
     expected = {"model.score": "additive", "task.lengths": [48, 96], "model.tie_embeddings": False}
-    expected |= {"averages.ema.kind": "exponential", "averages.ema.decay": 0.999}
+    expected |= {"parameter_averages.ema.kind": "exponential", "parameter_averages.ema.decay": 0.999}
     assert {key: after[key] for key in expected} == expected
     assert before == BASE
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 SITE = "decoder/self"
 AVERAGES = {"slow": {"kind": "exponential", "patterns": ("layers/*", "embedding/*")}}
-AVERAGED = CONFIG | {"averages": AVERAGES, "task": {**CONFIG["task"], "eval_parameters": "slow"}}
+AVERAGED = CONFIG | {"parameter_averages": AVERAGES, "task": {**CONFIG["task"], "eval_parameters": "slow"}}
 Shown = Callable[[Path], Mapping[str, Any]]
 
 

@@ -67,7 +67,7 @@ CONFIG: dict[str, Any] = {
         "output_bias": True,
     },
     "optimizer": {"learning_rate": 0.01, "warmup_steps": 0},
-    "averages": {"slow": {"kind": "exponential"}, "norms": {"kind": "exponential", "patterns": ("*norm*",)}},
+    "parameter_averages": {"slow": {"kind": "exponential"}, "norms": {"kind": "exponential", "patterns": ("*norm*",)}},
 }
 LARGER = CONFIG["model"] | {"vocab_size": 264, "max_length": 14}
 RESIZE = ("resize embedding/table", "resize unembedding/*", "resize output_bias/*", "resize positions/table")

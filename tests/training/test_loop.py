@@ -90,7 +90,7 @@ class Trial:
         number = state.step + 1
         self.fed.append(int(batch["number"][0]))
         loss = np.float32(self.losses.get(number, number))
-        values = {"loss": loss, "rate": np.float32(1 / number), "skipped": np.float32(not np.isfinite(loss))}
+        values = {"loss": loss, "rate": np.float32(1 / number), "skipped_updates": np.float32(not np.isfinite(loss))}
         totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
         seen = float(number if observe else 0)
         captured = Captured(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
@@ -174,7 +174,7 @@ def test_the_metrics_of_every_step_count_once() -> None:
     assert a_step == pytest.approx([10 * np.mean(w) for w in windows])
     pairs = [r["pairs_per_second"] / r["steps_per_second"] for r in reports]
     assert pairs == pytest.approx([2, 2, 2])
-    assert all(not {"utilization", "flops_per_step"} & set(r) for r in reports)
+    assert all(not {"mfu", "flops_per_step"} & set(r) for r in reports)
 
 
 def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
@@ -182,7 +182,7 @@ def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do()
     accumulator = MetricAccumulator(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
     trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), accumulator=accumulator)
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
-    a_step = [r["utilization"] / r["steps_per_second"] for r in reports]
+    a_step = [r["mfu"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
     assert [r["flops_per_step"] for r in reports] == [1500, 3500]
 
@@ -208,7 +208,7 @@ def test_steps_that_made_no_update_are_counted_and_in_no_mean() -> None:
     trial = Trial(losses={2: math.nan, 5: math.inf, 6: math.nan})
     trial.run(6, Cadence(log=4, evaluate=0, maps=0, checkpoint=4))
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
-    assert [r["skipped"] for r in reports] == [1, 2]
+    assert [r["skipped_updates"] for r in reports] == [1, 2]
     assert reports[0]["loss"] == np.mean([1, 3, 4])
     assert np.isnan(reports[1]["loss"])
 

@@ -135,7 +135,7 @@ def test_one_step_of_gradient_descent_is_numpys() -> None:
     assert new_b == pytest.approx(b - 0.1 * of_b, abs=1e-6)
     norm = np.sqrt(np.square(of_w).sum() + of_b**2)
     expected = {"loss": loss, "gradient_norm": norm, "update_norm": 0.1 * norm, "learning_rate": 0.1}
-    assert numbers(metrics) == pytest.approx({**expected, "skipped": 0}, rel=1e-5)
+    assert numbers(metrics) == pytest.approx({**expected, "skipped_updates": 0}, rel=1e-5)
     assert metrics.totals == {"tokens": batch["real"].sum()}
     assert int(state.step) == 1
 
@@ -316,7 +316,7 @@ def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
     assert float(metrics.totals["weight"]) == 40  # of the prepared batch
     names = {"loss", "draw", "gradient_norm", "update_norm", "learning_rate"}
     own = {f"{objective}/{name}" for objective in ("first", "second") for name in names}
-    assert set(metrics.values) == {*own, "skipped"}
+    assert set(metrics.values) == {*own, "skipped_updates"}
 
 
 def test_each_purpose_and_step_has_its_own_key() -> None:

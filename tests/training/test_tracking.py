@@ -38,7 +38,7 @@ from tests.training.small_run import CONFIG
 
 
 def get_config():
-    return ConfigDict({**CONFIG, "steps": 4, "maps_every": 4, "averages": {}, "head_statistics_every": 0})
+    return ConfigDict({**CONFIG, "steps": 4, "maps_every": 4, "parameter_averages": {}, "head_statistics_every": 0})
 """
 
 

@@ -113,17 +113,17 @@ def test_a_harmful_batch_changes_nothing_and_the_next_goes_on_as_if_it_had_not_b
     harm: str, num_microbatches: int
 ) -> None:
     trial = Trial(num_microbatches=num_microbatches)
-    assert trial(batch_of(1))["skipped"] == trial(batch_of(2))["skipped"] == 0
+    assert trial(batch_of(1))["skipped_updates"] == trial(batch_of(2))["skipped_updates"] == 0
     before = trial.state
     for count in range(1, 11):
         values = trial(HARMS[harm]())
-        assert values["skipped"] == 1
+        assert values["skipped_updates"] == 1
         assert leaves(trial.state, *MOVES) == leaves(before, *MOVES)
         assert int(trial.state.step) == int(before.step) + count
     if harm == "empty":
         assert values["loss"] == values["gradient_norm"] == values["update_norm"] == 0
     trial.state = trial.state._replace(step=before.step, averages=before.averages)
-    assert trial(batch_of(3))["skipped"] == 0
+    assert trial(batch_of(3))["skipped_updates"] == 0
     after = trial.state
     trial.state = before
     trial(batch_of(3))
@@ -139,7 +139,7 @@ def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> No
     before = leaves(trial.state, "step")
     values = trial(batch)
     assert np.isfinite(values["gradient_norm"])
-    assert values["skipped"] == 1
+    assert values["skipped_updates"] == 1
     assert leaves(trial.state, "step") == before
 
 
@@ -149,7 +149,7 @@ def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algo
     alone = Trial(OptimizerConfig(algorithm, 1.0, LearningRateSchedule.CONSTANT, warmup_steps=0))(batch_of(1))
     trial = Trial(OptimizerConfig(algorithm, rate, LearningRateSchedule.LINEAR, warmup_steps=0, final_lr_fraction=0.25))
     for _ in range(steps - 1):
-        assert trial(poisoned(np.nan))["skipped"] == 1
+        assert trial(poisoned(np.nan))["skipped_updates"] == 1
     values = trial(batch_of(1))
     assert values["learning_rate"] == pytest.approx(0.25 * rate)
     assert values["update_norm"] == pytest.approx(values["learning_rate"] * alone["update_norm"], rel=1e-5)
@@ -159,7 +159,7 @@ def test_a_mean_samples_the_parameters_as_a_skipped_step_leaves_them() -> None:
     trial, samples = Trial(), []
     for step in range(1, 10):
         skipped = step in (4, 7)  # of these the seventh is sampled: 3, 5, 7, 9
-        assert trial(poisoned(np.nan) if skipped else batch_of(step))["skipped"] == skipped
+        assert trial(poisoned(np.nan) if skipped else batch_of(step))["skipped_updates"] == skipped
         kernel = np.asarray(trial.state.variables.params["line"]["kernel"], np.float64)
         samples += [kernel] if step >= 3 and step % 2 else []
         np.testing.assert_allclose(
@@ -171,15 +171,15 @@ def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     trial = Trial(update_guard=UpdateGuardConfig(spike_factor=5.0, spike_window=3))
     huge = batch_of(9)
     huge["y"] = huge["y"] + np.float32(1000)
-    assert trial(huge)["skipped"] == 0  # nothing is known yet
+    assert trial(huge)["skipped_updates"] == 0  # nothing is known yet
     for seed in (1, 2, 3):
-        assert trial(batch_of(seed))["skipped"] == 0
+        assert trial(batch_of(seed))["skipped_updates"] == 0
     before = leaves(trial.state, *MOVES)
-    assert trial(huge)["skipped"] == 1
+    assert trial(huge)["skipped_updates"] == 1
     assert leaves(trial.state, *MOVES) == before
-    assert trial(batch_of(4))["skipped"] == 0
+    assert trial(batch_of(4))["skipped_updates"] == 0
     assert {path.split("/")[0] for path in leaves(Trial().state)} == {
-        "step", "key", "variables", "optimizers", "averages", "extra", "hyper"
+        "step", "key", "variables", "optimizers", "averages", "extra", "hyperparameters"
     }  # fmt: skip
 
 
@@ -188,14 +188,14 @@ def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -
     trial = Trial(update_guard=UpdateGuardConfig(spike_factor=5.0, spike_window=window))
     for seed in (1, 2, 0, 3, 4, 0, 0, 5, 6):  # 0 is a batch that is skipped
         values = trial(batch_of(seed) if seed else poisoned(np.nan))
-        assert values["skipped"] == (not seed)
+        assert values["skipped_updates"] == (not seed)
         norms += [values["gradient_norm"]] if seed else []
         seen = np.asarray(trial.state.gradient_norms["fit"])
         np.testing.assert_array_equal(np.sort(seen[seen > 0]), np.sort(np.float32(norms[-window:])))
         if len(norms) == window:  # enough are known, though a step was skipped among them
             before, huge = trial.state, batch_of(9)
             huge["y"] = huge["y"] + np.float32(1000)
-            assert trial(huge)["skipped"] == 1
+            assert trial(huge)["skipped_updates"] == 1
             trial.state = before
 
 
@@ -203,7 +203,7 @@ def test_patience_ends_with_steps_in_a_row_alone() -> None:
     patience, totals = ConsecutiveSkips(3), {"tokens": np.float32(5)}
 
     def check(step: int, skipped: int) -> None:
-        patience.check(step, totals, {"loss": np.float32(np.nan), "skipped": np.float32(skipped)})
+        patience.check(step, totals, {"loss": np.float32(np.nan), "skipped_updates": np.float32(skipped)})
 
     for step, skipped in enumerate((1, 1, 0, 1, 1), start=1):
         check(step, skipped)

@@ -158,7 +158,7 @@ def test_lines_that_changed_since_the_checkpoint_are_noticed(
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path):
-    values = {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0, "utilization": 0.31}
+    values = {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0, "mfu": 0.31}
     with (tmp_path / "output").open("w") as stream:
         console = ConsoleWriter(3000, stream)
         console.write_scalars(400, "train", values)
@@ -168,7 +168,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
         console.close()
     shown = (tmp_path / "output").read_text()
     train, validation, *samples = shown.splitlines()
-    assert " ".join(train.split()) == "step 400/3000 train loss 2.134 lr 3.1e-04 tokens/s 8.2k util 31%"
+    assert " ".join(train.split()) == "step 400/3000 train loss 2.134 lr 3.1e-04 tokens/s 8.2k mfu 31%"
     assert validation.split()[3:5] == ["loss", "nan"]
     for label in ("loss", "lr", "tokens/s", "util"):
         assert train.index(label) == validation.index(label)

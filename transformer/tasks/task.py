@@ -42,7 +42,8 @@ class View(NamedTuple):
         """
         if name not in self.averages:
             raise UserError(
-                f"the task reads the average {name!r}, which this run does not keep: say config.averages.{name}="
+                f"the task reads the average {name!r}, which this run does not keep: say "
+                f"config.parameter_averages.{name}="
                 "{'kind': 'exponential', 'decay': 0.99}"
             )
         return self.variables._replace(params=replace_with_averaged(self.variables.params, self.averages[name]))

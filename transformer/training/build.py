@@ -96,7 +96,7 @@ def build_components(
         )
 
     def make(*given: Any) -> TrainState:
-        first = init_state(model, task, optimizers, experiment.averages, *given)
+        first = init_state(model, task, optimizers, experiment.parameter_averages, *given)
         return first._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
 
     hyper = hyperparameters_of(experiment, task)
@@ -189,7 +189,7 @@ def build_train_step(
         components.model,
         components.task,
         components.optimizers,
-        experiment.averages,
+        experiment.parameter_averages,
         num_microbatches=experiment.run.num_microbatches,
         capture=capture or head_statistics_capture(experiment, components.model),
         update_guard=experiment.update_guard,
@@ -231,7 +231,9 @@ def flops_counter(components: TrainingComponents) -> Callable[[Batch], float | N
                 known[shapes] = float(training_flops(components.model, abstract_model_inputs(components, batch)))
             except UncountableError as error:
                 if not known:
-                    _logger.warning("the FLOPs of a step, and so its utilization, are not known: %s", error)
+                    _logger.warning(
+                        "FLOPs per step and MFU are not logged, because the FLOPs cannot be counted: %s", error
+                    )
                 known[shapes] = None
         return known[shapes]
 

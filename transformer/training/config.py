@@ -48,7 +48,7 @@ class ExperimentConfig:
     model: Any
     optimizer: OptimizerConfig
     optimizers: Mapping[str, OptimizerConfig]
-    averages: Mapping[str, ParameterAverage]
+    parameter_averages: Mapping[str, ParameterAverage]
     precision: Precision
     maps: MapsConfig
     sharding: ShardingConfig
@@ -68,7 +68,7 @@ class ExperimentConfig:
             "model": {"family": models.name_of(self.model), **to_config(self.model)},
             "optimizer": to_config(self.optimizer),
             "optimizers": to_config(self.optimizers),
-            "averages": to_config(self.averages),
+            "parameter_averages": to_config(self.parameter_averages),
             "precision": to_config(self.precision),
             "maps": to_config(self.maps),
             "sharding": to_config(self.sharding),
@@ -96,8 +96,8 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
         for name, section in run.optimizers.items()
     }
     averages = {
-        name: from_config(ParameterAverage, section, f"config.averages.{name}")
-        for name, section in run.averages.items()
+        name: from_config(ParameterAverage, section, f"config.parameter_averages.{name}")
+        for name, section in run.parameter_averages.items()
     }
     experiment = ExperimentConfig(
         run=run,
@@ -105,7 +105,7 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
         model=models.model_config(run.model),
         optimizer=from_config(OptimizerConfig, run.optimizer, "config.optimizer"),
         optimizers=optimizers,
-        averages=averages,
+        parameter_averages=averages,
         precision=from_config(Precision, run.precision, "config.precision"),
         maps=from_config(MapsConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),

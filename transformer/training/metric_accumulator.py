@@ -19,9 +19,9 @@ class MetricAccumulator:
     """Means of the training metrics since the last report, and the speed of the steps.
 
     `flops` counts a step's floating-point operations (None: unknown), and `peak_flops` is the devices' peak rate a
-    second: their ratio over time is reported as utilization. `check` is called with every step, its totals and its
-    values. Metrics may have a leading axis, of several runs, and then so have their means, which are of the steps that
-    made an update: `skipped` counts the others.
+    second: their ratio over time is the model FLOPs utilization, reported as `mfu`. `check` is called with every step,
+    its totals and its values. Metrics may have a leading axis, of several runs, and then so have their means, which are
+    of the steps that made an update: `skipped_updates` counts the others.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class MetricAccumulator:
         """
         totals, values = jax.device_get((metrics.totals, metrics.values))
         self._check(step, totals, values)
-        skipped = np.asarray(values.get("skipped", 0.0), np.float64)
+        skipped = np.asarray(values.get("skipped_updates", 0.0), np.float64)
         for name, value in values.items():
             # What a step without an update was about to do may not be finite.
             number = np.asarray(value, np.float64)
             self._sums[name] = self._sums.get(name, 0.0) + (
-                number if name == "skipped" else np.where(skipped, 0, number)
+                number if name == "skipped_updates" else np.where(skipped, 0, number)
             )
         for name, value in totals.items():
             self._totals[name] = self._totals.get(name, 0.0) + np.asarray(value, np.float64)
@@ -74,15 +74,17 @@ class MetricAccumulator:
         """The means since the last report, with the rate of every total, and start again."""
         assert self._since is not None
         seconds = time.perf_counter() - self._since
-        made: Any = self._steps - np.asarray(self._sums.get("skipped", 0.0))
+        made: Any = self._steps - np.asarray(self._sums.get("skipped_updates", 0.0))
         with np.errstate(invalid="ignore"):
-            means: dict[str, Any] = {name: value / made for name, value in self._sums.items() if name != "skipped"}
-        means |= {name: value for name, value in self._sums.items() if name == "skipped"}
+            means: dict[str, Any] = {
+                name: value / made for name, value in self._sums.items() if name != "skipped_updates"
+            }
+        means |= {name: value for name, value in self._sums.items() if name == "skipped_updates"}
         means |= {f"{name}_per_second": value / seconds for name, value in self._totals.items()}
         means["steps_per_second"] = self._timed / seconds
         if self._flops:
             means["flops_per_step"] = self._flops / self._timed
-            means["utilization"] = self._flops / seconds / self._peak
+            means["mfu"] = self._flops / seconds / self._peak
         self._since = time.perf_counter()
         self._clear()
         return means

@@ -93,7 +93,7 @@ class RecordedRun(NamedTuple):
         name = self.experiment.eval_parameters
         if name == "raw":
             return params
-        average = jax.eval_shape(functools.partial(init_average, self.experiment.averages[name]), shapes)
+        average = jax.eval_shape(functools.partial(init_average, self.experiment.parameter_averages[name]), shapes)
         return replace_with_averaged(params, checkpoints.restore_part(at, average, ("averages", name)))
 
 

@@ -94,7 +94,7 @@ def make_train_step(
             step=state.step + 1, variables=view.variables, optimizers=optimizer_states, extra=view.extra
         )
         state, values = guard_update(update_guard, state, updated_state, totals, values)
-        updated = values["skipped"] == 0
+        updated = values["skipped_updates"] == 0
         updated_averages = {
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
             for name, average in averages.items()

@@ -52,7 +52,7 @@ def init_gradient_norms(update_guard: UpdateGuardConfig, objectives: Iterable[st
 def guard_update(
     update_guard: UpdateGuardConfig, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
 ) -> tuple[TrainState, dict[str, Array]]:
-    """The state behind a step and its metrics, with `skipped`: 1 where the update is not made, else 0.
+    """The state behind a step and its metrics, with `skipped_updates`: 1 where the update is not made, else 0.
 
     A step that is skipped changes nothing but the number of steps. `after` has the averages of `before`: they follow
     the parameters that are returned.
@@ -80,7 +80,7 @@ def guard_update(
     )
     # The loss of no tokens is 0 / 0 or 0, as the task wrote it down.
     told = {name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()}
-    return after, {**told, "skipped": 1 - good.astype(jnp.float32)}
+    return after, {**told, "skipped_updates": 1 - good.astype(jnp.float32)}
 
 
 def _all_finite(tree: Any) -> Bool[Array, ""]:
@@ -113,7 +113,7 @@ class ConsecutiveSkips:
         Raises:
             TrainingDiverged: As described above.
         """
-        self._row = self._row + 1 if values.get("skipped", 0) else 0
+        self._row = self._row + 1 if values.get("skipped_updates", 0) else 0
         if self._row >= self._max_consecutive_skips:
             raise TrainingDiverged(step - self._row + 1, step, describe_skip(totals, values))
 

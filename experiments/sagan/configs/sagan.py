@@ -44,7 +44,7 @@ def get_config(arm: Literal["attention", "convolutions", "judge"] = "attention")
             "log_every": 100,
             "eval_every": 1000,
             "maps_every": 1000,
-            "averages": {"smooth": {"kind": "exponential", "patterns": ("generator/*",)}},
+            "parameter_averages": {"smooth": {"kind": "exponential", "patterns": ("generator/*",)}},
             # Of another run the judge takes all; the players begin anew.
             "initialize_from": {"rules": ("judge/* = *", "* = fresh")},
             "task": {

@@ -50,7 +50,7 @@ def get_config() -> ConfigDict:
                 "warmup_steps": 2000,
             },
             # The last ten epochs, of about 60 updates each.
-            "averages": {"last": {"kind": "mean", "start": 7400, "every": 60}},
+            "parameter_averages": {"last": {"kind": "mean", "start": 7400, "every": 60}},
             "pod": "v5e:1x1",
         }
     )

@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
     config.optimizer.learning_rate = 2e-3
     config.optimizer.schedule = "linear"
     config.optimizer.warmup_steps = 300
-    del config.averages
+    del config.parameter_averages
     config.pod = "cpu:1"
     config.model.norm_placement = "pre"
     return config

@@ -55,7 +55,7 @@ def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
                 "warmup_steps": warmup,
             },
             # The last 5 (base) or 20 (big) checkpoints, written every ten minutes at the paper's speed.
-            "averages": {
+            "parameter_averages": {
                 "last": {
                     "kind": "mean",
                     "start": steps - averaged * checkpoint_every,

@@ -26,7 +26,7 @@ from transformer.training.step import make_train_step
 SMALL: dict[str, Any] = {
     "name": "small",
     "steps": 4,
-    "averages": {"smooth": {"kind": "exponential", "decay": 0.5, "patterns": ("generator/*",)}},
+    "parameter_averages": {"smooth": {"kind": "exponential", "decay": 0.5, "patterns": ("generator/*",)}},
     "task": {
         "name": "experiments.sagan.task",
         "digits": "0147",
@@ -171,7 +171,9 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     components: TrainingComponents, first: TrainState
 ) -> None:
     experiment = resolve_config(SMALL)
-    step = jax.jit(make_train_step(components.model, components.task, components.optimizers, experiment.averages))
+    step = jax.jit(
+        make_train_step(components.model, components.task, components.optimizers, experiment.parameter_averages)
+    )
     state, metrics = step(first, components.task.source(1)[0])
     state, metrics = step(state, components.task.source(1)[1])
     before, after = leaves_by_path(first.variables.params), leaves_by_path(state.variables.params)

@@ -18,12 +18,11 @@ _LABELS = {
     "learning_rate": "lr",
     "gradient_norm": "grad",
     "update_norm": "update",
-    "utilization": "util",
     "flops_per_step": "flops",
     "exact_match": "exact",
 }
 
-_TRAINING = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "utilization")
+_TRAINING = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "mfu")
 _SAMPLES = 3
 _logger = logging.getLogger(__name__)
 
@@ -151,7 +150,7 @@ def _number(name: str, value: float) -> str:
         return f"{value:.1e}"
     if name.endswith("_per_second"):
         return _thousands(value)
-    if name == "utilization":
+    if name == "mfu":
         return f"{value:.0%}"
     return f"{value:.4g}"
 
