@@ -35,8 +35,8 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
     vocab_size: int | None = None
 
     @property
-    def forward(self) -> RecurrentDecoderConfig:
-        """The language model that reads forward."""
+    def forward_config(self) -> RecurrentDecoderConfig:
+        """The config of the forward language model."""
         return RecurrentDecoderConfig(
             width=self.width,
             embedding=self.width,
@@ -46,22 +46,22 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
         )
 
     @property
-    def backward(self) -> RecurrentConfig:
-        """The layers that read backward."""
+    def backward_config(self) -> RecurrentConfig:
+        """The config of the backward layers."""
         return RecurrentConfig(width=self.width, layers=self.layers, direction=Direction.BACKWARD, dropout=self.dropout)
 
 
 class BidirectionalLanguageModel(RecurrentDecoder):
     """Minimizes sum_k -log p(t_k | t_1 ... t_{k-1}) - log p(t_k | t_{k+1} ... t_T), each a mean over its tokens.
 
-    Both directions share the word vectors and the output; each has LSTMs of its own. The forward one is what the task
-    scores, and continues texts; the backward one adds its loss as `auxiliary/backward`. As inputs and outputs of
+    Both directions share the word vectors and the output layer; each has its own LSTMs. The forward direction is the
+    task's language model; the backward direction adds its loss as `auxiliary/backward`. Inputs and outputs are those of
     `recurrent_decoder`.
     """
 
     def __init__(self, config: BidirectionalLanguageModelConfig, interface: TaskInterface, builder: Builder):
-        super().__init__(config.forward, interface, builder)
-        self.backward = RecurrentStack(config.backward, config.width, builder=builder)
+        super().__init__(config.forward_config, interface, builder)
+        self.backward = RecurrentStack(config.backward_config, config.width, builder=builder)
 
     def hidden(
         self,
@@ -72,17 +72,17 @@ class BidirectionalLanguageModel(RecurrentDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores each following token from, and the loss of the backward direction.
+        """Return the forward hidden states, and the loss of the backward direction.
 
         Raises:
-            UserError: For packed rows, whose texts a state would run through.
+            UserError: If rows are packed: a state would carry over from one text to the next.
         """
         keys = jax.random.split(key, 4) if train and key is not None else (None,) * 4
         hidden_BxTxE, aux = super().hidden(state, inputs, train=train, key=keys[0], capture=capture)
         return hidden_BxTxE, aux._replace(losses={"backward": self._backward_loss(inputs, keys[1:])})
 
     def _backward_loss(self, inputs: Inputs, keys: Any) -> AuxiliaryLoss:
-        """The nats of every token but the last of a text, predicted from those behind it."""
+        """Return the summed cross-entropy, in nats, of predicting every token from those after it."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
@@ -97,7 +97,7 @@ class BidirectionalLanguageModel(RecurrentDecoder):
 
 
 def build(config: BidirectionalLanguageModelConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task with inputs `tokens`; states have no maps."""
+    """Build the model for a task with inputs `tokens`; states have no maps."""
     return Model(Functional(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ())
 
 

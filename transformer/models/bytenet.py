@@ -92,7 +92,7 @@ class ByteNet(DilatedConvolutionDecoder):
         return self._embedded(target_BxT, lengths_B) + of_source, lengths_B
 
     def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Encode the source once; every row begins with the begin token and with zeros before it."""
+        """Encode the source once; every row starts with the begin token, and zeros before it."""
         representation_BxUxF, _ = self.encode(jnp.asarray(inputs["source"]))
         rows, weights = beams * len(representation_BxUxF), unstacked(self.decoder, self.config.decoder_sets)
         carry = DecoderCarry(jnp.zeros(rows, jnp.int32), initial_past_inputs(self.decoder, weights, rows, self.dtype))

@@ -71,7 +71,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         return self.embedding(tokens_BxT, self.dtype), lengths_B
 
     def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Read the prompts but for each one's last token, which the first step reads."""
+        """Read the prompts except for the last token of each, which the first step reads."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
         last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
@@ -92,7 +92,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
 
 
 def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task with inputs `tokens`; it attends to nothing."""
+    """Build the model for a task with inputs `tokens`; it attends to nothing."""
     return Model(Functional(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
 
 

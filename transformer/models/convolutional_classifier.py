@@ -74,7 +74,7 @@ class ConvolutionalClassifier(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
-        """The logits of the classes."""
+        """Return the logits of the classes."""
         mean_BxF, maps = self.features(jnp.asarray(inputs["image"], self.dtype), capture)
         logits_BxC = self.head(dropout(mean_BxF, self.config.dropout, key if train else None))
         return logits_BxC, Aux(maps, {}, state)

@@ -226,17 +226,17 @@ class ConvS2S(StatelessModule):
         return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every word, in at least float32."""
+        """Return the logits of the tokens, in at least float32."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
     def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
-        """The score of every word at every position of the target."""
+        """Return the logits at every position of the target."""
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
         return self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Encode the source once; every row begins with the begin token and with zeros before it."""
+        """Encode the source once; every row starts with the begin token, and zeros before it."""
         source, config = self.encode(jnp.asarray(inputs["source"]), None), self.config
         rows = beams * len(source.lengths)
         layers = unstacked(self.decoder, config.decoder_layers)
@@ -343,7 +343,7 @@ def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | No
 
 
 def build(config: ConvS2SConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task with inputs `source` and `target` and one joint vocabulary.
+    """Build the model for a task with inputs `source` and `target` and a joint vocabulary.
 
     Raises:
         UserError: If the task's sources or targets have more positions than the tables.

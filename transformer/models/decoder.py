@@ -107,7 +107,7 @@ class Decoder(TokenDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the tokens from."""
+        """Return the final hidden states, from which `logits` computes the logits."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         embedding_key, layers_key = split_key(key if train else None)
         layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
@@ -179,10 +179,10 @@ class Decoder(TokenDecoder):
 
 
 def build(config: DecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of this config for a task.
+    """Build the model of this config for a task.
 
     Raises:
-        UserError: If the task's texts have more positions than the model.
+        UserError: If the task's texts are longer than `max_length`.
     """
     check_max_length(config.max_length, interface)
     tokens = Axis("tokens")

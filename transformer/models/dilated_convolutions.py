@@ -174,17 +174,17 @@ class DilatedConvolutionDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T F"], Aux]:
-        """What `logits` scores the tokens from."""
+        """Return the final hidden states, from which `logits` computes the logits."""
         x_BxTxF = run_sets(self.decoder, *self.block_inputs(inputs))
         return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
-        """The score of every token, in at least float32."""
+        """Return the logits of the tokens, in at least float32."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
     def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
-        """The logits of every position."""
+        """Return the logits of every position."""
         hidden_BxTxF, aux = self.hidden(state, inputs, **options)
         return self.logits(hidden_BxTxF), aux
 

@@ -195,7 +195,7 @@ class Encoder(TokenModel):
 
 
 def build(config: EncoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of this config for a task.
+    """Build the model of this config for a task.
 
     Raises:
         UserError: If the task's texts have more positions than the model, or it needs a head or kinds of tokens.

@@ -99,7 +99,7 @@ class EncoderDecoder(TokenDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the tokens from."""
+        """Return the final hidden states, from which `logits` computes the logits."""
         encoder_key, decoder_key = split_key(key if train else None)
         memory_BxSxE, source_lengths, of_encoder = self.encode(inputs, encoder_key, capture)
         target_BxT = jnp.asarray(inputs["target"])
@@ -202,7 +202,7 @@ class EncoderDecoder(TokenDecoder):
 
 
 def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of this config for a task.
+    """Build the model of this config for a task.
 
     Raises:
         UserError: If the task's longest source or target has more positions than the model.

@@ -1,4 +1,4 @@
-"""What every model family gives to tasks, decoding and training."""
+"""Model: a family's module as pure functions of its variables, and what they take and return."""
 
 import dataclasses
 import fnmatch
@@ -18,18 +18,27 @@ Inputs = Mapping[str, jax.Array | np.ndarray]
 
 
 class Variables(NamedTuple):
-    """What a model is made of: `params` are trained; `state` (batch statistics and the like) is carried."""
+    """The variables of a model.
+
+    Attributes:
+        params: The parameters, which are trained.
+        state: What training updates without a gradient, such as batch statistics.
+    """
 
     params: PyTree
     state: PyTree
 
 
 class AuxiliaryLoss(NamedTuple):
-    """A term that a model itself adds to what is minimized: weight x total / denominator.
+    """A loss that the model itself adds, weight x total / denominator.
 
-    Such as the balance of a router, or the doubly stochastic penalty of Xu et al. 2015. `total` is a sum over what
-    `denominator` counts in the batch (examples, tokens, routed tokens); where an update is computed in microbatches,
-    both are added up, so that a term that is a sum over examples is the large batch's. `weight` is of the config.
+    Examples are the load balancing of a mixture of experts and the doubly stochastic penalty of Xu et al. 2015. With
+    gradient accumulation totals and denominators are summed over the microbatches.
+
+    Attributes:
+        total: The sum over what `denominator` counts.
+        denominator: The number of examples, tokens or routed tokens in the batch.
+        weight: The weight in the loss, from the config.
     """
 
     total: Float[Array, ""]
@@ -41,10 +50,13 @@ NO_LOSSES: Mapping[str, AuxiliaryLoss] = {}
 
 
 class Aux(NamedTuple):
-    """What a forward pass returns beside its outputs.
+    """The auxiliary results of a forward pass.
 
-    `maps` is diagnostic and cut off from the gradient; `extras` is differentiable; `state` is the next state;
-    `losses` are what the model adds to the loss of whatever task it serves, by name.
+    Attributes:
+        maps: The captured attention maps by site, without gradient.
+        extras: Further outputs by name, differentiable.
+        state: The next state.
+        losses: The losses that the model adds to that of the task, by name.
     """
 
     maps: Mapping[str, Captured]
@@ -54,11 +66,13 @@ class Aux(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What decoding carries from step to step.
+    """The cache that decoding carries from step to step; a row is an example x a beam.
 
-    `layers`: [layer, row, ...] and `rows`: [row, ...] are re-ordered by beams (row = example x beam);
-    `examples`: [layer, example, ...] or [example, ...] belongs to all beams alike and is never tiled. `weights` are
-    parameters in the arrangement that steps read fastest, the same in every step.
+    Attributes:
+        layers: Arrays [layer, row, ...], which beam search re-orders.
+        rows: Arrays [row, ...], which beam search re-orders.
+        examples: Arrays [layer, example, ...] or [example, ...], which all beams share; never tiled.
+        weights: Parameters in the arrangement that steps read fastest, the same at every step.
     """
 
     layers: PyTree
@@ -72,12 +86,16 @@ class Model:
     """A family's module as pure functions of variables.
 
     The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux): `forward`, and for
-    families that score tokens `hidden`, whose outputs `logits` scores. Its `initial_state(key)` is what it carries
-    between steps. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which gives the cache
-    and the first tokens, and `step(state, cache, tokens, *, key, capture)`, which gives logits, cache and Aux
-    (transformer.decoding). `max_length` is the greatest number of positions of a sequence, None where there is none.
-    `forward_methods` are the methods that together bring a batch through all of its parameters
-    (transformer.costs.flops): of several players, one each. The outputs of `hidden` are scored.
+    families that score tokens `hidden`, whose outputs `logits` maps to logits. Its `initial_state(key)` makes the
+    state. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which returns the cache and the
+    first tokens, and `step(state, cache, tokens, *, key, capture)`, which returns logits, cache and Aux.
+
+    Attributes:
+        functional: The module as functions of its parameters.
+        sites: Its attention sites.
+        max_length: The largest number of positions of a sequence; None if there is none.
+        forward_methods: The methods that together use all parameters once, for counting FLOPs; a model of several
+            players has one for each. The outputs of `hidden` are mapped to logits as well.
     """
 
     functional: Functional
@@ -86,12 +104,12 @@ class Model:
     forward_methods: tuple[str, ...] = dataclasses.field(default=("forward",), kw_only=True)
 
     def init(self, key: Key[Array, ""]) -> Variables:
-        """Fresh variables; pure, so that it can run under jit with output shardings."""
+        """Initialize the variables; pure, so that it can run under jit with output shardings."""
         params = self.functional.init(key)
         return Variables(params, self.functional.bind(params).initial_state(key))
 
     def axes(self) -> Variables:
-        """The logical axes of every parameter; state is whole on every device."""
+        """Return the logical axes of every parameter; the state is replicated."""
         state = jax.eval_shape(self.init, jax.random.key(0)).state
         return Variables(self.functional.axes(), jax.tree.map(lambda leaf: (None,) * leaf.ndim, state))
 
@@ -105,10 +123,21 @@ class Model:
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[PyTree, Aux]:
-        """Run a method of the module: dropout and the like act only when `train`, by `key`.
+        """Run a method of the module.
+
+        Args:
+            variables: The variables.
+            inputs: The inputs by name, [B, ...].
+            method: The name of the method.
+            train: Whether dropout and the like act.
+            key: The random key for them.
+            capture: The attention maps to return; None for none.
+
+        Returns:
+            The outputs of the method, and its auxiliary results.
 
         Raises:
-            ValueError: For a site to capture that the model does not have.
+            ValueError: If `capture` names a site that the model does not have.
         """
         self._check(capture)
         module = self.functional.bind(variables.params)
@@ -116,13 +145,23 @@ class Model:
         return outputs, _select_layers(aux, capture)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every token from outputs of the method `hidden`, or a part of them, in at least float32."""
+        """Return the logits from outputs of the method `hidden`, or a part of them, in at least float32."""
         return self.functional.bind(variables.params).logits(hidden)
 
     def init_cache(
         self, variables: Variables, inputs: Inputs, *, beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
-        """The prefill: a cache for `beams` rows an example and `length` steps, and the first step's tokens."""
+        """Prefill the cache.
+
+        Args:
+            variables: The variables.
+            inputs: The source or the prompts.
+            beams: The number of rows of each example.
+            length: The largest number of decoding steps.
+
+        Returns:
+            The cache, and the tokens that the first step reads.
+        """
         module = self.functional.bind(variables.params)
         return module.init_cache(variables.state, inputs, beams=beams, length=length)
 
@@ -135,13 +174,22 @@ class Model:
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """One step of decoding: the next token's logits, the cache that has seen `tokens_R`, and the maps asked for.
+        """Decode one step.
 
-        V may be the length of a source, for models that point. `key` is for models that draw here; none of the
-        library's families does, and hard attention reads its likeliest key. Maps have one query a row.
+        Args:
+            variables: The variables.
+            cache: The cache of the steps before.
+            tokens_R: The token that each row reads.
+            key: The random key, for models that draw here; none of the library's families does, and hard attention
+                takes its most probable key.
+            capture: The attention maps to return, with one query a row; None for none.
+
+        Returns:
+            The logits of the next token (V is the length of the source for pointer networks), the cache with
+            `tokens_R`, and the auxiliary results.
 
         Raises:
-            ValueError: For a site to capture that the model does not have.
+            ValueError: If `capture` names a site that the model does not have.
         """
         self._check(capture)
         module = self.functional.bind(variables.params)
@@ -161,20 +209,20 @@ def _select_layers(aux: Aux, capture: Capture | None) -> Aux:
 
 
 def count_parameters(shapes: PyTree) -> int:
-    """The number of scalars in a tree of arrays or of their shapes."""
+    """Return the number of scalars in a tree of arrays or of their shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 class StatelessModule(Module):
-    """A module without batch statistics or the like: `Variables.state` is empty."""
+    """Base class of modules without state such as batch statistics: `Variables.state` is empty."""
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing; the key is not needed."""
+        """Return the empty state."""
         return {}
 
 
 def replace_with_averaged(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> Any:
-    """The parameters with the averaged ones in their place, each in the parameter's type."""
+    """Replace parameters by their averages, by path, each cast to the parameter's type."""
 
     def chosen(path: Any, leaf: Any) -> Any:
         own = average.get(jax.tree_util.keystr(path, simple=True, separator="/"))
@@ -184,11 +232,11 @@ def replace_with_averaged(params: Any, average: Mapping[str, jax.Array | np.ndar
 
 
 def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """The leaves of a tree by their path, names joined with "/"; `is_leaf` as in `jax.tree`."""
+    """Return the leaves of a tree by path, whose names are joined with "/"; `is_leaf` as in `jax.tree`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def matches_any_pattern(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a path matches one of the patterns, those of fnmatch."""
+    """Return whether a path matches one of the fnmatch patterns."""
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""What a file of `models/`, or one's own, exports as FAMILY, and the published sizes that it may name."""
+"""ModelFamily, which a model's module exports as FAMILY, and PublishedSize, a published model of a family."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -26,14 +26,20 @@ TOKEN_EMBEDDING_PATTERNS = (
 
 @dataclasses.dataclass(frozen=True)
 class PublishedSize:
-    """One published model.
+    """A published model, which `config.model.size` can name.
 
-    `values` are the keys of `family`'s config that it fixes: its architecture, nothing of how it is trained.
-    `vocabulary` and `context` (positions) are those that its parameters and operations are counted with, and
-    `counted` are further keys for the count alone, where the published number leaves a head out. `published` is the
-    number of parameters that its source prints; `training_flops` and `training_tokens` likewise, None where it prints
-    none. `side` is that of the square color images that it reads, in pixels; `vocabulary` then counts their
-    classes, and `context` the patches and tokens of one. `notes` say what differs from the source.
+    Attributes:
+        family: The name of its family.
+        values: The config keys that it fixes: its architecture, not its training.
+        vocabulary: The size of the vocabulary, or the number of classes of an image model, for counting parameters.
+        context: The number of positions for counting FLOPs.
+        citation: The source.
+        published: The number of parameters that the source prints; None if it prints none.
+        training_flops: The training FLOPs that the source prints; None if it prints none.
+        training_tokens: The training tokens that the source prints; None if it prints none.
+        notes: What differs from the source.
+        counted: Further config keys for counting parameters, if the published number leaves out a head.
+        side: The height and width in pixels of the images that it reads; None for a model of tokens.
     """
 
     family: str
@@ -50,14 +56,14 @@ class PublishedSize:
 
     @property
     def interface(self) -> TaskInterface:
-        """What a task of this vocabulary, or of images of this size, asks of the model."""
+        """The interface of a task with this vocabulary, or with images of this size."""
         if self.side is not None:
             image = InputSpec(self._image(1), jnp.float32, Modality.IMAGE)
             return TaskInterface({"image": image}, {"classes": self.vocabulary})
         return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """So many examples of the whole context, or images, as shapes."""
+        """Return the shapes of a batch of `rows` examples of the whole context, or of images."""
         if self.side is not None:
             return {"image": jax.ShapeDtypeStruct(self._image(rows), jnp.float32)}
         return dict.fromkeys(("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context), jnp.int32))

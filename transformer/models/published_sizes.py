@@ -1,4 +1,4 @@
-"""Published Transformers by name: what each fixes of its family's config, and what its paper prints."""
+"""Published Transformers by name: the config values that each fixes, and the numbers that its paper prints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from transformer.models.model_family import PublishedSize
 
 
 def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
-    """What every size has: as many heads of keys as of queries, which share the width out."""
+    """Return the values that all sizes have: as many key heads as query heads, of width / heads each."""
     return {
         "width": width,
         "heads": heads,
@@ -46,7 +46,7 @@ _TRANSFORMER_NOTES = (
 
 
 def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any) -> dict[str, Any]:
-    """GPT-2's arrangement (Radford et al. 2019, section 2.3), which others take over."""
+    """Return the values of GPT-2's architecture (Radford et al. 2019, section 2.3), which others adopt."""
     return _shape(width, heads, 4 * width) | {
         "layers": layers,
         "activation": "gelu_tanh",
@@ -62,7 +62,7 @@ def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any
     }
 
 
-# What those models fix beside their arrangement whose code, or whose paper by naming GPT-2's, says it.
+# What models fix as well whose code states it, or whose paper by naming GPT-2's.
 _GPT2 = {"norm_epsilon": 1e-5, "initialization": "gpt2"}
 
 
@@ -85,7 +85,7 @@ def _gpt3(layers: int, width: int, heads: int, published: float, flops: float, *
 
 
 def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, Any]:
-    """BERT's arrangement (Devlin et al. 2019, section 3), without its heads."""
+    """Return the values of BERT's architecture (Devlin et al. 2019, section 3), without its heads."""
     return _shape(width, heads, 4 * width) | {
         "layers": layers,
         "activation": "gelu",
@@ -218,5 +218,5 @@ PUBLISHED_SIZES: Mapping[str, PublishedSize] = {
 
 
 def sizes_of_family(name: str) -> Mapping[str, PublishedSize]:
-    """The published models of one family."""
+    """Return the published sizes of one family, by name."""
     return {key: size for key, size in PUBLISHED_SIZES.items() if size.family == name}

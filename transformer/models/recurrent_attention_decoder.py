@@ -1,6 +1,7 @@
-"""What all recurrent decoders with attention share: teacher forcing is a scan of the very step that decodes.
+"""Base class of recurrent decoders with attention: teacher forcing scans the same step that decodes.
 
-A family says four equations: `encode`, `words` with `chosen`, `advance` and `read_out`.
+A family implements `encode`, `advance` and `read_out`, and overrides `step_inputs` and `next_step_input` where its
+steps read more than the word before.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -24,9 +25,14 @@ SITE = "decoder/attention"
 
 
 class EncodedSource(NamedTuple):
-    """What every step reads of a source: the memory of an attention, or one vector for all steps.
+    """The encoded source, which every step reads.
 
-    A family that reads more has a class of its own, with `lengths`: 0 for a row that only fills the batch.
+    A family that reads more has a class of its own, with `lengths`.
+
+    Attributes:
+        lengths: The length of each source; 0 for a row that only fills the batch.
+        memory: The annotations that the decoder attends to.
+        vector: One vector for all steps, instead of attention.
     """
 
     lengths: Int[Array, " B"]
@@ -35,10 +41,12 @@ class EncodedSource(NamedTuple):
 
 
 class StepInput(NamedTuple):
-    """What a step is given: the word before, and, in training, what was drawn for it.
+    """The input of a step.
 
-    `own`: whether it reads its own last word instead (`sample_own_words`); `soft`: whether an attention that draws
-    reads by its probabilities (`sample_soft_examples`).
+    Attributes:
+        word: The embedding of the word before.
+        own: Whether the step reads its own last word instead (scheduled sampling, `sample_own_words`).
+        soft: Whether hard attention reads by its probabilities instead of a sample (`sample_soft_examples`).
     """
 
     word: Float[Array, "*B E"]
@@ -47,10 +55,14 @@ class StepInput(NamedTuple):
 
 
 class DecoderSteps(NamedTuple):
-    """Steps of a decoder: all of a known target [B, T, ...], or one of every row [R, ...].
+    """The steps of a decoder: all steps of a known target [B, T, ...], or one step of every row [R, ...].
 
-    `outputs` is what `advance` handed out, `lengths` how many steps of each row are real, and `key` what is drawn by
-    behind them; None in decoding, as the key is outside of training.
+    Attributes:
+        source: The encoded source.
+        inputs: The inputs of the steps.
+        outputs: The outputs of `advance`.
+        lengths: How many steps of each row are real.
+        key: The random key for what follows the steps; None outside training.
     """
 
     source: Any
@@ -61,11 +73,11 @@ class DecoderSteps(NamedTuple):
 
 
 class RecurrentAttentionDecoder(StatelessModule):
-    """A decoder over words that reads an encoded source step by step.
+    """Base class of recurrent decoders that read an encoded source step by step.
 
-    inputs: `target` [B, T], the words behind a begin token, padded at the end, and what `encode` reads.
+    inputs: `target` [B, T], the target after a begin token, padded at the end, and what `encode` reads.
 
-    `streams` names the places that draw in training; each has a key of its own (`stream`).
+    `streams` names the random streams of training; each has its own key (`stream_key`), by its index.
     """
 
     streams: ClassVar[tuple[str, ...]] = ()
@@ -77,36 +89,44 @@ class RecurrentAttentionDecoder(StatelessModule):
             raise ValueError(f"{type(self).__name__} needs interface.pad and interface.begin, the tokens' numbers")
         self.pad, self.begin, self.dtype = interface.pad, interface.begin, builder.dtype
 
-    # What a family says.
+    # What a family implements.
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree]:
-        """The source as all steps read it (`EncodedSource`, or what has `lengths`), and the carry before the first."""
+        """Encode the source.
+
+        Returns:
+            The encoded source (`EncodedSource`, or another tree with `lengths`), and the carry before the first step.
+        """
         raise NotImplementedError
 
     def step_inputs(self, state: PyTree, inputs: Inputs, source: PyTree, key: Key[Array, ""] | None) -> PyTree:
-        """What each step over a known target is given, [B, T, ...]: the word before."""
+        """Return the inputs of all steps over a known target, [B, T, ...]: the word before each."""
         return StepInput(self.embedding(jnp.asarray(inputs["target"]), self.dtype))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: PyTree, carry: PyTree) -> PyTree:
-        """What the next step is given of the tokens that were chosen, [R, ...]."""
+        """Return the inputs of the next decoding step, [R, ...], given the chosen tokens."""
         return StepInput(self.embedding(tokens_R, self.dtype))
 
     def advance(
         self, source: PyTree, carry: PyTree, given: PyTree, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[PyTree, PyTree, Alignment | None]:
-        """One step of every row: the next carry, its outputs, and how it attended; rows are examples x beams."""
+        """Run one step of every row (rows are examples x beams).
+
+        Returns:
+            The next carry, the outputs of the step, and its attention, None without one.
+        """
         raise NotImplementedError
 
     def read_out(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
-        """What the next word is scored from; for the family that says nothing else, what the step outputs."""
+        """Return the features from which `logits` computes the logits; by default the outputs of the step."""
         return outputs
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every word from what was read out, in at least float32."""
+        """Return the logits from the features of `read_out`, in at least float32."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
-    # What follows from it.
+    # What all families share.
 
     def unroll(
         self,
@@ -117,7 +137,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[DecoderSteps, Aux]:
-        """Teacher forcing: all steps over a known target, and the maps of their attention."""
+        """Run all steps over a known target (teacher forcing), and capture their attention."""
         key = key if train else None
         source, carry = self.encode(inputs, key)
         given = self.step_inputs(state, inputs, source, key)
@@ -138,9 +158,9 @@ class RecurrentAttentionDecoder(StatelessModule):
         train: bool,
         capture: Capture | None,
     ) -> tuple[PyTree, Captured | None]:
-        """The outputs of all steps, and what was captured of them: one after another.
+        """Run all steps, one after another; return their outputs and the captured attention.
 
-        A family whose states read nothing of the source may attend for all of them at once, which is faster.
+        A family whose states do not depend on the context may override it to attend for all steps at once.
         """
 
         def step(carry: PyTree, given: PyTree, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree, Alignment | None]:
@@ -151,17 +171,17 @@ class RecurrentAttentionDecoder(StatelessModule):
         return outputs, captured
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the words of a known target from."""
+        """Return the features from which `logits` computes the logits of a known target."""
         steps, aux = self.unroll(state, inputs, **options)
         return self.read_out(steps.inputs, steps.outputs), aux
 
     def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
-        """The score of every word at every position of the target."""
+        """Return the logits at every position of the target."""
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
         return self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Rows are examples x beams; the source is encoded once and lies in `examples`, the same for all beams."""
+        """Encode the source once, for all beams; every row starts with the begin token."""
         source, carry = self.encode(inputs, None)
         begin_R = jnp.full(len(source.lengths) * beams, self.begin, jnp.int32)
         return Cache(layers=(), rows=repeat_rows(carry, beams), examples=source), begin_R
@@ -175,7 +195,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[DecoderSteps, Cache, Aux]:
-        """The same step as in training, on the tokens that were chosen."""
+        """Run the step of training on the chosen tokens; return it with the next cache and its attention."""
         source, maps = cache.examples, {}
         given = self.next_step_input(tokens_R, source, cache.rows)
         rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
@@ -189,19 +209,26 @@ class RecurrentAttentionDecoder(StatelessModule):
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The score of every next word."""
+        """Return the logits of the next token, the next cache and the auxiliary results."""
         steps, cache, aux = self.extend(state, cache, tokens_R, **options)
         return self.logits(self.read_out(steps.inputs, steps.outputs)), cache, aux
 
     def stream_key(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
-        """The key of one of the places that draw; None without a key."""
+        """Return the key of a random stream; None without a key."""
         return None if key is None else jax.random.fold_in(key, self.streams.index(name))
 
 
 def read_context(
     attention: AttentionCell | None, source: EncodedSource, query_RxE: Float[Array, "R E"], **facts: Any
 ) -> tuple[Float[Array, "R C"], Alignment | None]:
-    """The context that a state reads of a source, and how; `facts` as of `AttentionCell.step`."""
+    """Return the context vector that a decoder state reads, and its attention, None without one.
+
+    Args:
+        attention: The attention; None to read the source's vector.
+        source: The encoded source.
+        query_RxE: The decoder states.
+        facts: Keyword arguments of `AttentionCell.step`.
+    """
     if attention is not None:
         assert source.memory is not None
         return attention.step(query_RxE, source.memory, **facts)
@@ -210,15 +237,16 @@ def read_context(
 
 
 def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> Captured | None:
-    """What was asked for of steps that attended together, as `scan_steps` returns it."""
+    """Capture the attention of steps that attended at once, in the form of `scan_steps`."""
     captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
     return None if captured is None else one_layer(captured)
 
 
 def sampling_extras(alignment: Alignment | None) -> dict[str, Array]:
-    """Of an attention that draws and learns by REINFORCE, the entries of `Aux.extras`, [..., H].
+    """Return what REINFORCE needs of hard attention, for `Aux.extras`, each [..., H].
 
-    `attention_log_prob` of each draw, and `attention_entropy` of what it was drawn from.
+    Returns:
+        `attention_log_prob` of each sample and `attention_entropy` of its distribution; empty for other attention.
     """
     if alignment is None or alignment.log_prob is None or alignment.entropy is None:
         return {}
@@ -228,7 +256,7 @@ def sampling_extras(alignment: Alignment | None) -> dict[str, Array]:
 def sample_soft_examples(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
-    """Which examples are read by the probabilities in place of draws (Xu et al. 2015, section 4.1)."""
+    """Sample which examples hard attention reads by its probabilities (Xu et al. 2015, section 4.1)."""
     drawn_Bx1 = jax.random.bernoulli(key, share, (len(target_BxT), 1))
     return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
 
@@ -236,5 +264,5 @@ def sample_soft_examples(
 def sample_own_words(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
-    """Which words the decoder reads of its own draws (Bengio et al. 2015); never the begin token."""
+    """Sample which words the decoder reads from itself (scheduled sampling, Bengio et al. 2015); not the first."""
     return jax.random.bernoulli(key, share, target_BxT.shape).at[:, 0].set(False)

@@ -148,7 +148,7 @@ class RecurrentDecoder(StatelessModule):
         return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, extras, state)
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every token, in at least float32."""
+        """Return the logits of the tokens, in at least float32."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
@@ -158,7 +158,7 @@ class RecurrentDecoder(StatelessModule):
         return aux.extras["classes"] if self.classes is not None else self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Read the prompts but for each one's last token, which the first step reads."""
+        """Read the prompts except for the last token of each, which the first step reads."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
         last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
@@ -246,7 +246,7 @@ def _layers(each: list[Captured | None]) -> Captured | None:
 
 
 def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task with inputs `tokens`; a state has no maps."""
+    """Build the model for a task with inputs `tokens`; a state has no maps."""
     sites: tuple[Site, ...] = ()
     if config.memory is Memory.TAPE:
         layers = tuple(map(str, range(config.layers)))

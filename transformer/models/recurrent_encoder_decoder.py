@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: one vector for a sentence, and every way of attending to its words instead."""
+"""Recurrent encoder-decoders with and without attention (Sutskever 2014, Cho 2014, Bahdanau 2015, Luong 2015)."""
 
 import dataclasses
 import enum
@@ -47,12 +47,12 @@ from transformer.models.task_interface import TRANSLATION, TaskInterface, check_
 
 
 class ContextVector(enum.Enum):
-    """What the decoder is given of the annotations h_1 ... h_N of the source, beside its first state.
+    """The context vector that the decoder reads of the annotations h_1 ... h_N, besides its initial state.
 
     none: nothing (Sutskever et al. 2014). last: the encoder's last state, at every step (Cho et al. 2014).
     mean: (1/N) sum_i h_i. sum: the same without 1/N. attention: sum_i a_i h_i (Bahdanau et al. 2015, equation 5).
-    attention_over_length: (1/N) sum_i a_i h_i, as some lectures write it: the weights sum to one already, so that
-      this context shrinks as the source grows.
+    attention_over_length: (1/N) sum_i a_i h_i, as some lectures write it: the weights already sum to one, so this
+      context vector shrinks with the length of the source.
     """
 
     NONE = "none"
@@ -64,17 +64,17 @@ class ContextVector(enum.Enum):
 
     @property
     def attends(self) -> bool:
-        """Whether its weights are those of an attention."""
+        """Whether it is computed by attention."""
         return self in (ContextVector.ATTENTION, ContextVector.ATTENTION_OVER_LENGTH)
 
 
 class AttentionQuery(enum.Enum):
-    """Which state asks, and where the answer goes; w_t is the word that step t reads, c_t the context.
+    """The decoder state that is the attention query; w_t is the word that step t reads, c_t the context vector.
 
-    previous: s_{t-1} asks, s_t = f(s_{t-1}, [w_t ; c_t]) (Bahdanau et al. 2015, appendix A.2.2).
-    current: s_t = f(s_{t-1}, w_t) asks, and c_t goes to the output alone (Luong et al. 2015, section 3.1).
-    input_feeding: the same, but s_t = f(s_{t-1}, [w_t ; r_{t-1}]), r being what the word before was scored from (their
-      section 3.3).
+    previous: s_{t-1}, and s_t = f(s_{t-1}, [w_t ; c_t]) (Bahdanau et al. 2015, appendix A.2.2).
+    current: s_t = f(s_{t-1}, w_t), and only the output layer reads c_t (Luong et al. 2015, section 3.1).
+    input_feeding: s_t = f(s_{t-1}, [w_t ; r_{t-1}]), where r_{t-1} is the output layer of the step before (Luong et al.
+      2015, section 3.3).
     """
 
     PREVIOUS = "previous"
@@ -83,7 +83,7 @@ class AttentionQuery(enum.Enum):
 
 
 class OutputLayer(enum.Enum):
-    """r_t, from which the next word is scored.
+    """The output layer r_t, from which the logits of the next word are computed.
 
     maxout: the larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
     tanh: tanh(W [c_t ; s_t]) (Luong et al. 2015, equation 5).
@@ -94,11 +94,11 @@ class OutputLayer(enum.Enum):
 
 
 class InitialDecoderState(enum.Enum):
-    """Where the decoder's first state comes from.
+    """How the decoder's initial state is computed.
 
-    tanh: every layer's is tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
+    tanh: In every layer tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
       (Bahdanau et al. 2015, appendix A.2.2, of the backward direction alone).
-    copy: each layer's is that of the encoder's layer of the same number (Sutskever et al. 2014).
+    copy: The last state of the encoder's layer of the same number (Sutskever et al. 2014).
     """
 
     TANH = "tanh"
@@ -109,17 +109,17 @@ class InitialDecoderState(enum.Enum):
 class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     """A recurrent encoder-decoder; the defaults are those of Bahdanau et al. 2015 at a smaller width.
 
-    `width`: of a state of either side and of the readout; `embedding`: of words. `direction` of the encoder: backward
-    reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
+    `width` is that of the states of both sides and of the output layer, `embedding` that of words; `direction` is the
+    encoder's: backward reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
     (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for,
     `vocab_size` those of the vocabulary, None for as many as the task has tokens.
-    Of a `normalizer` that draws, `soft_attention_probability` is the probability that a training example is read by the
-    probabilities in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own
-    draw, and not the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
-    `scheduled_sampling_steps` says (Bengio et al. 2015).
+    With a `normalizer` that samples, `soft_attention_probability` is the probability that a training example is read by
+    the attention probabilities instead (Xu et al. 2015, section 4.1). In training the decoder reads its own sampled
+    word instead of the reference with a probability that rises linearly to `scheduled_sampling` over
+    `scheduled_sampling_steps` steps (Bengio et al. 2015).
 
     Raises:
-        UserError: For sizes below 1, and for choices that exclude each other.
+        UserError: If a size is below 1, or two choices exclude each other.
     """
 
     cell: Cell = Cell.GRU_RESET_BEFORE
@@ -171,7 +171,11 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             self.check_attention()
 
     def check_attention(self) -> None:
-        """Raise UserError for an attention that these sizes do not allow, or whose choices exclude each other."""
+        """Check the choices and sizes of the attention.
+
+        Raises:
+            UserError: If sizes do not fit, or two choices exclude each other.
+        """
         self.attention()
         if self.attention_span is AttentionSpan.PREDICTIVE and self.normalizer in SAMPLERS:
             raise UserError(
@@ -190,20 +194,20 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             )
 
     def encoder(self) -> RecurrentConfig:
-        """The encoder's stack."""
+        """Return the config of the encoder's layers."""
         return RecurrentConfig(
             self.cell, self.width, self.encoder_layers, self.direction, self.skip_connections, self.dropout
         )
 
     def decoder(self) -> RecurrentConfig:
-        """The decoder's stack."""
+        """Return the config of the decoder's layers."""
         return RecurrentConfig(
             self.cell, self.width, self.decoder_layers, skip_connections=self.skip_connections, dropout=self.dropout
         )
 
     @property
     def context_width(self) -> int:
-        """The features of a context, 0 without one."""
+        """The features of a context vector; 0 without one."""
         annotations = self.encoder().output_width
         if self.context_vector.attends:
             return self.attention().context_width(self.width, annotations)
@@ -211,7 +215,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
     @property
     def fed_width(self) -> int:
-        """The features that the decoder's first layer reads beside the word."""
+        """The features that the decoder's first layer reads besides the word."""
         match self.attention_query:
             case AttentionQuery.PREVIOUS:
                 return self.context_width
@@ -222,14 +226,14 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
     @property
     def readout_sizes(self) -> tuple[int, int]:
-        """Features that the readout's matrix reads, and those that it gives: maxout reads the word and gives pairs."""
+        """The input and output features of the output layer's matrix; maxout also reads the word and has pairs."""
         both = self.width + self.context_width
         if self.output_layer is OutputLayer.MAXOUT:
             return both + self.embedding, 2 * self.width
         return both, self.width
 
     def attention(self) -> AttentionCellConfig:
-        """The decoder's attention: local-p with its Gaussian window."""
+        """Return the config of the attention; local-p attention has its Gaussian window."""
         bahdanau = self.initialization is Initialization.BAHDANAU
         return AttentionCellConfig(
             self.score,
@@ -246,7 +250,14 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
 
 class DecoderCarry(NamedTuple):
-    """What a step hands to the next: the states, with input feeding the readout, and the model's own last word."""
+    """The carry between decoder steps.
+
+    Attributes:
+        states: The state of each layer.
+        position: The number of the step.
+        read: The output layer of the step before, for input feeding.
+        said: The word that the model sampled last, for scheduled sampling.
+    """
 
     states: tuple[CellState, ...]
     position: Int[Array, " R"]
@@ -255,7 +266,7 @@ class DecoderCarry(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What a step hands out: its readout, and of a draw that learns by REINFORCE what `extras` has."""
+    """The outputs of a step: its output layer, and what REINFORCE needs of hard attention."""
 
     read: Float[Array, "*B E"]
     draws: dict[str, Array]
@@ -310,11 +321,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
-        """The training steps that scheduled sampling counts; nothing without it."""
+        """Return the counter of training steps for scheduled sampling; empty without it."""
         return {"steps": jnp.int32(0)} if self.config.scheduled_sampling else {}
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, DecoderCarry]:
-        """What the steps read of the source, and the decoder's first states."""
+        """Return the encoded source, and the decoder's initial carry."""
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
         words_BxSxE = self._embedded(source_BxS, self.stream_key(key, "source"))
@@ -342,7 +353,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     def step_inputs(
         self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None
     ) -> StepInput:
-        """The words, and in training where the decoder reads its own instead, and which examples are read softly."""
+        """Return the word before each step, and in training the samples of scheduled sampling and soft attention."""
         target_BxT, config = jnp.asarray(inputs["target"]), self.config
         own_BxT, soft_BxT = None, None
         if key is not None and config.scheduled_sampling:
@@ -355,7 +366,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     def advance(
         self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[DecoderCarry, StepOutput, Alignment | None]:
-        """One word further, as `AttentionQuery` says."""
+        """Run one step, in the order that `AttentionQuery` describes."""
         word_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
@@ -392,7 +403,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         train: bool,
         capture: Capture | None,
     ) -> tuple[StepOutput, Captured | None]:
-        """One after another, or, where no state depends on what is read, one attention for all of them."""
+        """Run the steps one after another, or attend for all at once if no state depends on a context vector."""
         if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
             return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
         decoder_key, read_key = self.stream_key(key, "decoder"), self.stream_key(key, "readout")
@@ -417,11 +428,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return StepOutput(self._readout(output_BxTxE, given.word, context, read_key), drawn), captured
 
     def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
-        """The readout, which with input feeding the step itself needs."""
+        """Return the output layer, which the step itself computes for input feeding."""
         return outputs.read
 
     def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[DecoderSteps, Aux]:
-        """Hard attention tells its draws in `extras`; scheduled sampling counts the steps of training."""
+        """Run all steps; hard attention returns its samples in `extras`, scheduled sampling counts the steps."""
         if (
             train
             and options.get("key") is None
@@ -434,20 +445,20 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return steps, aux._replace(extras=steps.outputs.draws, state=state)
 
     def _context(self, source: EncodedSource, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
-        """The context that a state reads, and how."""
+        """Return the context vector that a state reads, and its attention."""
         if self.config.context_vector is ContextVector.NONE:
             return None, None
         context_RxC, alignment = read_context(self.attention, source, query_RxE, **facts)
         return self._scaled(context_RxC, source), alignment
 
     def _scaled(self, context: Array, source: EncodedSource) -> Array:
-        """Divided by the length of the source where the context is to be."""
+        """Divide the context vector by the length of the source if the config asks for it."""
         if self.config.context_vector is not ContextVector.ATTENTION_OVER_LENGTH:
             return context
         return _divide_by_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
 
     def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
-        """r_t of the readout."""
+        """Return the output layer r_t."""
         match self.config.output_layer:
             case OutputLayer.MAXOUT:
                 pairs = self.readout(_concatenate(output, word, context))
@@ -457,11 +468,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return dropout(read, self.config.dropout, key)
 
     def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
-        """What REINFORCE is made of; straight-through draws have a gradient without it."""
+        """Return what REINFORCE needs; straight-through samples have a gradient without it."""
         return sampling_extras(alignment) if self.config.normalizer is Normalizer.HARD else {}
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
-        """The decoder's first states, by the bridge."""
+        """Return the decoder's initial states."""
         if self.first_hidden is None:
             return last
         top = last[-1]
@@ -482,20 +493,20 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
 
 def _concatenate(*parts: Array | None) -> Array:
-    """Features side by side, of the parts that there are."""
+    """Concatenate the features of the parts that are not None."""
     return jnp.concatenate([part for part in parts if part is not None], axis=-1)
 
 
 def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
-    """The quotient x / N; of an empty source nothing."""
+    """Return x / N, of an empty source x."""
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
 
 
 def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task with inputs `source` and `target` and one joint vocabulary.
+    """Build the model for a task with inputs `source` and `target` and a joint vocabulary.
 
     Raises:
-        UserError: If the score has a row for each position and the task's sources are longer.
+        UserError: If the score is by position and the task's sources are longer than `max_length`.
     """
     if config.max_length:
         check_max_length(config.max_length, interface)

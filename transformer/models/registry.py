@@ -1,4 +1,4 @@
-"""The model families, found by name: each is a module that exports a FAMILY."""
+"""The registry of model families by name, and model configs from `config.model` sections."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,29 +15,29 @@ FAMILIES = Exports("transformer.models", "FAMILY", ModelFamily, "config.model.fa
 
 
 def published_sizes() -> dict[str, PublishedSize]:
-    """The published models of all families of this library by name, those of families that are not built here too."""
+    """Return the published sizes of all families of this library, by name."""
     own = {name: size for family in FAMILIES.names() for name, size in FAMILIES[family].sizes.items()}
     return {**PUBLISHED_SIZES, **own}
 
 
 def model_schema(values: Mapping[str, Any]) -> type:
-    """The config dataclass of the family that a model section chooses, by its `family` or its `size`.
+    """Return the config dataclass of the family that a `config.model` section names by `family` or `size`.
 
     Raises:
-        UserError: For an unknown family or size, and for a key that contradicts the size.
+        UserError: If family or size is unknown, or a key contradicts the size.
     """
     return FAMILIES[fill_from_size(values).get("family", "")].config
 
 
 def model_config(values: Mapping[str, Any]) -> Any:
-    """The checked config dataclass of the family that `values["family"]` names.
+    """Return the checked model config of a `config.model` section.
 
-    `values["size"]`, where it is not None, names a published model (transformer.models.model_family), which says
-    whatever `values` does not, the family too.
+    Args:
+        values: The section. `values["size"]`, if not None, names a published size, which gives every key that the
+            section does not, `family` included.
 
     Raises:
-        UserError: As `model_schema`
-        UserError: For an unknown key.
+        UserError: If family, size or a key is unknown, or a key contradicts the size.
     """
     filled = fill_from_size(values)
     cls = FAMILIES[filled.get("family", "")].config
@@ -45,10 +45,15 @@ def model_config(values: Mapping[str, Any]) -> Any:
 
 
 def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of a family's config for a task's interface.
+    """Build the model of a config for a task.
+
+    Args:
+        config: The model config.
+        interface: What the task requires.
+        precision: The types of parameters and computation.
 
     Raises:
-        UserError: For a family that does not predict what the task asks for, and whatever the family refuses.
+        UserError: If the family does not support the task, or refuses the config for it.
     """
     name = name_of(config)
     required, family = interface.signature, FAMILIES[name]
@@ -63,18 +68,17 @@ def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
 
 
 def name_of(config: Any) -> str:
-    """The name under which a config's family is known."""
+    """Return the name of a config's family."""
     return FAMILIES.name_of(config)
 
 
 def fill_from_size(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A model section in which the keys that are not given have the values of its `size`; as it is without a size.
+    """Fill the absent keys of a `config.model` section with the values of its `size`.
 
-    None says nothing, like a key that is absent; a family of this library may be left out.
+    A value of None counts as absent. Without a size the section is returned as it is.
 
     Raises:
-        UserError: For an unknown size (with the nearest), and a key that says otherwise than the size, with both
-            values.
+        UserError: If the size is unknown (it suggests the nearest), or a key contradicts it (it names both values).
     """
     name = values.get("size")
     if name is None:
@@ -92,12 +96,12 @@ def fill_from_size(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
-    """A model section whose `size` becomes another one: what its former size fixes goes with that.
+    """Change the `size` of a `config.model` section; the values that the former size fixes are removed.
 
-    Without a size the section stays what it is, with the former size's values written out.
+    For `size=None` the model stays the same, with the former size's values written out.
 
     Raises:
-        UserError: For a former size that is unknown.
+        UserError: If the former size is unknown.
     """
     former = values.get("size")
     if former is None or size is None:
@@ -108,9 +112,9 @@ def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
 
 
 def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A model section in which the keys `changes` may be set to other values than its `size` fixes.
+    """Remove the `size` of a `config.model` section if `changes` contradict it.
 
-    Where one of them is, the model is no longer that published one: its size is none, and its values are written out.
+    The model is then no longer the published one, and its other values are written out.
     """
     if values.get("size") is None:
         return dict(values)
@@ -120,7 +124,7 @@ def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
 
 
 def _size(values: Mapping[str, Any]) -> PublishedSize:
-    """The size that a section names: one of the library's, or of the family from elsewhere that it names as well."""
+    """Return the size that a section names, of the library or of the external family that it names."""
     family = str(values.get("family") or "")
     own = FAMILIES[family].sizes if "." in family else {}
     return choice(str(values["size"]), {**published_sizes(), **own}, "config.model.size")

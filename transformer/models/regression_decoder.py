@@ -123,10 +123,10 @@ def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: 
 
 
 def check_placement(config: RegressionDecoderConfig, placement: Placement) -> None:
-    """Refuse attention that cannot go around a ring.
+    """Check that the attention supports ring attention if the placement needs it.
 
     Raises:
-        UserError: Naming the keys that can change it.
+        UserError: If it does not; it names the keys that can change it.
     """
     check_ring(config.blocks, placement)
 

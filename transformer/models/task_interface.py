@@ -1,4 +1,4 @@
-"""What a task asks of a model, known before it is built."""
+"""TaskInterface: the inputs, vocabularies and outputs that a task requires of a model, known before it is built."""
 
 import dataclasses
 import enum
@@ -11,7 +11,7 @@ from transformer.config import UserError
 
 
 class Modality(enum.Enum):
-    """What an input is made of; tokens are numbers of a vocabulary, places those of positions."""
+    """What an input is made of; tokens are indices into a vocabulary, positions indices into a sequence."""
 
     TOKENS = "tokens"
     IMAGE = "image"
@@ -22,7 +22,7 @@ class Modality(enum.Enum):
 
 
 class InputSpec(NamedTuple):
-    """An input of the largest batch: [examples, ...], its type, and what it is made of."""
+    """The shape of an input in the largest batch, [examples, ...], its type and its modality."""
 
     shape: tuple[int, ...]
     dtype: Any = jnp.int32
@@ -37,7 +37,7 @@ class InputSpec(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What is predicted from what: names of inputs, and what comes out, in the words that tasks and families share."""
+    """The names of a model's inputs and of its output, by which tasks and families are matched."""
 
     inputs: frozenset[str]
     output: str
@@ -47,29 +47,29 @@ class Signature(NamedTuple):
 
 
 def signature(*inputs: str, output: str) -> Signature:
-    """The signature of these inputs and this output."""
+    """Return the signature of these inputs and this output."""
     return Signature(frozenset(inputs), output)
 
 
-# What the tasks of this library ask for; a task of one's own may say another output.
+# The signatures of the library's tasks; a task of one's own may have another.
 TRANSLATION = signature("source", "target", output="target tokens")
-# The same, and `copied` [B, S]: under which number each token of the source is said again. Numbers from
-# `vocabularies["source"]` on are of words that the vocabulary lacks, others in each example; `target` may have them,
-# too, and there is a logit for each of `vocabularies["joint"]` numbers of both kinds.
+# The same with `copied` [B, S], the index by which the target copies each source token. Indices from
+# `vocabularies["source"]` on are out-of-vocabulary words, numbered anew in each example; `target` may contain them, and
+# there is a logit for each of the `vocabularies["joint"]` indices of both kinds.
 TRANSLATION_WITH_COPYING = signature("source", "copied", "target", output="target tokens and copies")
 LANGUAGE_MODELING = signature("tokens", output="next tokens")
 MASKED_LANGUAGE_MODELING = signature("tokens", output="masked tokens")
-# Two texts a row: `types` are 0 for the tokens of the first and 1 for those of the second, `lengths` count both.
+# Pairs of texts: `types` are the token types, 0 for the first text and 1 for the second; `lengths` count both.
 MASKED_LANGUAGE_MODELING_OF_PAIRS = signature("tokens", "types", "lengths", output="masked tokens")
-# The same, and a logit for "the second text follows the first" and for "it is from elsewhere": extras["next_sentence"].
+# The same with next-sentence prediction: two logits in extras["next_sentence"], the first for "it follows".
 BERT_PRETRAINING = signature("tokens", "types", "lengths", output="masked tokens and next sentence")
-# `order` is the place of every position in its factorization order; the tokens at the positions `predicted` [B, P].
+# `order` is the rank of every position in the factorization order; predicted are the tokens at `predicted` [B, P].
 PERMUTATION_LANGUAGE_MODELING = signature("tokens", "order", "predicted", output="predicted tokens")
-# Texts, the first `lengths` of their tokens real; a logit for each of `TaskInterface.vocabularies["classes"]` classes.
+# The first `lengths` tokens of a text are real; a logit for each of `TaskInterface.vocabularies["classes"]` classes.
 TEXT_CLASSIFICATION = signature("tokens", "lengths", output="class")
-# The same by a language model: `hidden` gives states that `logits` scores the token behind each place from, as for
-# LANGUAGE_MODELING, and the classes' logits are in its extras as "classes"; `forward` gives the latter.
-# `TaskInterface.vocabularies["next tokens"]` says that the next tokens are scored as well.
+# The same by a language model: `hidden` and `logits` predict the next token, as for LANGUAGE_MODELING; the logits of
+# the classes are in the extras of `hidden` as "classes", and `forward` returns them. `vocabularies["next tokens"]` is
+# present if the next tokens are predicted as well.
 TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING = signature("tokens", "lengths", output="class and next tokens")
 # Vectors of numbers, a sequence's first `lengths` of them real; `TaskInterface.vocabularies["bits"]` logits at every
 # step.
@@ -102,19 +102,23 @@ ACTION_VALUES = signature("gray", "depth", "actions", "lengths", output="action 
 # places the features `sights` [B, places, features] and, for each of `vocabularies["target"]` tokens, where it leads,
 # `moves` [B, places, tokens]; `start` [B] is the first place. A logit for each token at every step.
 INSTRUCTION_FOLLOWING = signature("source", "target", "sights", "moves", "start", output="actions")
-# Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
+# POINTER_END begins, ends and pads a sequence of pointers; point j has the number j + 1.
 POINTER_END = 0
 POINTER_PREDICTION = signature("points", "lengths", "target", output="pointers")
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskInterface:
-    """What a task asks of a model, known before it is built.
+    """What a task requires of a model, known before the model is built.
 
-    `inputs`: of the largest batch, by name; `vocabularies`: sizes by name, of `labels` where they are neither classes
-    nor tokens; `pad`, `begin` and `end` are token numbers,
-    None where the task has no such token; `output` is what the task wants of those inputs, as the families that serve
-    it call it (None: any model will do); `decoded` is the greatest length of a prompt with what is generated behind it.
+    Attributes:
+        inputs: The inputs of the largest batch, by name.
+        vocabularies: Sizes by name: of tokens, classes, or of `labels` that are neither.
+        pad: The number of the padding token; None if the task has none.
+        begin: The number of the begin token; None if the task has none.
+        end: The number of the end token; None if the task has none.
+        output: The output that the task needs, as in `Signature`; None if any model will do.
+        max_decoded_length: The largest length of a prompt with the tokens generated after it.
     """
 
     inputs: Mapping[str, InputSpec]
@@ -127,20 +131,20 @@ class TaskInterface:
 
     @property
     def signature(self) -> Signature | None:
-        """What a family must serve; None where any will do."""
+        """The signature that the model's family must support; None if any will do."""
         return None if self.output is None else Signature(frozenset(self.inputs), self.output)
 
 
 def predicts_next_tokens(vocabularies: Mapping[str, int]) -> bool:
-    """Whether a language model predicts tokens for a task: alone, or beside classes."""
+    """Return whether a task with these vocabularies predicts next tokens, alone or as well as classes."""
     return "classes" not in vocabularies or "next tokens" in vocabularies
 
 
 def check_max_length(max_length: int, interface: TaskInterface) -> None:
-    """Refuse a task whose sequences do not fit the `max_length` positions of a model.
+    """Check that the sequences of a task fit the positions of a model.
 
     Raises:
-        UserError: Naming the input, its length and the two keys that can change it.
+        UserError: If they do not; it names the input, its length and the keys that can change it.
     """
     for name, given in interface.inputs.items():
         if given.positions is not None and given.positions > max_length:

@@ -1,4 +1,4 @@
-"""What every Transformer is built from: stacks of blocks, the two ends over tokens, and decoding by a cache."""
+"""Base classes of the Transformer families: stacks of blocks, models over tokens, and decoding with a cache."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -42,12 +42,12 @@ OptionalKey = Key[Array, ""] | None
 
 
 class BlockStacks(StatelessModule):
-    """A family that runs stacks of blocks of `self.config`: how they are made, and run over a sequence."""
+    """Base class of families with stacks of Transformer blocks, configured by `self.config`."""
 
     config: TransformerConfig
 
     def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: Builder) -> Module:
-        """`count` blocks of the config's arrangement as one stacked module."""
+        """Build a stack of `count` blocks as one module with stacked parameters."""
         config = self.config
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
 
@@ -61,13 +61,13 @@ class BlockStacks(StatelessModule):
         return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
 
     def make_table(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
-        """The relative positions that all layers of a stack share, where their scheme has such."""
+        """Build the relative position table that all layers of a stack share; None if the scheme has none."""
         if not self.config.positions.scheme.shared:
             return None
         return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
 
     def make_final_norm(self, builder: Builder) -> FinalNorm:
-        """The norm behind the last block, where the placement asks for one."""
+        """Build the norm after the last block; None if the norm placement has none."""
         return self.config.make_norm(builder) if self.config.norm_placement.final_norm else None
 
     def run_self_attention(
@@ -82,7 +82,11 @@ class BlockStacks(StatelessModule):
         key: OptionalKey,
         asked: BlockCapture,
     ) -> tuple[Float[Array, "B T E"], BlockAux]:
-        """A stack without a memory over whole sequences and its final norm, and what its layers returned beside."""
+        """Run a stack of self-attention blocks over whole sequences, and its final norm.
+
+        Returns:
+            The outputs, and the auxiliary results of the layers, stacked.
+        """
         table = None if relative is None else relative()
         x_BxTxE, outputs = run_layers(
             stacked,
@@ -96,24 +100,24 @@ class BlockStacks(StatelessModule):
 
 
 class TokenModel(BlockStacks, TokenEnds):
-    """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
+    """Base class of Transformers over tokens; a family implements `hidden`, whose outputs `logits` maps to logits."""
 
     def forward(
         self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
     ) -> tuple[Float[Array, "B T _"], Aux]:
-        """The logits of every position."""
+        """Return the logits of every position."""
         hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
         return self.logits(hidden_BxTxE), aux
 
     def hidden(
         self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the tokens from."""
+        """Return the final hidden states, from which `logits` computes the logits."""
         raise NotImplementedError
 
 
 def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
-    """Two keys of one, or none of none."""
+    """Split a key in two; without a key return None twice."""
     if key is None:
         return None, None
     first, second = jax.random.split(key)
@@ -121,7 +125,7 @@ def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
 
 
 def stack_capture(stack: str, capture: Capture | None) -> BlockCapture:
-    """What a request asks of the sites of the stack of this name."""
+    """Return the parts of a capture request that are of the sites of a stack."""
     return BlockCapture(*(capture_at(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
 
 
@@ -135,7 +139,17 @@ def stack_sites(
     causal: bool = False,
     memory: Axis | None = None,
 ) -> tuple[Site, ...]:
-    """The sites of a stack of so many layers, whose self-attention is of `query` over `key`."""
+    """Return the attention sites of a stack.
+
+    Args:
+        stack: The name of the stack, such as "decoder".
+        config: The config of the blocks.
+        layers: The number of layers.
+        query: The axis of the queries.
+        key: The axis of the keys of self-attention.
+        causal: Whether self-attention is causal.
+        memory: The axis of the keys of cross-attention; None if there is none.
+    """
     heads, numbers = tuple(map(str, range(config.heads))), tuple(map(str, range(layers)))
     sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal)]
     if memory is not None:
@@ -147,15 +161,15 @@ def stack_sites(
 
 
 def stack_maps(stack: str, aux: BlockAux) -> dict[str, Captured]:
-    """The maps that were asked for of the stack of this name, by site."""
+    """Return the captured maps of a stack, by site."""
     sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.experts}
     return {site: captured for site, captured in sites.items() if captured is not None}
 
 
 def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
-    """The losses that balance the experts of the stack of this name: sums over its layers, means over batches.
+    """Return the importance and load losses of a stack's experts, summed over its layers.
 
-    A coefficient of variation is no sum over positions: microbatches count by their real positions.
+    A coefficient of variation is no sum over positions: microbatches are weighted by their real positions.
     """
     if aux.balance is None:
         return {}
@@ -170,7 +184,7 @@ def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str,
 
 
 class TokenDecoder(TokenModel):
-    """A family over tokens that says them one by one."""
+    """Base class of Transformers that decode token by token with a key-value cache."""
 
     def make_cache(
         self,
@@ -182,7 +196,16 @@ class TokenDecoder(TokenModel):
         length: int,
         examples: Mapping[str, Any],
     ) -> Cache:
-        """The cache of a stack whose rings hold `filled` for each example, layer by layer, up to positions `last`."""
+        """Make the cache of a stack.
+
+        Args:
+            stacked: The stack.
+            filled: The keys and values of each layer, prefilled for each example.
+            last_B: The last prefilled position of each example.
+            beams: The number of rows of each example.
+            length: The largest number of positions.
+            examples: Further arrays that all beams of an example share.
+        """
         rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), layer) for layer in filled)
         position_R = repeat_rows(last_B, beams)
         ancestors_RxT = first_ancestors(len(position_R), beams, length)
@@ -209,12 +232,22 @@ class TokenDecoder(TokenModel):
         memories: Sequence[Memory | None],
         asked: BlockCapture,
     ) -> tuple[Float[Array, "R V"], Cache, BlockAux]:
-        """One new position of every row: its logits, the grown cache, and what its layers returned beside.
+        """Run one new position of every row through a stack.
 
-        `memories` are what each layer reads beside its rings.
+        Args:
+            stacked: The stack.
+            cache: The cache.
+            tokens_R: The token that each row reads.
+            relative: The shared relative positions, if any.
+            norm: The final norm, if any.
+            memories: What the cross-attention of each layer reads; None without cross-attention.
+            asked: The maps to capture.
+
+        Returns:
+            The logits, the next cache, and the auxiliary results of the layers.
 
         Raises:
-            ValueError: For maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
+            ValueError: If maps are captured whose caches have different lengths, as layers with different windows have.
         """
         position_R = cache.rows["position"]
         rings = cache.rows["rings"] or cache.examples["rings"]
@@ -262,7 +295,7 @@ class TokenDecoder(TokenModel):
 
 
 def causal_mask(inputs: Inputs) -> Mask:
-    """What the tokens may see: their past, within their segment, and no padding."""
+    """Return the mask of causal self-attention, within segments of packed rows and without padding."""
     if "segments" in inputs:
         segments_BxT = jnp.asarray(inputs["segments"])
         lengths_B = jnp.sum(segments_BxT > 0, axis=1)

@@ -67,7 +67,7 @@ class DecoderWithMemory(Decoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the tokens from."""
+        """Return the final hidden states, from which `logits` computes the logits."""
         config, tokens_BxT, mask = self.config, jnp.asarray(inputs["tokens"]), causal_mask(inputs)
         memory = inputs.get("memory")
         if memory is not None:
@@ -100,10 +100,10 @@ class DecoderWithMemory(Decoder):
 
 
 def build(config: TransformerXLConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of this config for a task.
+    """Build the model of this config for a task.
 
     Raises:
-        UserError: If the task's texts have more positions than the model.
+        UserError: If the task's texts are longer than `max_length`.
     """
     check_max_length(config.max_length, interface)
     return Model(

@@ -157,7 +157,7 @@ class Vit(BlockStacks):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
-        """The logits of the classes."""
+        """Return the logits of the classes."""
         embedding_key, layers_key = split_key(key if train else None)
         x_BxNxE = self.patches(jnp.asarray(inputs["image"], self.dtype))
         for token in (self.distillation_token, self.class_token):
@@ -198,10 +198,10 @@ def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> 
 
 
 def check_placement(config: VitConfig, placement: Placement) -> None:
-    """Refuse attention that cannot go around a ring, where the placement asks for one.
+    """Check that the attention supports ring attention if the placement needs it.
 
     Raises:
-        UserError: Naming the keys that can change it.
+        UserError: If it does not; it names the keys that can change it.
     """
     check_ring(config.blocks, placement)
 
