@@ -54,15 +54,15 @@ _logger = logging.getLogger(__name__)
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint whose bytes are not those that were saved: a failure of storage."""
+    """The bytes of a checkpoint are not those that were saved: the storage failed."""
 
 
 class MissingStep(UserError):
-    """A step without a checkpoint."""
+    """There is no checkpoint of the step."""
 
 
 class ValidCheckpoint[T](NamedTuple):
-    """The newest sound checkpoint: its step, what was read of it, and what is wrong with the newer ones by step."""
+    """The newest valid checkpoint: its step, the restored value, and the errors of newer, damaged ones."""
 
     step: int
     value: T
@@ -71,7 +71,7 @@ class ValidCheckpoint[T](NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LastSavedStep:
-    """What the file beside the checkpoints' directory holds: the step that was saved last."""
+    """The content of checkpoints.json: the step that was saved last."""
 
     newest: StepNumber
 
@@ -129,7 +129,7 @@ class Checkpoints:
         Leaves are arrays of jax or NumPy, typed PRNG keys, and Python numbers.
 
         Raises:
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
             ValueError: If `step` is not after the latest one; whatever the previous save failed with.
         """
         storage_of(self._directory).check(self._directory)

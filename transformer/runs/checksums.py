@@ -39,13 +39,13 @@ class _Part(NamedTuple):
 
 
 def compute_digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of every array, by name, of its first copy; all processes call it together and get the same."""
+    """Compute the digest of every array by name. A collective: all processes call it and get the same result."""
     sums = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
     return {name: _text(total) for name, total in zip(arrays, _over_processes(list(sums.values())), strict=True)}
 
 
 def compute_local_digests(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """The digests of arrays that this process holds whole; the other processes have no part in it."""
+    """Compute the digests of arrays that this process holds whole, without the other processes."""
     return {name: _text(sums[0]) for name, sums in _summed({n: _copies(a) for n, a in arrays.items()}, arrays).items()}
 
 
@@ -55,13 +55,13 @@ def part_digest(where: tuple[slice, ...], values: np.ndarray, shape: tuple[int, 
 
 
 def combine_digests(*digests: str) -> str:
-    """The digest of an array whose parts have these."""
+    """Combine the digests of all parts of an array into the digest of the array."""
     sums = [[int(digest[:16], 16), int(digest[16:], 16)] for digest in digests]
     return _text(np.array(sums, np.uint64).reshape(-1, 2).sum(axis=0, dtype=np.uint64))
 
 
 def find_mismatches(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
-    """The names of the arrays of which a copy, on any process, has another digest than expected.
+    """Return the names of the arrays of which a copy on any process has another digest than expected.
 
     All processes call it together and get the same.
     """

@@ -1,4 +1,4 @@
-"""The processes of one run: who launched them, what they decide together, and which of them speaks."""
+"""The processes of a distributed run: joining them, and decisions that the first process makes for all."""
 
 import contextlib
 import dataclasses
@@ -79,7 +79,7 @@ def join_processes(
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is this machine alone."""
+    """Whether HOST:PORT is a loopback address."""
     host = address.rpartition(":")[0].strip("[]")
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
@@ -87,7 +87,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_primary() -> bool:
-    """Whether this process is the first, which decides for all and writes what is written once."""
+    """Whether this is the first process, which decides for all and writes the shared files."""
     return jax.process_index() == 0
 
 
@@ -145,7 +145,7 @@ def claim_run_directory(
 
 
 def first_process_message(said: str | None) -> str | None:
-    """What the first of the processes with something to say says, on all of them; None where none has.
+    """Return the message of the first process that has one, on all processes; None if none has.
 
     All call it together.
     """
@@ -162,7 +162,7 @@ def first_process_message(said: str | None) -> str | None:
 
 
 def announce(line: str) -> None:
-    """Say it on stderr, and in the run's log where there is one."""
+    """Print a line to stderr and write it to the run's log."""
     with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
         print(line, file=sys.stderr, flush=True)
     _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
@@ -273,7 +273,7 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
 
 
 def parse_process_count(environment: Mapping[str, str], name: str) -> int:
-    """Raise UserError for a variable that is no number of processes."""
+    """Parse the number of processes in an environment variable; raise UserError if it is none."""
     if not environment[name].isdecimal():
         raise UserError(
             f"{name}={environment[name]} in the environment is no number of processes: unset it or correct it"

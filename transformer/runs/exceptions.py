@@ -1,16 +1,16 @@
-"""How a run ends before its last step, other than by a fault of the program. This module does not import jax."""
+"""Exceptions and the exit code of a run that ends early. This module does not import jax."""
 
-# The exit code of a process that was told to stop: its run is saved, and the same command goes on with it. (EX_TEMPFAIL
+# The exit code of a preempted process: its run is saved, and the same command resumes it. (EX_TEMPFAIL
 # of sysexits.h: "the user is invited to retry".)
 EXIT_CODE_RESTARTABLE = 75
 
 
 class RunFailed(RuntimeError):
-    """A failure of the run that its message explains in one line: no traceback says more."""
+    """The run failed for a reason that one line explains; no traceback is printed."""
 
 
 class NonFiniteError(RunFailed, FloatingPointError):
-    """What a run would store of a step holds NaN or infinity."""
+    """A value to be stored, such as a parameter or an attention map, is NaN or infinite."""
 
     def __init__(self, step: int, message: str):
         super().__init__(message)
@@ -18,4 +18,4 @@ class NonFiniteError(RunFailed, FloatingPointError):
 
 
 class RunStopped(Exception):
-    """The run was told to stop, and has: starting it again goes on with it."""
+    """The run was preempted and is saved; the same command resumes it."""

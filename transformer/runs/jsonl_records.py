@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 class RecordSchema(NamedTuple):
-    """What each line of a file of records holds: a step, a text under the key `owner`, and values of one kind."""
+    """The schema of a line: a step, a text under the key `owner`, and values of one kind."""
 
     owner: str
     is_value: Callable[[Any], bool]
@@ -55,7 +55,7 @@ class MetricName(NamedTuple):
 
 
 class LastMetric(NamedTuple):
-    """The last step of a run that reported a metric, and the metric; None where it was not finite."""
+    """The last logged value of a metric, None if it was not finite, and its step."""
 
     step: int
     value: float | None
@@ -69,26 +69,26 @@ Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
 
 
 class FileExtent(NamedTuple):
-    """How long a file of records was, and the SHA-256 of that content."""
+    """The length of a records file at some time, and the SHA-256 of its content then."""
 
     length: Annotated[int, Range(0, 2**53)]
     sha256: Sha256
 
 
 def file_extent(content: bytes) -> FileExtent:
-    """The extent of a file's content."""
+    """Return the extent of a file's content."""
     return FileExtent(len(content), hashlib.sha256(content).hexdigest())
 
 
 def starts_with_extent(content: bytes, extent: FileExtent) -> bool:
-    """Whether a file that has grown begins with what it was."""
+    """Whether the content starts with the content that `extent` describes."""
     return len(content) >= extent.length and file_extent(content[: extent.length]) == extent
 
 
 def describe_change(path: Path, extent: FileExtent | None) -> str | None:
-    """What of a file's content is no longer what it was; None where nothing is.
+    """Describe how a file differs from `extent`; None if it starts as it did.
 
-    Where it is not known what it was, which of its lines is none.
+    Without an extent, name the first line that cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -107,9 +107,9 @@ def describe_change(path: Path, extent: FileExtent | None) -> str | None:
 
 
 def truncate_records(content: bytes, last: int, extent: FileExtent | None = None) -> bytes:
-    """What a run that goes on from step `last` keeps of its records: what was written up to then.
+    """Return the records up to step `last`, which a run that resumes there keeps.
 
-    Where the content begins as it was at that step, that; else the lines of steps up to it that can be read.
+    If the content starts as `extent` says, that part; else the readable lines of steps up to `last`.
     """
     if extent is not None and starts_with_extent(content, extent):
         return content[: extent.length]
@@ -123,10 +123,10 @@ def truncate_records(content: bytes, last: int, extent: FileExtent | None = None
 
 
 def parse_metric_name(text: str) -> MetricName:
-    """The metric that the text names.
+    """Parse a metric name such as "validation/loss".
 
     Raises:
-        UserError: For a text without split or name.
+        UserError: If the text has no split or no name.
     """
     split, slash, name = text.partition("/")
     if not (slash and split and re.fullmatch(r"[^/].*", name)):
@@ -215,7 +215,7 @@ def _record(line: bytes) -> Record | None:
 
 
 def last_metric(records: Sequence[Record], metric: MetricName) -> LastMetric | None:
-    """The last report of a metric; None where the run has not reported it."""
+    """Return the last logged value of a metric; None if the run has not logged it."""
     for record in reversed(records):
         if record["split"] == metric.split and metric.name in record:
             return LastMetric(record["step"], record[metric.name])
@@ -223,11 +223,11 @@ def last_metric(records: Sequence[Record], metric: MetricName) -> LastMetric | N
 
 
 def last_step(records: Sequence[Record]) -> int:
-    """The last step that reported a number, or 0."""
+    """Return the last logged step, or 0."""
     return max((record["step"] for record in records), default=0)
 
 
 def list_metrics(records: Sequence[Record]) -> list[str]:
-    """Every metric that the reports have, those of the training split last."""
+    """Return the names of all logged metrics, those of the training split last."""
     names = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
     return sorted(names, key=lambda metric: (metric.startswith("train/"), metric))

@@ -1,4 +1,4 @@
-"""Being told to stop: signals, and the monitor that a run looks at between two steps."""
+"""Preemption: stop signals, and the monitor that stops a run between two steps."""
 
 import contextlib
 import functools
@@ -168,14 +168,14 @@ _saves_under_way = 0
 
 
 def begin_save() -> None:
-    """A save begins; `end_save` is called once it is committed or has failed."""
+    """Mark the begin of a checkpoint save; call `end_save` once it is committed or has failed."""
     global _saves_under_way
     with _saves_changed:
         _saves_under_way += 1
 
 
 def end_save() -> None:
-    """A save is committed, or has failed."""
+    """Mark the end of a checkpoint save."""
     global _saves_under_way
     with _saves_changed:
         _saves_under_way -= 1
@@ -183,7 +183,7 @@ def end_save() -> None:
 
 
 def save_in_progress() -> bool:
-    """Whether a save is under way."""
+    """Whether a checkpoint is being saved."""
     return _saves_under_way > 0
 
 

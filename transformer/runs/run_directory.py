@@ -1,4 +1,4 @@
-"""A run directory (`--workdir`): what is in it, who may write to it, and the record of how it was made."""
+"""A run directory (`--workdir`): its files, its lock, and the recorded environment of every start."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ class DeviceInfo:
 
 @dataclasses.dataclass(frozen=True)
 class ReportedCheckpoint:
-    """The checkpoint that was saved before its step was reported, and how long the records were once it was."""
+    """A checkpoint whose step was logged only after it was saved, and the length of the records then."""
 
     step: StepNumber
     records: Mapping[RecordsName, FileExtent]
@@ -54,7 +54,7 @@ class ReportedCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class RunStart:
-    """One start in environment.json: the facts of `describe_environment`, then what is recorded of it later."""
+    """A start of the run in environment.json: its environment, and facts recorded later."""
 
     started: str | None = None
     command: str | None = None
@@ -92,7 +92,7 @@ class RunDirectory:
 
     @property
     def rollback_file(self) -> Path:
-        """What the run was last asked to go back to, and the batches that it leaves out since."""
+        """The last requested rollback and the batches that the run skips since."""
         return self.path / "rollback.json"
 
     @property
@@ -434,7 +434,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def check_regular_files(path: Path) -> None:
-    """Refuse a directory of a run or a sweep in which anything is a link, or neither a file nor a directory.
+    """Check that a directory of a run or a sweep holds regular files and directories only.
 
     What is written to a link lands elsewhere, and a pipe is never read to its end. The directory itself may be a link:
     a person named it. In a bucket there are none.
@@ -470,7 +470,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def describe_environment() -> dict[str, Any]:
-    """The facts beside its config that a run's figures depend on; unknown ones are None."""
+    """Return the environment of this process: versions, devices, command and commit; unknown values are None."""
     import jax  # processes that only read runs do not need jax
 
     devices = jax.devices()
@@ -528,5 +528,5 @@ def _read_json(path: Path, kind: type) -> Any:
 
 
 def flatten_to_json(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values as JSON text, where 1, 1.0 and true differ, by dotted key; a list is one value."""
+    """Return the values of a config as JSON text by dotted key; a list is one value."""
     return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten(config).items()}

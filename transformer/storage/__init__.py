@@ -1,1 +1,1 @@
-"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme."""
+"""Storage of run directories: a local disk or a Google Cloud Storage bucket, chosen by the path's scheme."""

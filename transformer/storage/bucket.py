@@ -51,8 +51,8 @@ class BucketPath(gpath.PosixGPath):
         """The content, of one generation also where another process replaces it.
 
         Raises:
-            FileNotFoundError: As described above.
-            OSError: As described above.
+            FileNotFoundError: If the object does not exist.
+            OSError: If the storage cannot be reached or written.
         """
         with translate_gcs_errors(self):
             return blob_at(self).download_as_bytes()
@@ -61,8 +61,8 @@ class BucketPath(gpath.PosixGPath):
         """Remove the object; one that is missing may be what an attempt has removed whose answer was lost.
 
         Raises:
-            OSError: As described above.
-            DirectoryLost: As described above.
+            OSError: If the storage cannot be reached or written.
+            DirectoryLost: If another process may have taken the directory.
         """
         with contextlib.suppress(FileNotFoundError), translate_gcs_errors(self):
             there = blob_at(self)
@@ -78,7 +78,7 @@ class BucketStorage:
     """Storage in a bucket, as `transformer.storage.storage.Storage` says."""
 
     def reach(self, path: Path) -> None:
-        """Ask for the first object under `path`."""
+        """Request the first object under `path`."""
         with translate_gcs_errors(path):
             next(iter(bucket_of(path).list_blobs(prefix=f"{object_key(path)}/", max_results=1)), None)
 
@@ -128,8 +128,8 @@ class BucketStorage:
 
         Raises:
             OSError: If the bucket is not one to train in.
-            DirectoryInUse: As described above.
-            DirectoryLost: As described above.
+            DirectoryInUse: If a live process holds the directory.
+            DirectoryLost: If another process may have taken the directory.
         """
         check_bucket(path)
         return hold_lease(path, name)
@@ -178,8 +178,8 @@ def _write(path: Path, send: Callable[..., None]) -> None:
     may be its own earlier attempt, whose answer was lost, that has changed the object.
 
     Raises:
-        OSError: As described above.
-        DirectoryLost: As described above.
+        OSError: If the storage cannot be reached or written.
+        DirectoryLost: If another process may have taken the directory.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -219,7 +219,7 @@ def _delete(blob: Any) -> None:
 
 
 class BucketMirror:
-    """A file or a folder whose files are sent to a bucket, whole, when they have changed since the mirror began."""
+    """A file or folder whose changed files are uploaded to a bucket every few seconds."""
 
     def __init__(self, source: Path, target: Path):
         self.source = source
@@ -231,11 +231,11 @@ class BucketMirror:
         self._thread.start()
 
     def flush(self) -> None:
-        """Send what has changed.
+        """Upload the files that have changed.
 
         Raises:
-            OSError: As described above.
-            DirectoryLost: As described above.
+            OSError: If the storage cannot be reached or written.
+            DirectoryLost: If another process may have taken the directory.
         """
         with self.sending:
             for file, version in sorted(self._versions().items()):
@@ -247,7 +247,7 @@ class BucketMirror:
                     self._sent[file] = version
 
     def close(self) -> None:
-        """Send what has changed, and end the thread."""
+        """Upload the files that have changed, and end the thread."""
         self._closed.set()
         self._thread.join()
         self.flush()

@@ -47,7 +47,7 @@ class DiskStorage:
 
         Raises:
             OSError: With the old content in place.
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
         """
         self.check(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -102,7 +102,7 @@ class DiskStorage:
         """Hold an advisory lock on a file; the kernel lets go of it when the process dies.
 
         Raises:
-            DirectoryInUse: As described above.
+            DirectoryInUse: If a live process holds the directory.
         """
         made = not path.is_dir()
         descriptor = _locked(path, name)
@@ -210,10 +210,10 @@ class AppendedFile:
 
 
 def break_hard_links(path: Path) -> None:
-    """Give a file that has other names (hard links, as `cp -al` makes) a content of its own, before it is written to.
+    """Copy a file that has other hard links, as `cp -al` makes them, before it is written to.
 
     Raises:
-        OSError: As described above.
+        OSError: If the storage cannot be reached or written.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
@@ -276,7 +276,7 @@ def _locked(path: Path, name: str) -> int:
     """An open descriptor of the lock file in a folder, which is made where it is absent, held by this process.
 
     Raises:
-        DirectoryInUse: As described above.
+        DirectoryInUse: If a live process holds the directory.
     """
     while True:
         if not path.is_dir():

@@ -1,4 +1,4 @@
-"""Disks that are full or fail: the OSError behind whatever a library raised, the file that it names, and what to do."""
+"""Errors of full or failing disks: find the OSError behind a library's exception, its file, and advice."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ _FILE = re.compile(r'"(/[^"]+)"')
 
 @contextlib.contextmanager
 def add_filename(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an OSError name `path` where it names no file, as one of a write or of an fsync does not."""
+    """Add `path` to an OSError that names no file, as those of a write or an fsync do not."""
     try:
         yield
     except OSError as error:
@@ -25,23 +25,23 @@ def add_filename(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def disk_failure(error: BaseException) -> OSError | None:
-    """The failure of a disk that an error is, was caused by, or came of the handling of; None where there is none.
+    """Return the disk error that an exception is or was caused by; None if there is none.
 
-    Of several the one that names a file.
+    If there are several, the one that names a file.
     """
     failures = [failure for each in error_chain(error) if (failure := _failure(each)) is not None]
     return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
 
 
 def explain_disk_failure(failure: OSError, what_for: str = "") -> str:
-    """What failed where, and what to do about it, in a line; `what_for` says why the command is to be started again."""
+    """Describe a disk failure and its remedy in a line; `what_for` says why to start the command again."""
     file = os.fsdecode(failure.filename) if failure.filename is not None else "a disk"
     todo = "free space there" if failure.errno in _FULL else "see what the system's log says of that disk"
     return f"{file}: {failure.strerror}; {todo}, then start the same command again{what_for}"
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and all that it was caused by, came of the handling of, or holds."""
+    """Yield an exception, its causes and contexts, and the members of exception groups."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:

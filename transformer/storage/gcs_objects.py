@@ -15,22 +15,22 @@ ABSENT_GENERATION = 0  # the generation of an object that does not exist
 
 
 def bucket_of(path: Path) -> Any:
-    """The bucket that a path lies in; asks nothing of the network."""
+    """Return the bucket of a path, without a network request."""
     return _client(os.environ.get("STORAGE_EMULATOR_HOST", "")).bucket(bucket_name(path))
 
 
 def bucket_name(path: Path) -> str:
-    """The name of the bucket that a path lies in."""
+    """Return the name of the bucket of a path."""
     return os.fspath(path).split("/")[2]
 
 
 def object_key(path: Path) -> str:
-    """The name of a path's object in its bucket."""
+    """Return the object name of a path within its bucket."""
     return "/".join(os.fspath(path).split("/")[3:])
 
 
 def blob_at(path: Path) -> Any:
-    """The object of a path, whether it exists or not."""
+    """Return the blob of a path, whether it exists or not."""
     return bucket_of(path).blob(object_key(path))
 
 
@@ -40,7 +40,7 @@ def check_bucket(path: Path) -> None:
     Without that permission or project the run would end where it first saves, after all that compiles before.
 
     Raises:
-        OSError: As described above.
+        OSError: If the storage cannot be reached or written.
     """
     from google.cloud import storage
 
@@ -50,11 +50,11 @@ def check_bucket(path: Path) -> None:
 
 @contextlib.contextmanager
 def translate_gcs_errors(path: Path) -> Iterator[None]:
-    """Errors of the client's libraries as an OSError that says what is wrong with `path`.
+    """Raise errors of the Google Cloud client as OSErrors that name `path`.
 
     Raises:
         FileNotFoundError: For a missing object.
-        OSError: As described above.
+        OSError: If the storage cannot be reached or written.
     """
     import requests
     from google.api_core.exceptions import GoogleAPIError, NotFound, PreconditionFailed

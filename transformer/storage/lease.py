@@ -41,7 +41,7 @@ _held: dict[str, "Lease"] = {}
 
 @dataclasses.dataclass(frozen=True)
 class LeaseFile:
-    """What the file of a lease holds: who has it, by which token, and after how many seconds it is looked after."""
+    """The content of a lease file: the holder, its token, and the seconds between renewals."""
 
     holder: str
     token: str
@@ -58,7 +58,7 @@ class _Stored(NamedTuple):
 
 
 class Lease:
-    """This process's hold on a directory, renewed by a thread until it is released or lost."""
+    """A lease on a directory, renewed by a thread until it is released or lost."""
 
     def __init__(self, path: Path, name: str, seconds: float):
         self._path, self._seconds = path, seconds
@@ -73,10 +73,10 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def acquire(self) -> None:
-        """Take the lease, waiting no longer than it takes to know whether its holder is alive.
+        """Acquire the lease; wait only until it is known whether its holder is alive.
 
         Raises:
-            DirectoryInUse: As described above.
+            DirectoryInUse: If a live process holds the directory.
             OSError: If the bucket cannot be reached.
         """
         seen: _Stored | None = None
@@ -98,7 +98,7 @@ class Lease:
                 return
 
     def release(self) -> None:
-        """Let go; what another process may hold by now is left alone."""
+        """Release the lease, unless another process holds it by now."""
         self._released.set()
         self._thread.join()
         if not self.lost:
@@ -107,10 +107,10 @@ class Lease:
                 blob_at(self._file).delete(if_generation_match=self._generation, timeout=self._patience)
 
     def check(self) -> None:
-        """Return if nobody else can hold the directory.
+        """Check that no other process can hold the directory.
 
         Raises:
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
         """
         # The thread may itself have been stopped, with the machine, for longer than the lease lasts.
         if self._lost is None and monotonic_seconds() - self._renewed > self._seconds:
@@ -122,10 +122,10 @@ class Lease:
             )
 
     def confirm(self) -> None:
-        """Return if the bucket says that nobody else holds the directory: what is written next is this run's.
+        """Ask the bucket that no other process holds the directory.
 
         Raises:
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
             OSError: If the bucket cannot be reached.
         """
         self.check()
@@ -134,7 +134,7 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether another process may hold the directory."""
+        """Whether the lease was lost: another process may hold the directory."""
         return self._lost is not None
 
     @property
@@ -215,10 +215,10 @@ def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
 
 @contextlib.contextmanager
 def hold_lease(path: Path, name: str) -> Iterator[None]:
-    """Hold the directory at `path` by a lease while the context lasts.
+    """Hold a lease on the directory at `path` while the context lasts.
 
     Raises:
-        DirectoryInUse: As described above.
+        DirectoryInUse: If a live process holds the directory.
         DirectoryLost: In the midst of the context where it runs in the main thread, else when it is left.
     """
     lease = Lease(path, name, LEASE_SECONDS)
@@ -238,21 +238,21 @@ def hold_lease(path: Path, name: str) -> Iterator[None]:
 
 
 def monotonic_seconds() -> float:
-    """Seconds of a monotonic clock."""
+    """Return the seconds of a monotonic clock that runs while the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
 def lease_of(path: Path) -> Lease | None:
-    """The lease that this process holds, or has lost, on a directory that `path` lies in."""
+    """Return the lease, held or lost, of this process on the directory of `path`, or None."""
     key = object_key(path)
     return next((lease for directory, lease in list(_held.items()) if key.startswith(f"{directory}/")), None)
 
 
 def check_lease(path: Path) -> None:
-    """Return if what lies at `path` may be written: it is in no directory of this process's, or in one that it holds.
+    """Check that `path` may be written: the lease on its directory, if this process took one, is held.
 
     Raises:
-        DirectoryLost: As described above.
+        DirectoryLost: If another process may have taken the directory.
     """
     lease = lease_of(path)
     if lease is not None:
@@ -263,8 +263,8 @@ def confirm_lease(path: Path) -> None:
     """As `check_lease`, asking the bucket itself.
 
     Raises:
-        DirectoryLost: As described above.
-        OSError: As described above.
+        DirectoryLost: If another process may have taken the directory.
+        OSError: If the storage cannot be reached or written.
     """
     lease = lease_of(path)
     if lease is not None:

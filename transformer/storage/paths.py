@@ -1,4 +1,4 @@
-"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme.
+"""Paths of run directories, local or `gs://`, and the storage that each path belongs to.
 
 A bucket is reached by gcsfs and google-cloud-storage, which orbax needs anyway: its paths go through etils and fsspec,
 and it removes checkpoints with Google's own client. obstore (0.12 was tried) would be one dependency more and not one
@@ -23,7 +23,7 @@ _UNUSABLE = re.compile(r"[][*?#\x00-\x1f]")
 
 
 def parse_path(name: str | PathLike[str]) -> Path:
-    """The path that a name stands for: of "gs://bucket/folder" one in that bucket, of anything else one on the disk.
+    """Parse a path: "gs://bucket/folder" is a path in that bucket, anything else a path on the disk.
 
     A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone. What follows
     ./ is a name on the disk, as of ./~x.
@@ -63,7 +63,7 @@ def parse_path(name: str | PathLike[str]) -> Path:
 
 
 def storage_of(path: str | PathLike[str]) -> Storage:
-    """What keeps the files under `path`.
+    """Return the storage, disk or bucket, that `path` belongs to.
 
     Raises:
         UserError: As `parse_path`.

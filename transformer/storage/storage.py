@@ -1,4 +1,4 @@
-"""What a run needs of the place that its directory lies in, where a disk and a bucket differ."""
+"""The interface of a storage: the operations of a run that differ between a disk and a bucket."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -7,30 +7,30 @@ from typing import Any, Protocol
 
 from transformer.config import UserError
 
-# What changes whenever a file's content does: its name and two numbers.
+# Identifies a file's content: its name and two numbers that change whenever the content does.
 FileVersion = tuple[str, int, int]
 
 
 class DirectoryInUse(UserError):
-    """A directory that a live process holds."""
+    """The directory is in use by a live process."""
 
     def __init__(self, path: Path, holder: str):
         super().__init__(f"--workdir={path} is in use by {holder}; wait for it or choose another --workdir")
 
 
 class DirectoryLost(UserError):
-    """A directory that was this process's and may by now be another's: the run must stop and write nothing more."""
+    """This process no longer holds the directory, and another may: the run must stop and write nothing more."""
 
 
 class AppendOnlyFile(Protocol):
-    """A file that grows, written by this process alone."""
+    """A file that only grows; this process is its only writer."""
 
     def append(self, content: bytes) -> None:
         """Add whole lines at the end: at once on a disk, within seconds in a bucket.
 
         Raises:
             OSError: With none of them added.
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
         """
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
@@ -41,7 +41,7 @@ class AppendOnlyFile(Protocol):
 
         Raises:
             OSError: If it cannot be written.
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
         """
 
     def close(self) -> None:
@@ -52,65 +52,65 @@ class Storage(Protocol):
     """A disk or a bucket."""
 
     def reach(self, path: Path) -> None:
-        """Return if the disk or bucket of `path` answers; whether the path exists does not matter.
+        """Check that the disk or bucket of `path` can be reached, whether the path exists or not.
 
         Raises:
-            OSError: That says why it cannot: no such bucket, no credentials, no permission.
+            OSError: If there is no such bucket, no credentials or no permission.
         """
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write a file so that a reader, or a kill at any moment, finds the old content or the new one, whole."""
+        """Replace a file atomically: a reader finds the whole old content or the whole new content."""
 
     def check(self, path: Path) -> None:
-        """Return if `path` may be written: it is in no directory that this process claimed, or in one that it holds.
+        """Check that `path` may be written: this process holds its run directory, or never claimed it.
 
         Whatever is written through this contract is checked; what a library writes by itself is not.
 
         Raises:
-            DirectoryLost: As described above.
+            DirectoryLost: If another process may have taken the directory.
         """
 
     def append_to(self, path: Path) -> AppendOnlyFile:
-        """A file that grows, from the content that it has."""
+        """Open a file for appending."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and all that is in it: a reader finds a checkpoint whole, or not at all."""
+        """Remove a folder with its content; a reader sees a whole checkpoint or none."""
 
     def move_tree(self, path: Path, to: Path) -> None:
-        """Give a folder another name in the same place."""
+        """Rename a folder."""
 
     def sync_tree(self, path: Path) -> None:
-        """Return once a folder and all that is in it outlive a power cut.
+        """Flush a folder with its content to the disk, so that it survives a power failure.
 
         Raises:
-            OSError: As described above.
+            OSError: If the storage cannot be reached or written.
         """
 
     def claim(self, path: Path, name: str) -> AbstractContextManager[None]:
-        """Hold the directory at `path`, made if it is missing, by the file `name` in it while the context lasts.
+        """Lock the directory at `path` by its file `name` while the context lasts; create it if it is missing.
 
-        A holder that dies, however it dies, holds it no longer.
+        The lock ends with the process, however it ends.
 
         Raises:
             DirectoryInUse: If a live process holds it.
-            DirectoryLost: In the midst of the context, or when it is left.
+            DirectoryLost: Inside the context or at its end, if another process has taken the directory.
         """
 
     def stage(self, path: Path) -> AbstractContextManager[Path]:
-        """A folder on a disk, for a library that writes nowhere else: its files arrive under `path`.
+        """Return a local folder whose files are uploaded to `path`, for libraries that write only to disks.
 
         Every few seconds while the context lasts, and when it is left.
 
         Raises:
-            OSError: As described above.
-            DirectoryLost: As described above.
+            OSError: If the storage cannot be reached or written.
+            DirectoryLost: If another process may have taken the directory.
         """
 
     def scratch(self, path: Path) -> Path:
-        """A folder on a disk for files of a run that can be made again, which other machines need not see."""
+        """Return a local folder for files of a run that can be made again and that other machines do not need."""
 
     def versions(self, path: Path, patterns: Sequence[str]) -> tuple[FileVersion, ...]:
-        """The files under `path` that match one of the patterns, as "*.json" or "maps/*.json": equal ones are equal."""
+        """Return the versions of the files under `path` that match a pattern such as "*.json" or "maps/*.json"."""
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
-        """The tensorstore specification of the folder `path`."""
+        """Return the tensorstore specification of the folder `path`."""

@@ -1,4 +1,4 @@
-"""Programs compiled in threads beside the first steps, each batch shape's before its first batch comes."""
+"""Compile programs in background threads, each batch shape before its first batch."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The parts of an experiment (task, model, optimizers, placement) and the programs made of them."""
+"""Build the components of training (task, model, optimizers, placement) and compile the train step."""
 
 import functools
 import logging
@@ -46,9 +46,9 @@ _logger = logging.getLogger(__name__)
 
 
 class TrainingComponents(NamedTuple):
-    """The parts of an experiment, before any array but the data's exists.
+    """The components of training: task, model, optimizers, placement, and the abstract training state.
 
-    `init_state(key)` makes the first state, `init_state(key, variables)` from given instead of drawn variables.
+    `init_state(key)` initializes the training state; `init_state(key, variables)` takes the given variables instead.
     """
 
     task: Task
@@ -152,12 +152,12 @@ def check_before_compiling(experiment: ExperimentConfig, components: TrainingCom
 
 
 def hyperparameters_of(experiment: ExperimentConfig, task: Task) -> dict[str, dict[str, np.float32]]:
-    """The numbers of every objective's optimizer, as the training state holds them."""
+    """Return the hyperparameters of every objective's optimizer, as the training state holds them."""
     return {objective.name: hyperparameters(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
-    """A jitted function for a program that runs a single time, such as the making of a state.
+    """Jit a function that runs once, such as the initialization of a state.
 
     On CPUs without compiler optimization: that of the many small random draws of an initialization takes longer than
     compiling the training step, and saves nothing.
@@ -171,7 +171,7 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
 
 
 def head_statistics_capture(experiment: ExperimentConfig, model: Model) -> Capture | None:
-    """All statistics of every head of the training batches; None where `head_statistics_every` is 0."""
+    """Return the capture of every head statistic of the training batches; None if they are not logged."""
     if not experiment.run.head_statistics_every:
         return None
     return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
@@ -180,7 +180,7 @@ def head_statistics_capture(experiment: ExperimentConfig, model: Model) -> Captu
 def build_train_step(
     experiment: ExperimentConfig, components: TrainingComponents, capture: Capture | None = None
 ) -> TrainStep:
-    """The training step, not compiled.
+    """Build the train step, not compiled.
 
     Where the run observes its heads, one program serves steps with and without; `capture` replaces the default, the
     statistics of every head.
@@ -199,7 +199,7 @@ def build_train_step(
 def compile_train_step(
     experiment: ExperimentConfig, components: TrainingComponents, capture: Capture | None = None
 ) -> TrainStep:
-    """The jitted `build_train_step`, which takes host batches and consumes its state."""
+    """Jit the train step; it donates its state."""
     step = build_train_step(experiment, components, capture)
     # Explicit: were the compiler free to place the new state otherwise, the next step would compile again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
@@ -218,7 +218,7 @@ def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mappi
 
 
 def flops_counter(components: TrainingComponents) -> Callable[[Batch], float | None]:
-    """A function that counts the FLOPs of a training step over a batch or its shapes, once for each of these.
+    """Return a function that counts the FLOPs of a train step over a batch, once for each batch shape.
 
     None where they cannot be counted (`UncountableError`), which is logged once.
     """

@@ -1,4 +1,4 @@
-"""The batches of a run: looked over as they come, and without those that the run passes by."""
+"""Training batches without the skipped ones, checked for token ids outside the vocabulary."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -38,7 +38,7 @@ def merge_ranges(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 class InvalidBatch(UserError):
-    """The batch of a step holds a token that is in no vocabulary."""
+    """The batch of a step holds a token id outside the vocabulary."""
 
     def __init__(self, step: int, reason: str):
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""What a checkpoint presupposes beside its arrays: the config, the data, the tokenizer, the order of batches, the code.
+"""The metadata of a checkpoint: the config, fingerprints of data, tokenizer and batch order, and the commit.
 
 It is saved with every checkpoint and compared when one is read: a run never goes on, in silence, with other data or
 another config than it was trained with.
@@ -29,7 +29,7 @@ _AGAIN = "put it back as it was, or choose another --workdir"
 
 @dataclasses.dataclass(frozen=True)
 class BatchFingerprint:
-    """What is compared of the order of batches: a fingerprint of the first, and the parts that each is cut into."""
+    """A fingerprint of the first batches, and the number of parts that each batch is divided into."""
 
     parts: Positive
     content: str
@@ -37,7 +37,7 @@ class BatchFingerprint:
 
 @dataclasses.dataclass(frozen=True)
 class MetricWindow:
-    """The sums of a metric accumulator since its last report, of so many steps; a sum may be NaN."""
+    """The sums of a metric accumulator over `steps` steps since the last log; a sum may be NaN."""
 
     steps: StepNumber
     sums: Mapping[str, Any]
@@ -109,7 +109,7 @@ def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any
 
 
 def describe_allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """What may change and has, in words."""
+    """Describe the allowed config changes since the checkpoint."""
     differences = _differences(recorded, config, free=True)
     return [
         f"{f'no config.{key}' if said is None else f'config.{key}={said}'} from here on, "
@@ -162,7 +162,7 @@ def describe_data_change(recorded: Mapping[str, Any], now: Mapping[str, Any], st
 
 
 def refuse_change(path: Path, what: str | None) -> None:
-    """Raise UserError where something differs."""
+    """Raise UserError if a change is described."""
     if what is not None:
         raise UserError(f"--workdir={path}: {what}; {_AGAIN}")
 

@@ -1,4 +1,4 @@
-"""Saving a run's state with all that it presupposes, and never one that is not finite."""
+"""Saving training states with their metadata; a state that is not finite is never saved."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from transformer.training.writers.writer import NullWriter
 
 
 class CheckpointSaver:
-    """Saves states of one run: its parameters, optimizers and averages are finite, or they are not saved."""
+    """Saves the training states of a run, if parameters, optimizers and averages are finite."""
 
     def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
         self._run, self._writers = run, writers
@@ -51,7 +51,7 @@ class CheckpointSaver:
         self._run.checkpoints.save(step, state, metadata)
 
     def wait(self) -> None:
-        """Wait for the save before.
+        """Wait for the previous save.
 
         Raises:
             UserError: Whatever it failed with.
@@ -76,7 +76,7 @@ class SaveBarrier(NullWriter):
         self._saver, self._every = saver, every
 
     def report_progress(self, step: int, total: int) -> None:
-        """Wait, once in so many steps.
+        """Wait for the pending save before the next one is due.
 
         Raises:
             UserError: Whatever the save failed with.

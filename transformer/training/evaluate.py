@@ -1,4 +1,4 @@
-"""Evaluations and the probe of attention maps, each compiled once."""
+"""Compile evaluations and the capture of attention maps on the probe batch."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence

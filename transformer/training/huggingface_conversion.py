@@ -1,4 +1,4 @@
-"""Run directories from published models, and published models from run directories."""
+"""Conversion between run directories and Hugging Face model folders."""
 
 import dataclasses
 from collections.abc import Collection, Mapping

@@ -238,10 +238,10 @@ def plan_initialization(
 
 
 def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
-    """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
+    """Check that a source's LoRA parameters have the scale of this run's config.
 
     Raises:
-        UserError: As described above.
+        UserError: If the scales differ.
     """
     source, plan = prepared.source, prepared.report.plan
     if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):

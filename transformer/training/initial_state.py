@@ -1,4 +1,4 @@
-"""The state that a run begins with."""
+"""Initialization of the training state."""
 
 from collections.abc import Mapping
 from typing import Any

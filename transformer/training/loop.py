@@ -1,4 +1,4 @@
-"""The loop: next batch, step, and every so often an evaluation, maps, a checkpoint. The same for every model."""
+"""The training loop: batch, step, and periodically logs, evaluations, attention maps and checkpoints."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from transformer.training.writers.writer import Writer
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """The number of steps between two reports, evaluations ...; 0: only at the end, for `heads` never."""
+    """Steps between two logs, evaluations, map captures and checkpoints; 0: only at the end, for `heads` never."""
 
     log: int
     evaluate: int
@@ -31,7 +31,7 @@ class Cadence:
 
 @dataclasses.dataclass(frozen=True)
 class LoopEvaluation:
-    """An evaluation as the loop sees it."""
+    """An evaluation that the training loop runs."""
 
     name: str
     split: str
@@ -69,7 +69,7 @@ class Reporter:
 
 
 class PendingStep(NamedTuple):
-    """A dispatched step whose metrics were not read yet."""
+    """A dispatched step whose metrics were not fetched from the device yet."""
 
     step: int
     metrics: StepMetrics

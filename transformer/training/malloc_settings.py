@@ -1,4 +1,4 @@
-"""What a process does with the memory that it frees: it keeps it for its next step."""
+"""Settings of glibc malloc that keep freed memory for the next step."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Means of the metrics of training steps, and their speed."""
+"""Means of the metrics of training steps between two logs, steps per second, and MFU."""
 
 import math
 import time
@@ -16,7 +16,7 @@ Numbers = Mapping[str, np.ndarray]
 
 
 class MetricAccumulator:
-    """Means of the training metrics since the last report, and the speed of the steps.
+    """Accumulates the training metrics since the last log, and times the steps.
 
     `flops` counts a step's floating-point operations (None: unknown), and `peak_flops` is the devices' peak rate a
     second: their ratio over time is the model FLOPs utilization, reported as `mfu`. `check` is called with every step,
@@ -39,7 +39,7 @@ class MetricAccumulator:
         self._since = time.perf_counter() if self._since is None else self._since
 
     def count_batch(self, batch: Batch) -> None:
-        """Count a batch that was handed to the step."""
+        """Count the FLOPs of a batch."""
         self._flops += self._flops_of(batch) or 0.0
 
     def add_step(self, metrics: StepMetrics, step: int) -> None:
@@ -64,14 +64,14 @@ class MetricAccumulator:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time inside the context out of the steps' time."""
+        """Exclude the time inside the context from the timing."""
         began = time.perf_counter()
         yield
         if self._since is not None:
             self._since += time.perf_counter() - began
 
     def compute_and_reset(self) -> dict[str, Any]:
-        """The means since the last report, with the rate of every total, and start again."""
+        """Return the means and rates since the last log, and reset."""
         assert self._since is not None
         seconds = time.perf_counter() - self._since
         made: Any = self._steps - np.asarray(self._sums.get("skipped_updates", 0.0))
@@ -90,11 +90,11 @@ class MetricAccumulator:
         return means
 
     def window(self) -> dict[str, Any]:
-        """The sums since the last report, as JSON holds them: what `restore_window` takes."""
+        """Return the sums since the last log as plain values, for `restore_window`."""
         return {"steps": self._steps, "sums": {name: float(value) for name, value in self._sums.items()}}
 
     def restore_window(self, steps: int, sums: Mapping[str, float]) -> None:
-        """Begin with the sums of another process's meter, whose run this one goes on with; its time does not count."""
+        """Restore the sums that `window` returned in the process that this one resumes; its time does not count."""
         self._steps = steps
         self._sums.update(sums)
 

@@ -1,4 +1,4 @@
-"""Averages of parameters over training: one mechanism for a moving average, a mean of checkpoints, a target network."""
+"""Averages of parameters over training: EMA, a mean over the last steps, or a target network."""
 
 import dataclasses
 import enum

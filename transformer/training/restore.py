@@ -1,4 +1,4 @@
-"""Restoring a run that goes on: from its newest sound checkpoint, and only as the run that it was."""
+"""Resuming a run from its newest valid checkpoint, after checks that config and data are unchanged."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _REPORTED = "reported"
 
 
 class ResumePoint(NamedTuple):
-    """The state that a run goes on from, how long its records were at that step, and what was under way then.
+    """The training state to resume from, and the length of the records and the pending progress at that step.
 
     `reported`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
     """
@@ -44,7 +44,7 @@ class ResumePoint(NamedTuple):
 
 
 def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint | None:
-    """The run's newest sound checkpoint; None for a run that has saved none. All processes call it together.
+    """Restore the run's newest valid checkpoint; None if there is none. All processes call it together.
 
     What is newer and damaged is told, and set aside.
 
@@ -66,7 +66,7 @@ def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint 
 
 
 def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:
-    """The newest step of which all runs have a sound checkpoint, and their states; 0 where all begin.
+    """Restore the newest step of which all runs have a valid checkpoint, and their states; 0 if all start anew.
 
     Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
 
@@ -101,7 +101,7 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
 
 
 def record_reported(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
-    """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
+    """Record that the metrics due at the checkpoint of `step` are logged, and how long the records are.
 
     All processes call it together, each once its own part is on the disk.
     """

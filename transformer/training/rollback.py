@@ -1,4 +1,4 @@
-"""Going back to a checkpoint of a run and past batches that stop it: recorded, so that every later start does alike."""
+"""Rolling a run back to a checkpoint and skipping batches; recorded, so that later starts do the same."""
 
 import dataclasses
 import io
@@ -30,7 +30,7 @@ from transformer.trust import trust_words
 
 
 class RollbackRequest(NamedTuple):
-    """Go back to the checkpoint of `step` (None: the latest), and leave out the next `skip` batches."""
+    """A request to go back to the checkpoint of `step` (None: the latest) and skip the next `skip` batches."""
 
     step: int | None
     skip: int
@@ -58,12 +58,12 @@ class RollbackRecord:
     going_back_to: StepNumber | None
 
     def repeats(self, wanted: RollbackRequest) -> bool:
-        """Whether the same was asked for."""
+        """Whether the request is the recorded one."""
         return wanted == (self.step, self.skip)
 
 
 def read_rollback_record(directory: RunDirectory) -> RollbackRecord | None:
-    """What a run was last asked to go back to; None where it never was.
+    """Read the recorded rollback of a run; None if there is none.
 
     Raises:
         UserError: For a file that is not as it was written: it decides which batches the run trains on.
@@ -81,7 +81,7 @@ def read_rollback_record(directory: RunDirectory) -> RollbackRecord | None:
 
 
 def skipped_batches(directory: RunDirectory) -> list[list[int]]:
-    """The batches that a run leaves out, each range as its first number and its count. All processes call it together.
+    """Return the batches that a run skips as ranges (first, count). All processes call it together.
 
     Raises:
         UserError: As `read_rollback_record`.
@@ -101,7 +101,7 @@ def describe_missing_skips(saved: Mapping[str, Any], passed: list[list[int]], st
 
 
 def roll_back(run: TrainingRun, wanted: RollbackRequest | None) -> None:
-    """Bring a run's checkpoints and records to where `wanted` says; what was asked for last is not done twice.
+    """Roll a run back as `wanted` asks; a request that was the last one is not repeated.
 
     All processes call it together.
 
@@ -150,13 +150,13 @@ def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
 
 
 def training_batches(run: TrainingRun, components: TrainingComponents) -> Source:
-    """The batches of a run, looked over, without those that it leaves out."""
+    """Return the validated batches of a run without those that it skips."""
     source = components.task.source(run.experiment.run.seed)
     return CheckedBatches(source, components.task.interface, skipped_batches(run.directory))
 
 
 def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Source) -> TrainingDiverged:
-    """What stopped a run, with the way past it; its batches are kept in the run directory, to be looked at."""
+    """Return the error with the command that skips the batches, which are saved in the run directory."""
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
@@ -170,7 +170,7 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: So
 
 
 def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
-    """The batch that stopped a run, with the way past it."""
+    """Return the error with the command that skips the batch."""
     way = _way_past(run, bad.step)
     return InvalidBatch(
         bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_rewind_command(run, way)}"
@@ -178,7 +178,7 @@ def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
 
 
 def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
-    """What a run cannot store, with the way past the batches that led there."""
+    """Return the error with the command that skips the batches before it."""
     # Of several processes others may go on, so that none can be asked.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
     if not way.skip:  # before any batch
@@ -231,7 +231,7 @@ def _save_batch(run: TrainingRun, step: int, batch: Any) -> str:
 
 
 def check_parameters_finite(state: TrainState, run: TrainingRun, latest: int | None) -> None:
-    """Raise RunFailed naming the first parameter that is not finite: no update could mend it."""
+    """Raise RunFailed that names the first parameter that is not finite."""
     params = leaves_by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))
     for name in params:

@@ -1,4 +1,4 @@
-"""Reading a trained run: its experiment, its checkpoints, its state at one of them, and its size."""
+"""Loading trained runs: config, components and state of a checkpoint, ensembles, and parameter counts."""
 
 import functools
 import math

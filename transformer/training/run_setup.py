@@ -1,4 +1,4 @@
-"""Setting a run up: its directory claimed, its parts built and checked, its programs made, and its summary printed."""
+"""Setting a run up: lock its directory, build and check its components, compile, and print its summary."""
 
 import contextlib
 import functools
@@ -125,12 +125,12 @@ def _assemble_runs(experiments: Sequence[ExperimentConfig], directories: Sequenc
 
 
 def refuse_missing_checkpoints(directory: RunDirectory) -> None:
-    """Refuse to begin a run from the start again that has trained, or was converted, and has no checkpoint.
+    """Refuse to restart a run from step 0 whose checkpoints are missing.
 
     A run that was killed before its first save has the folder of its checkpoints, on a disk, and has noted no save.
 
     Raises:
-        UserError: As described above.
+        UserError: If the run has trained or was converted, and has no checkpoint.
     """
     path = directory.checkpoints
     if directory.is_new or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
@@ -186,7 +186,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
 
 
 def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) -> list[str]:
-    """What is told of an optimizer whose learning rate still rises when the run ends."""
+    """Warn of a learning-rate warmup that is longer than the run."""
     steps = experiment.run.steps
     warmups = {experiment.optimizer_of(each.name).warmup_steps for each in components.task.objectives}
     return [
@@ -198,7 +198,7 @@ def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) 
 
 
 def make_cadence(config: RunConfig) -> Cadence:
-    """The cadence of a run's config."""
+    """Return the intervals of logs, evaluations, maps and checkpoints of a config."""
     return Cadence(
         log=config.log_every,
         evaluate=config.eval_every,

@@ -1,4 +1,4 @@
-"""The pre-flight: checks on abstract shapes, before the first step, that task, model and memory fit each other."""
+"""Checks before the first step, on abstract shapes, that task, model and device memory fit each other."""
 
 import contextlib
 import dataclasses
@@ -79,7 +79,7 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
 
 
 def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
-    """A line for each evaluation that reads maps which the model does not have."""
+    """Return a line for each evaluation that is skipped because the model lacks the maps that it reads."""
     return [
         f"{each.split}/{each.name} is left out: the model has no map of {each.reads[0]} against {each.reads[1]}"
         for each in evaluations

@@ -1,4 +1,4 @@
-"""The training state: everything that one step hands to the next, and that a checkpoint holds."""
+"""The training state: the carry of the train step, and the content of a checkpoint."""
 
 import zlib
 from collections.abc import Mapping
@@ -43,10 +43,10 @@ def accumulation_dtype(dtype: Any) -> Any:
 
 
 def cast_to_accumulation_dtype(tree: PyTree) -> PyTree:
-    """The arrays of a tree in the type of their sums."""
+    """Cast the arrays of a tree to their accumulation type."""
     return jax.tree.map(lambda leaf: leaf.astype(accumulation_dtype(leaf.dtype)), tree)
 
 
 def derive_key(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
-    """The key of one named purpose at one step: a pure function, so that only the run's key is saved."""
+    """Derive the PRNG key of a named purpose at a step from the run's key, the only key that is saved."""
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))

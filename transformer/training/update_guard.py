@@ -1,4 +1,4 @@
-"""Updates that would do harm are not made, and a run that can make no other is stopped."""
+"""The update guard: skip updates that are not finite or spike, and stop a run that only skips."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _GRADIENT, _FINITE_METRICS = "gradient_norm", ("loss", "gradient_norm", "update_
 
 @dataclasses.dataclass(frozen=True)
 class UpdateGuardConfig(Config, path="config.update_guard"):
-    """What becomes of a step whose update would do harm: its batch is passed by, and the state stays as it was.
+    """When an update is skipped and leaves the training state unchanged, and when the run stops.
 
     That is an update of which the loss, the gradient, the change of a parameter or the model's state is not finite; one
     of a batch that holds only padding; and, with `spike_factor` above 0, one whose gradient is more than `spike_factor`
@@ -93,7 +93,7 @@ def _ends(name: str, endings: tuple[str, ...]) -> bool:
 
 
 class TrainingDiverged(RunFailed, FloatingPointError):
-    """Steps in a row, `first` to `step`, whose updates would have done harm."""
+    """The updates of the consecutive steps `first` to `step` were all skipped."""
 
     def __init__(self, first: int, step: int, reason: str):
         what = f"step {step}" if first == step else f"steps {first} to {step}, {step - first + 1} in a row,"
@@ -102,16 +102,16 @@ class TrainingDiverged(RunFailed, FloatingPointError):
 
 
 class ConsecutiveSkips:
-    """Counts the steps that were skipped in a row: as many as `max_consecutive_skips` are too many."""
+    """Counts consecutive skipped updates and raises after `max_consecutive_skips` of them."""
 
     def __init__(self, max_consecutive_skips: int):
         self._max_consecutive_skips, self._row = max_consecutive_skips, 0
 
     def check(self, step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
-        """Take note of a step.
+        """Count a step.
 
         Raises:
-            TrainingDiverged: As described above.
+            TrainingDiverged: After `max_consecutive_skips` skipped updates.
         """
         self._row = self._row + 1 if values.get("skipped_updates", 0) else 0
         if self._row >= self._max_consecutive_skips:
@@ -119,7 +119,7 @@ class ConsecutiveSkips:
 
 
 def describe_skip(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
-    """Why a step was skipped, in words, and what helps."""
+    """Describe why an update was skipped, and what helps."""
     advice = (
         "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup_steps or set config.optimizer.clip_norm"
     )

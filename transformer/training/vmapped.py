@@ -1,4 +1,4 @@
-"""Vmapped runs: several that differ in seed and hyper-parameters alone, trained together by one program."""
+"""Vmapped training: runs that differ only in seed and hyperparameters train in one vmapped program."""
 
 import contextlib
 import dataclasses
@@ -62,7 +62,7 @@ BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compil
 
 
 class RunOutcome(NamedTuple):
-    """The end of a run: complete, or with a loss, maps or a state that was not finite at step `diverged_at`."""
+    """How a run ended: complete, or diverged at step `diverged_at`."""
 
     diverged_at: int | None
 
@@ -165,7 +165,7 @@ def stacked_sharding(placement: Placement) -> NamedSharding:
 
 
 def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainState:
-    """The states stacked into one."""
+    """Stack training states along a new leading axis."""
 
     def stack(*states: TrainState) -> TrainState:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
@@ -175,7 +175,7 @@ def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainSta
 
 @jax.jit
 def take_run(state: TrainState, run: int) -> TrainState:
-    """The state of one run."""
+    """Take the state of one run out of a stacked state."""
     return jax.tree.map(lambda leaf: leaf[run], state)
 
 

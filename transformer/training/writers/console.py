@@ -1,4 +1,4 @@
-"""The console: a progress bar on a terminal, aligned plain lines elsewhere; and the same lines in log.txt."""
+"""Console output: a progress bar on a terminal, aligned lines elsewhere; the same lines go to log.txt."""
 
 import logging
 import math
@@ -48,7 +48,7 @@ def format_sample(sample: Sample) -> str:
 
 
 class ConsoleWriter(NullWriter):
-    """The writer that prints to the console.
+    """Prints metrics and samples to the console.
 
     On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
     for every other split; elsewhere a plain line for each call.
@@ -109,7 +109,7 @@ class ConsoleWriter(NullWriter):
 
 
 class LogWriter(NullWriter):
-    """The writer that logs numbers and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
+    """Logs metrics and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
 
     With several runs in one process, `run` is the directory of this writer's run.
     """

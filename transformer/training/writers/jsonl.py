@@ -41,7 +41,7 @@ class JsonLinesFile:
         self._sum.update(line)
 
     def extent(self) -> FileExtent:
-        """How long the file is, and the SHA-256 of its content: what a checkpoint presupposes of it."""
+        """Return the length and SHA-256 of the file, which a checkpoint records."""
         return FileExtent(self._length, self._sum.hexdigest())
 
     def truncate(self, after_step: int, extent: FileExtent | None = None) -> None:

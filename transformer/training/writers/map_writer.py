@@ -1,4 +1,4 @@
-"""The maps of the probe batch: into the run's store, in the background while training goes on."""
+"""Write attention maps of the probe batch to the map store, in a background thread."""
 
 import concurrent.futures
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ QUEUE_SIZE = 2  # steps of maps in the queue, at most; then the loop waits
 
 
 class MapWriter(NullWriter):
-    """The writer that appends maps to a store."""
+    """Appends attention maps to a map store."""
 
     def __init__(self, store: MapStore):
         self._store = store
@@ -24,7 +24,7 @@ class MapWriter(NullWriter):
 
 
 class BackgroundMapWriter:
-    """The writer that gives maps, in order, to another writer in a thread of its own.
+    """Writes maps through another writer in a background thread; forwards everything else.
 
     An error of the other writer is raised at the next call of `maps`, `flush` or `close`.
     """

@@ -1,4 +1,4 @@
-"""Opening the writers of a run, and closing them with it."""
+"""Open and close the writers of a run."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def open_writers(
 
 
 class Closeable(Protocol):
-    """What is closed when a run ends, such as a writer."""
+    """A resource with a `close` method, such as a writer."""
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Trackers that people use already (W&B, MLflow, Trackio): beside a run's own records, and never in its way."""
+"""Experiment trackers (W&B, MLflow, Trackio), each in a thread that cannot block or stop the run."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ _VALUE, _AT_ONCE = 500, 100  # characters of a parameter, and parameters in a re
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-    """A run as trackers are told of it.
+    """The description of a run that trackers get.
 
     `id` is its own for good, `name` what people read, `group` the sweep that it is a trial of; `config` is the
     resolved one. `resumed`: the tracker may hold what it was told before.
@@ -228,7 +228,7 @@ class TrackioTracker:
 
 
 class TrackerLibrary(NamedTuple):
-    """What a tracker needs: the module to import, the package to install, and what opens it."""
+    """The library of a tracker: its module, its package, and the function that opens a tracker."""
 
     module: str
     package: str
@@ -284,7 +284,7 @@ def open_trackers(
 
 
 class TrackersWriter(NullWriter):
-    """The writer that tells trackers, each in a thread of its own, and opens them at the first report.
+    """Sends metrics and samples to trackers, each in a thread of its own; opens them at the first report.
 
     By then the run directory is this process's. No call waits for a tracker and none raises what one raises.
     """
@@ -342,7 +342,7 @@ class TrackersWriter(NullWriter):
 
 
 class ReportThread:
-    """A thread that opens something and gives it, in order, what it is told.
+    """A thread that opens a tracker and sends it the queued reports in order.
 
     What raises is counted and the next is tried; what hangs holds up its own thread alone.
     """

@@ -1,4 +1,4 @@
-"""The writer of vmapped runs, each with its own writer."""
+"""The writer of vmapped runs, which splits stacked metrics between the writers of the runs."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ def _refuse(run: int, found: NonFiniteError) -> None:
 
 
 class VmappedWriters:
-    """The writer of several runs, which gives each its own.
+    """Splits the stacked metrics and maps of vmapped runs between one writer per run.
 
     Numbers, arrays and samples are sequences over the runs, with None for a run that has none; a plain number is every
     run's. A stopped run gets no more reports. `shared`, such as the console, gets the means over the unfinished runs.

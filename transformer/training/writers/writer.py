@@ -1,4 +1,4 @@
-"""The protocol of writers, and the writer that feeds several."""
+"""The writer protocol, and writers that ignore calls, forward to several writers, or tolerate errors."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,57 +16,57 @@ Sample = Mapping[str, str]
 
 @runtime_checkable
 class Writer(Protocol):
-    """A receiver of a run's reports; a writer ignores those that it has no use for."""
+    """Records the metrics, samples and attention maps of a run; a writer may ignore any of them."""
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Numbers of one step of one split ("train", "validation", ...), by name."""
+        """Write the metrics of a step and a split ("train", "validation", ...) by name."""
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Examples to read, such as decoded sentences: the texts of each by name."""
+        """Write example outputs, such as decoded sentences: the texts of each example by name."""
 
     def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Attention maps and head statistics of the probe batch by site; their arrays may still be computed."""
+        """Write attention maps and head statistics of the probe batch by site; the arrays may not be ready yet."""
 
     def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Statistics of the training batch's attention by site and name, each [layer, head]."""
+        """Write head statistics of the training batch by site and name, each [layer, head]."""
 
     def report_progress(self, step: int, total: int) -> None:
-        """`step` of `total` training steps are done."""
+        """Report that `step` of `total` training steps are done."""
 
     def flush(self) -> None:
-        """Write everything so far to the disk: a checkpoint follows, from which a resumed run continues."""
+        """Flush to the storage before a checkpoint is saved."""
 
     def close(self) -> None:
-        """Write everything that is still buffered; nothing follows."""
+        """Flush and close."""
 
 
 class NullWriter:
-    """The writer that ignores everything; others inherit from it and override the methods that they need."""
+    """Ignores everything: the base class of writers that override only some methods."""
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def report_progress(self, step: int, total: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def flush(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class MultiWriter:
-    """Several writers as one: each call goes to every one of them, in order."""
+    """Forwards each call to several writers in order."""
 
     def __init__(self, *writers: Writer):
         self._writers = writers
@@ -102,9 +102,9 @@ class MultiWriter:
 
 
 class BestEffortWriter:
-    """A writer that a run can do without: what it raises is said once, and from then on it is told nothing.
+    """Wraps a writer whose errors must not stop the run: the first error is logged and the writer is closed.
 
-    That the run directory is lost is no fault of the writer's, and is raised.
+    DirectoryLost is raised all the same.
     """
 
     def __init__(self, name: str, open_it: Callable[[], Writer]):
