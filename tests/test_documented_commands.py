@@ -24,7 +24,17 @@ PAGES_OF_COMMANDS = [page for page in PAGES if page not in OTHERS and commands(p
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the checkout's experiments, and with runs that commands begin with."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    for run in ("attention", "articles", "bilm", "documentation", "gpt1", "gpt1_lstm", "gpt2", "judge", "questions"):
+    for run in (
+        "attention",
+        "articles",
+        "bilm",
+        "documentation",
+        "gpt1",
+        "gpt1_lstm",
+        "gpt2",
+        "classifier",
+        "questions",
+    ):
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "config.json").write_text(json.dumps({"name": run}))
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from experiments.instruction_following.transition_tables import moved, seen, walked
+from experiments.instruction_following.transition_tables import follow_moves, move, seen
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
@@ -49,13 +49,8 @@ class Aligner(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class WalkerConfig(Config, path="config.model"):
-    """An LSTM over words, an aligner, and an LSTM over what is seen on the way.
-
-    `width`: of each of the encoder's cells and of the decoder; `embedding`: of words, of sights, and of what the
-    next action is scored from. `direction` is the encoder's. `vocab_size`: of the words' table, None for as many as
-    the task has words.
-    """
+class ListenAttendWalkConfig(Config, path="config.model"):
+    """An LSTM encoder of words, an aligner, and an LSTM decoder over observations."""
 
     width: Positive = 128
     embedding: Positive = 64
@@ -113,7 +108,7 @@ class StepOutput(NamedTuple):
     context: Float[Array, "*B M"]
 
 
-class Walker(RecurrentAttentionDecoder):
+class ListenAttendWalk(RecurrentAttentionDecoder):
     """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
 
     s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is what is seen where the actions before have led, so that these
@@ -122,7 +117,7 @@ class Walker(RecurrentAttentionDecoder):
     (experiments.instruction_following.transition_tables), whose begin token and padding lead nowhere.
     """
 
-    def __init__(self, config: WalkerConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ListenAttendWalkConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         width, embedding = config.width, config.embedding
@@ -149,12 +144,12 @@ class Walker(RecurrentAttentionDecoder):
 
     def step_inputs(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
         """What is seen at every place that the actions of `target` lead to."""
-        place_BxT = walked(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
+        place_BxT = follow_moves(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
         return Sight(place_BxT, self.sight(seen(source.sights, place_BxT)))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
         """The world moves by the action that was chosen, and what is seen there gives the next one."""
-        place_R = moved(source.moves, carry.place, tokens_R)
+        place_R = move(source.moves, carry.place, tokens_R)
         return Sight(place_R, self.sight(as_rows(seen(source.sights, by_example(place_R, len(source.sights))))))
 
     def advance(
@@ -188,11 +183,11 @@ class Walker(RecurrentAttentionDecoder):
         return EncodedSource(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))
 
 
-def build(config: WalkerConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: ListenAttendWalkConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for sights of so many features; instructions and walks may have any length."""
     site = Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))
     sites = (site,) if config.aligner.attends else ()
-    return Model(Functional(lambda builder: Walker(config, interface, builder), precision), sites)
+    return Model(Functional(lambda builder: ListenAttendWalk(config, interface, builder), precision), sites)
 
 
-FAMILY = ModelFamily(WalkerConfig, build, frozenset({INSTRUCTION_FOLLOWING}))
+FAMILY = ModelFamily(ListenAttendWalkConfig, build, frozenset({INSTRUCTION_FOLLOWING}))

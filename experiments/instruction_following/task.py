@@ -13,7 +13,7 @@ from experiments.instruction_following import instructions, mazes
 from experiments.instruction_following.instructions import Instruction, Walk
 from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
-from experiments.instruction_following.transition_tables import walked
+from experiments.instruction_following.transition_tables import follow_moves
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
@@ -35,29 +35,29 @@ _SEARCHED = 200
 _SHOWN = 5  # walks to read beside what was right
 
 
-Mazes = Annotated[int, Range(1, 2**16)]
+NumMazes = Annotated[int, Range(1, 2**16)]
 """A number of mazes that are drawn one by one."""
-Clauses = Annotated[int, Range(1, 2**5)]
+NumClauses = Annotated[int, Range(1, 2**5)]
 """A number of clauses of one instruction."""
 
 
 @dataclasses.dataclass(frozen=True)
-class WalkingConfig(Config, path="config.task"):
-    """Batches of `batch_size` instructions of 1 to `clauses` clauses, from anywhere in one of `mazes` training mazes.
+class InstructionFollowingConfig(Config, path="config.task"):
+    """Batches of `batch_size` instructions of 1 to `max_clauses` clauses, from anywhere in one of `num_mazes` mazes.
 
-    Mazes have `side` x `side` crossings; no walk has more than `longest` actions. In each of `held_out` other mazes
-    instructions validate, and in as many others still they test: at least `num_eval_examples` of them, in whole
-    batches. `beams`: 1 decodes greedily.
+    Mazes have `maze_size` x `maze_size` crossings; no walk has more than `max_actions` actions. The validation
+    instructions are in `num_held_out_mazes` other mazes, the test instructions in as many others: at least
+    `num_eval_examples` of each, in whole batches. `beams`: the beam size; 1 decodes greedily.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
-    mazes: Mazes = 200
-    held_out: Mazes = 50
-    side: Annotated[int, Range(2, 20)] = 6
-    clauses: Clauses = 3
-    longest: int = 13
+    num_mazes: NumMazes = 200
+    num_held_out_mazes: NumMazes = 50
+    maze_size: Annotated[int, Range(2, 20)] = 6
+    max_clauses: NumClauses = 3
+    max_actions: int = 13
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
     beams: Beams = 1
@@ -65,33 +65,35 @@ class WalkingConfig(Config, path="config.task"):
 
     def _check(self) -> None:
         # Two to turn around, or a straight way through a maze, and a turn.
-        if self.longest < (least := max(2, self.side)):
-            raise UserError(f"config.task.longest={self.longest} must be at least {least}: a clause can have so many")
+        if self.max_actions < (least := max(2, self.maze_size)):
+            raise UserError(
+                f"config.task.max_actions={self.max_actions} must be at least {least}: a clause can have so many"
+            )
 
 
-class Charted(NamedTuple):
-    """A maze, and its tables as models read them (experiments.instruction_following.transition_tables)."""
+class MazeTables(NamedTuple):
+    """A maze with its observation and transition tables (experiments.instruction_following.transition_tables)."""
 
     maze: Maze
     sights: UInt8[np.ndarray, "P F"]
     moves: Int[np.ndarray, "P V"]
 
 
-class Told(NamedTuple):
-    """An instruction in a maze, and the walk that it means."""
+class InstructedWalk(NamedTuple):
+    """An instruction in a maze, and the walk that follows it."""
 
-    world: Charted
+    world: MazeTables
     instruction: Instruction
     walk: Walk
 
 
-class Walking(SymbolSequenceTask):
-    """The task: implements transformer.tasks.task.Task."""
+class InstructionFollowing(SymbolSequenceTask):
+    """Instruction following in mazes: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: WalkingConfig, rows_multiple: int = 1):
+    def __init__(self, config: InstructionFollowingConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
-        self.words, places = instructions.longest(config.clauses), 4 * config.side**2
+        self.words, places = instructions.longest(config.max_clauses), 4 * config.maze_size**2
         numbers = len(SPECIAL) + len(ACTIONS)
         given = {
             "source": InputSpec((config.batch_size, self.words)),
@@ -101,7 +103,7 @@ class Walking(SymbolSequenceTask):
         }
         options: dict[str, Any] = {"rows": config.batch_size, "beams": config.beams, "separator": " "}
         options |= {"output": INSTRUCTION_FOLLOWING.output, "vocabularies": {"source": len(WORDS)}}
-        super().__init__("walking", ACTIONS, config.longest, given, **options)
+        super().__init__("walking", ACTIONS, config.max_actions, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples)
         self.show(self._batch(self._told))
@@ -111,26 +113,32 @@ class Walking(SymbolSequenceTask):
         """How many mazes there are, and in how many words instructions are given."""
         config, held = self.config, -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
-            f"data mazes: {config.mazes:,} train, {config.held_out:,} validation, {config.held_out:,} test; "
-            f"instructions of {len(WORDS) - 1} words drawn anew at every step, {held:,} validation and {held:,} test",
+            f"data mazes: {config.num_mazes:,} train, {config.num_held_out_mazes:,} validation, "
+            f"{config.num_held_out_mazes:,} test; instructions of {len(WORDS) - 1} words drawn anew at every step, "
+            f"{held:,} validation and {held:,} test",
         )
 
     def source(self, seed: int) -> Source:
         """Instructions in the training mazes, drawn anew at every step."""
         return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.batch_size)), seed)
 
-    def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[Told]:
+    def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[InstructedWalk]:
         """So many instructions in the mazes of a split, by whose seed these are drawn."""
-        among = charted(seed, self.config.held_out if seed else self.config.mazes, self.config.side)
-        told: list[Told] = []
+        among = sample_mazes(
+            seed, self.config.num_held_out_mazes if seed else self.config.num_mazes, self.config.maze_size
+        )
+        told: list[InstructedWalk] = []
         while len(told) < count:
             world = among[random.integers(len(among))]
-            clauses, start = int(random.integers(1, self.config.clauses + 1)), int(random.integers(world.maze.places))
-            drawn = Told(world, *instructions.draw_instruction(world.maze, start, clauses, random))
-            told += [drawn] if len(drawn.walk.actions) <= self.config.longest else []
+            clauses, start = (
+                int(random.integers(1, self.config.max_clauses + 1)),
+                int(random.integers(world.maze.places)),
+            )
+            drawn = InstructedWalk(world, *instructions.draw_instruction(world.maze, start, clauses, random))
+            told += [drawn] if len(drawn.walk.actions) <= self.config.max_actions else []
         return told
 
-    def _batch(self, told: Sequence[Told]) -> dict[str, np.ndarray]:
+    def _batch(self, told: Sequence[InstructedWalk]) -> dict[str, np.ndarray]:
         """What the model reads; `clauses`, `of_word` and `of_action`: how many there are, and whose each one is."""
         source = np.full((len(told), self.words), PAD, np.int32)
         of_word, of_action = (np.full((len(told), count), mazes.NONE, np.int32) for count in (self.words, self.steps))
@@ -161,12 +169,12 @@ class Walking(SymbolSequenceTask):
         def finish(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
             own = self.lines(rows["tokens"][:_SHOWN])
             samples = [{"source": a, "target": b, "output": c} for (a, b), c in zip(true, own, strict=False)]
-            return walks_report(sums, samples)
+            return success_report(sums, samples)
 
         return (
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("walks", split, batches, self._walks, finish, at_end),
-            Evaluation("looking", split, batches, self._looking, looking_report, at_end, reads=AXES),
+            Evaluation("looking", split, batches, self._looking, attention_mass_report, at_end, reads=AXES),
         )
 
     def _walks(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -174,7 +182,7 @@ class Walking(SymbolSequenceTask):
         _, rows = self.decoded(view, batch, key)
         moves, start, goal_B = (jnp.asarray(batch[name]) for name in ("moves", "start", "goal"))
         # Neither the end nor what fills up the row behind it leads anywhere.
-        end_B = walked(moves, start, rows["tokens"])[:, -1]
+        end_B = follow_moves(moves, start, rows["tokens"])[:, -1]
         stopped_B = jnp.any(rows["tokens"] == END, axis=1)
         success_B = stopped_B & (end_B == goal_B)
         sums = {
@@ -183,14 +191,14 @@ class Walking(SymbolSequenceTask):
             "position": jnp.sum(stopped_B & (end_B // 4 == goal_B // 4)),
             "exact_match": jnp.sum(jnp.all(rows["tokens"] == jnp.asarray(batch["labels"]), axis=1)),
         }
-        for count in range(1, self.config.clauses + 1):
+        for count in range(1, self.config.max_clauses + 1):
             of_count_B = jnp.asarray(batch["clauses"]) == count
             sums |= {f"walks/{count}": jnp.sum(of_count_B), f"success/{count}": jnp.sum(success_B & of_count_B)}
         return sums, rows
 
     def _looking(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """How much of the attention at the true actions lies within the clauses that these belong to."""
-        own_BxTxS = of_one_clause(jnp.asarray(batch["of_action"]), jnp.asarray(batch["of_word"]))
+        own_BxTxS = clause_mask(jnp.asarray(batch["of_action"]), jnp.asarray(batch["of_word"]))
         masses = {
             site: mass_within(each, own_BxTxS) for site, each in weights_over(view, self.inputs_of(batch), AXES).items()
         }
@@ -204,7 +212,7 @@ class Walking(SymbolSequenceTask):
 
     def _describe(
         self,
-        told: Sequence[Told],
+        told: Sequence[InstructedWalk],
         batch: Mapping[str, np.ndarray],
         sites: Sequence[Site],
         right_B: Bool[np.ndarray, " B"],
@@ -222,7 +230,7 @@ class Walking(SymbolSequenceTask):
             paint_walk(world.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
             for (world, _, _), of_walk in zip(told, places, strict=True)
         ]
-        own = of_one_clause(batch["of_action"], batch["of_word"])
+        own = clause_mask(batch["of_action"], batch["of_word"])
         links = links_of_right(links_to(own, sure=False), right_B)
         gold = {site.name: links for site in between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
@@ -250,24 +258,24 @@ class Walking(SymbolSequenceTask):
         labels = self._describe(told, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
         return Answers(lines, labels, look_over(view, self.inputs_of(said)))
 
-    def _placed(self, text: str, random: np.random.Generator) -> Told:
+    def _placed(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """A text's instruction somewhere in a drawn maze."""
         try:
             instruction = instructions.read(text)
         except ValueError as error:
             raise UserError(f"{text[:80]!r} is no instruction: {error}; say something like {_EXAMPLE!r}") from None
         for what, count, most in (
-            ("clauses", len(instruction.clauses), self.config.clauses),
+            ("clauses", len(instruction.clauses), self.config.max_clauses),
             ("words and marks", len(instruction.words), self.words),
         ):
             if count > most:
                 raise UserError(f"{text[:80]!r} has {count} {what}: this run's instructions have at most {most}")
         for _ in range(_SEARCHED):
-            maze = mazes.draw_maze(random, self.config.side)
+            maze = mazes.draw_maze(random, self.config.maze_size)
             for start in random.permutation(maze.places).tolist():
                 walk = instructions.follow(maze, start, instruction.clauses)
-                if walk is not None and len(walk.actions) <= self.config.longest:
-                    return Told(chart(maze), instruction, walk)
+                if walk is not None and len(walk.actions) <= self.config.max_actions:
+                    return InstructedWalk(make_tables(maze), instruction, walk)
         raise UserError(
             f"{text[:80]!r} can be followed from no place of {_SEARCHED} drawn mazes: say something shorter"
         )
@@ -283,30 +291,30 @@ class Walking(SymbolSequenceTask):
         return places
 
 
-def chart(maze: Maze) -> Charted:
-    """A maze with its tables; padding, begin and end lead nowhere."""
+def make_tables(maze: Maze) -> MazeTables:
+    """Return a maze with its tables; padding, begin and end tokens do not move."""
     stay_PxS = np.repeat(np.arange(maze.places, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
-    return Charted(maze, mazes.sights(maze), np.concatenate([stay_PxS, mazes.moves(maze)], axis=1))
+    return MazeTables(maze, mazes.sights(maze), np.concatenate([stay_PxS, mazes.moves(maze)], axis=1))
 
 
 @functools.cache
-def charted(seed: int, count: int, side: int) -> tuple[Charted, ...]:
-    """The mazes of a seed."""
+def sample_mazes(seed: int, count: int, side: int) -> tuple[MazeTables, ...]:
+    """Sample the mazes of a seed."""
     random = np.random.default_rng((seed, side))
-    return tuple(chart(mazes.draw_maze(random, side)) for _ in range(count))
+    return tuple(make_tables(mazes.draw_maze(random, side)) for _ in range(count))
 
 
-def of_one_clause(of_action_BxT: Any, of_word_BxS: Any) -> Any:
-    """Which words [B, T, S] belong to the clause that each action follows."""
+def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:
+    """Return which words [B, T, S] belong to the clause that each action follows."""
     same_BxTxS = of_action_BxT[:, :, None] == of_word_BxS[:, None, :]
     return same_BxTxS & (of_action_BxT != mazes.NONE)[:, :, None]
 
 
-def walks_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> Report:
-    """The shares of walks that end right, of all and of those of so many clauses.
+def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> Report:
+    """Report the shares of successful walks, of all and by number of clauses.
 
-    `success`: at the right crossing, looking the right way (the measure of single sentences of Mei et al. 2016);
-    `position`: at the right crossing; `exact_match`: by the very actions.
+    `success`: the walk ends at the right crossing with the right heading (Mei et al. 2016, single sentences);
+    `position`: at the right crossing; `exact_match`: the actions are the reference's.
     """
     scalars = {name: float(sums[name]) / float(sums["walks"]) for name in ("success", "position", "exact_match")}
     counts = [name.removeprefix("success/") for name in sums if name.startswith("success/")]
@@ -315,12 +323,15 @@ def walks_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] =
     return Report(scalars, samples, note=f"{int(sums['walks'])} walks in mazes that are not trained in")
 
 
-def looking_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
-    """`clause_mass`: mean attention within an action's own clause; `even`: that of one who reads all words alike."""
+def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+    """Report the mean attention mass within an action's own clause, and that of uniform attention."""
     mass, site, layer, head = head_of_most(sums)
     actions = max(float(sums["actions"]), 1)
     note = f"{site}, layer {layer}, head {head}; {int(sums['actions'])} actions"
-    return Report({"clause_mass": mass / actions, "even": float(sums["even"]) / actions}, note=note)
+    return Report(
+        {"attention_mass/clause": mass / actions, "attention_mass/clause_uniform": float(sums["even"]) / actions},
+        note=note,
+    )
 
 
 def _place_name(maze: Maze, place: int) -> str:
@@ -328,4 +339,4 @@ def _place_name(maze: Maze, place: int) -> str:
     return f"row {row + 1}, column {column + 1}, facing {Heading(place % 4).name.lower()}"
 
 
-TASK = TaskSpec(WalkingConfig, Walking)
+TASK = TaskSpec(InstructionFollowingConfig, InstructionFollowing)

@@ -11,20 +11,20 @@ from jaxtyping import Array, Float, Int
 from transformer.layers.beam_rows import as_rows, by_example
 
 
-def moved(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]) -> Int[Array, " R"]:
+def move(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]) -> Int[Array, " R"]:
     """The place of every row behind one more token."""
     examples, _, vocabulary = moves_BxPxV.shape
     entry_BxM = by_example(place_R * vocabulary + tokens_R, examples)
     return as_rows(jnp.take_along_axis(moves_BxPxV.reshape(examples, -1), entry_BxM, axis=1))
 
 
-def walked(
+def follow_moves(
     moves_BxPxV: Int[Array, "B P V"], start_B: Int[Array, " B"], tokens_BxT: Int[Array, "B T"]
 ) -> Int[Array, "B T"]:
     """The place behind each token of a sequence."""
 
     def step(place_B: Array, tokens_B: Array) -> tuple[Array, Array]:
-        place_B = moved(moves_BxPxV, place_B, tokens_B)
+        place_B = move(moves_BxPxV, place_B, tokens_B)
         return place_B, place_B
 
     first_B = jnp.asarray(start_B, moves_BxPxV.dtype)

@@ -1,8 +1,4 @@
-"""Small worlds that nobody knows when they begin: their states and actions, and what the best do who know more.
-
-A bandit is a world of one state. All is drawn from a prior that is known: rewards are 1 with a probability that is
-uniform from 0 to 1, transitions have Dirichlet(1, ..., 1) probabilities. The first state is 0.
-"""
+"""Random bandits and Markov decision processes, and their optimal and Bayes-optimal policies."""
 
 import functools
 from typing import NamedTuple
@@ -15,8 +11,8 @@ _MOST, _LONGEST = 100_000, 64  # different records that a dynamic program goes t
 _SAME = 1e-9  # values that differ by less are equal
 
 
-class Worlds(NamedTuple):
-    """Of every row the probability of each next state, and that of a reward of 1."""
+class MDPBatch(NamedTuple):
+    """A batch of MDPs: transition probabilities, and the probabilities of a reward of 1."""
 
     transitions: Float[np.ndarray, "B S A S"]
     rewards: Float[np.ndarray, "B S A"]
@@ -26,30 +22,30 @@ class Worlds(NamedTuple):
         return {name: values.astype(np.float32) for name, values in self._asdict().items()}
 
 
-class Lived(NamedTuple):
-    """The state at every step, what was done there and what it gave."""
+class Trajectories(NamedTuple):
+    """The state, action and reward at every step."""
 
     states: Int[np.ndarray, "B T"]
     actions: Int[np.ndarray, "B T"]
     rewards: Int[np.ndarray, "B T"]
 
 
-def draw_worlds(random: np.random.Generator, rows: int, states: int, actions: int) -> Worlds:
-    """So many worlds of the prior."""
+def sample_mdps(random: np.random.Generator, rows: int, states: int, actions: int) -> MDPBatch:
+    """Sample MDPs of the prior."""
     transitions = random.dirichlet(np.ones(states), (rows, states, actions))
-    return Worlds(transitions, random.random((rows, states, actions)))
+    return MDPBatch(transitions, random.random((rows, states, actions)))
 
 
-def action_values(worlds: Worlds, horizon: int) -> Float[np.ndarray, "H B S A"]:
-    """Q_t(s, a) = r(s, a) + sum over s' of p(s' | s, a) max over a' of Q_(t+1)(s', a'), for who knows the world."""
+def action_values(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, "H B S A"]:
+    """Q_t(s, a) = r(s, a) + sum over s' of p(s' | s, a) max over a' of Q_(t+1)(s', a'), for a known MDP."""
     values = np.zeros((horizon + 1, *worlds.rewards.shape))
     for step in reversed(range(horizon)):
         values[step] = worlds.rewards + np.einsum("bsax,bx->bsa", worlds.transitions, values[step + 1].max(axis=-1))
     return values[:-1]
 
 
-def uniform_value(worlds: Worlds, horizon: int) -> Float[np.ndarray, " B"]:
-    """What an episode from state 0 gives on average who does anything alike."""
+def random_policy_value(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, " B"]:
+    """Return the mean return of the uniform random policy from state 0."""
     value_BxS = np.zeros(worlds.rewards.shape[:2])
     for _ in range(horizon):
         value_BxS = (worlds.rewards + np.einsum("bsax,bx->bsa", worlds.transitions, value_BxS)).mean(axis=-1)
@@ -57,13 +53,8 @@ def uniform_value(worlds: Worlds, horizon: int) -> Float[np.ndarray, " B"]:
 
 
 @functools.cache
-def bayes_values(arms: Arms, left: int) -> tuple[float, ...]:
-    """What each arm of a bandit and the best pulls behind it give on average, with so many pulls `left`, at least 1.
-
-    Behind w wins and l losses an arm wins with probability (w + 1) / (w + l + 2), by Laplace's rule of succession:
-    Q(arm) = p (1 + V(win noted)) + (1 - p) V(loss noted), V = max Q, V = 0 with nothing left. Exact, for any prior
-    knowledge that is uniform.
-    """
+def bayes_optimal_values(arms: Arms, left: int) -> tuple[float, ...]:
+    """Return the Bayes-optimal value of each arm of a bandit with `left` pulls left."""
     values = []
     for number, (wins, losses) in enumerate(arms):
         win = (wins + 1) / (wins + losses + 2)
@@ -77,11 +68,11 @@ def bayes_values(arms: Arms, left: int) -> tuple[float, ...]:
 
 def _best(arms: Arms, left: int) -> float:
     """V: the order of arms does not matter."""
-    return max(bayes_values(tuple(sorted(arms)), left)) if left else 0.0
+    return max(bayes_optimal_values(tuple(sorted(arms)), left)) if left else 0.0
 
 
-def records(arms: int, pulls: int) -> int:
-    """How many different records so many arms can have, in any order, within so many pulls."""
+def num_histories(arms: int, pulls: int) -> int:
+    """Return the number of distinct outcome counts of so many arms within so many pulls."""
     # ways[a][n]: of multisets of a arms with n pulls in all; an arm of k pulls has one of k + 1 records.
     ways = np.zeros((arms + 1, pulls + 1), object)
     ways[0, 0] = 1
@@ -92,13 +83,13 @@ def records(arms: int, pulls: int) -> int:
     return int(ways[arms].sum())
 
 
-def can_be_solved(arms: int, pulls: int) -> bool:
-    """Whether the dynamic program of such a bandit is a matter of seconds."""
-    return arms <= _LONGEST and pulls <= _LONGEST and records(arms, pulls) <= _MOST
+def is_tractable(arms: int, pulls: int) -> bool:
+    """Return whether the dynamic program of a bandit takes seconds."""
+    return arms <= _LONGEST and pulls <= _LONGEST and num_histories(arms, pulls) <= _MOST
 
 
 class Belief:
-    """What who has lived through some steps knows of each row's world: counts beside those of the prior."""
+    """The posterior over each row's MDP: counts of transitions and rewards, added to those of the prior."""
 
     def __init__(self, rows: int, states: int, actions: int):
         self.next = np.ones((rows, states, actions, states))
@@ -111,43 +102,37 @@ class Belief:
             self.next[row, state, action, after] += 1
         self.given[row, state, action, 1 - reward] += 1
 
-    def sample(self, random: np.random.Generator) -> Worlds:
+    def sample(self, random: np.random.Generator) -> MDPBatch:
         """A world as it may be, of every row."""
         parts = random.standard_gamma(self.next)
-        return Worlds(parts / parts.sum(axis=-1, keepdims=True), random.beta(self.given[..., 0], self.given[..., 1]))
+        return MDPBatch(parts / parts.sum(axis=-1, keepdims=True), random.beta(self.given[..., 0], self.given[..., 1]))
 
 
-def optimal(values: Float[np.ndarray, "*B A"]) -> Float[np.ndarray, "*B A"]:
-    """All best actions alike: each with 1 / n of n equally good ones."""
+def optimal_policy(values: Float[np.ndarray, "*B A"]) -> Float[np.ndarray, "*B A"]:
+    """Return the uniform distribution over the best actions."""
     best = values >= values.max(axis=-1, keepdims=True) - _SAME
     return best / best.sum(axis=-1, keepdims=True)
 
 
-def bayes_optimal(belief: Belief, left: int) -> Float[np.ndarray, "B A"]:
-    """The best arms of bandits behind what has been seen of them, with so many pulls left."""
+def bayes_optimal_policy(belief: Belief, left: int) -> Float[np.ndarray, "B A"]:
+    """Return the Bayes-optimal arms given the history, with so many pulls left."""
     seen = (belief.given[:, 0] - 1).astype(int)
-    return optimal(np.array([bayes_values(tuple(map(tuple, row.tolist())), left) for row in seen]))
+    return optimal_policy(np.array([bayes_optimal_values(tuple(map(tuple, row.tolist())), left) for row in seen]))
 
 
-def live(
+def run_episodes(
     random: np.random.Generator,
-    worlds: Worlds,
+    worlds: MDPBatch,
     horizon: int,
     episodes: int,
     randomness: Float[np.ndarray, " B"],
     *,
     bayes: bool = False,
-) -> tuple[Lived, Float[np.ndarray, "B T A"]]:
-    """Live through episodes of so many steps, and say what would have been best at each of them.
-
-    Each row does anything alike with a probability of `randomness`, else the best of a world that it believes in. That
-    is sampled from what it knows at the beginning of each episode (posterior sampling: Thompson 1933, Strens 2000),
-    where best is what who knows the world would do; or, for bandits with `bayes`, what is best for who knows no more
-    than was seen.
-    """
+) -> tuple[Trajectories, Float[np.ndarray, "B T A"]]:
+    """Run episodes, and return the trajectories with the teacher's policy at each step."""
     rows, states, actions = worlds.rewards.shape
     length, belief, row = horizon * episodes, Belief(rows, states, actions), np.arange(rows)
-    lived = Lived(*np.zeros((3, rows, length), np.int32))
+    lived = Trajectories(*np.zeros((3, rows, length), np.int32))
     best_BxTxA = np.zeros((rows, length, actions))
     known_HxBxSxA = action_values(worlds, horizon)
     state, believes_HxBxSxA = np.zeros(rows, int), known_HxBxSxA
@@ -156,12 +141,12 @@ def live(
         if within == 0:
             state = np.zeros(rows, int)
         if bayes:
-            best_BxTxA[:, step] = believed = bayes_optimal(belief, length - step)
+            best_BxTxA[:, step] = believed = bayes_optimal_policy(belief, length - step)
         else:
-            best_BxTxA[:, step] = optimal(known_HxBxSxA[within, row, state])
+            best_BxTxA[:, step] = optimal_policy(known_HxBxSxA[within, row, state])
             if within == 0:
                 believes_HxBxSxA = action_values(belief.sample(random), horizon)
-            believed = optimal(believes_HxBxSxA[within, row, state])
+            believed = optimal_policy(believes_HxBxSxA[within, row, state])
         shares_BxA = np.where((random.random(rows) < randomness)[:, None], 1 / actions, believed)
         action = _choose(random, shares_BxA)
         reward = (random.random(rows) < worlds.rewards[row, state, action]).astype(int)

@@ -1,4 +1,4 @@
-"""Bandits and small Markov decision processes: to act well in a world that is learned while one acts in it."""
+"""Meta reinforcement learning: learn a bandit or a small Markov decision process while acting in it."""
 
 import dataclasses
 import enum
@@ -13,14 +13,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from experiments.meta_rl.data import (
-    Lived,
-    Worlds,
+    MDPBatch,
+    Trajectories,
     action_values,
-    bayes_values,
-    can_be_solved,
-    draw_worlds,
-    live,
-    uniform_value,
+    bayes_optimal_values,
+    is_tractable,
+    random_policy_value,
+    run_episodes,
+    sample_mdps,
 )
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
@@ -34,60 +34,56 @@ _HISTORIES = 12  # pulls, whose every row of wins and losses is gone through
 
 
 class Teacher(enum.Enum):
-    """What is imitated at every step of an episode.
+    """The policy that is imitated: bayes_optimal (of a bandit, from its history) or oracle (knows the MDP)."""
 
-    bayes: what is best for who knows no more than was seen, exactly, by dynamic programming; of bandits alone. knowing:
-    what who knows the world would do; the model says how probable each action is to be that, and acts by sampling.
-    """
-
-    BAYES = "bayes"
-    KNOWING = "knowing"
+    BAYES_OPTIMAL = "bayes_optimal"
+    ORACLE = "oracle"
 
 
 @dataclasses.dataclass(frozen=True)
-class UnknownWorldsConfig(Config, path="config.task"):
-    """Worlds of so many `states` and `actions`, in which `episodes` of `horizon` steps are lived one after another.
+class MetaRLConfig(Config, path="config.task"):
+    """MDPs with `num_states` and `num_actions`, played for `num_episodes` episodes of `horizon` steps each.
 
-    A world of one state is a bandit, whose pulls are episodes of one step. In training rows live as
-    `experiments.meta_rl.data.live` says, each with another share of random actions; in an evaluation the model acts in
-    `num_eval_examples` worlds. What the likeliest arms give on average over all bandits is computed exactly at the end
-    where there are at most 12 pulls. Of other worlds `num_probe_examples` are mapped.
+    An MDP of one state is a bandit, whose pulls are episodes of one step. Training episodes are run as in
+    `experiments.meta_rl.data.run_episodes`, each row with another share of random actions; in an evaluation the model
+    acts in `num_eval_examples` MDPs. At the end the mean return of the greedy policy over all bandits is computed
+    exactly if there are at most 12 pulls. `num_probe_examples` other MDPs are mapped.
 
     Raises:
-        UserError: For values out of range, and for a teacher that cannot be computed.
+        UserError: If a value is out of range, or the teacher cannot be computed.
     """
 
-    states: Positive = 1
-    actions: Annotated[int, Range(2)] = 5
+    num_states: Positive = 1
+    num_actions: Annotated[int, Range(2)] = 5
     horizon: Positive = 1
-    episodes: Positive = 10
-    teacher: Teacher = Teacher.BAYES
+    num_episodes: Positive = 10
+    teacher: Teacher = Teacher.BAYES_OPTIMAL
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 2000
     num_probe_examples: Looked = 2
 
     def _check(self) -> None:
-        if self.teacher is Teacher.BAYES:
-            if self.states > 1:
+        if self.teacher is Teacher.BAYES_OPTIMAL:
+            if self.num_states > 1:
                 raise UserError(
-                    f"config.task.teacher=bayes is of bandits: say states=1, or teacher=knowing for {self.states} "
-                    "states"
+                    f"config.task.teacher=bayes_optimal is for bandits: set num_states=1, "
+                    f"or teacher=oracle for {self.num_states} states"
                 )
-            if not can_be_solved(self.actions, self.steps):
+            if not is_tractable(self.num_actions, self.steps):
                 raise UserError(
-                    f"config.task.teacher=bayes goes through every record of {self.actions} arms in {self.steps} "
-                    "pulls, which are too many: give fewer, or teacher=knowing"
+                    f"config.task.teacher=bayes_optimal enumerates every history of {self.num_actions} arms in "
+                    f"{self.steps} pulls, which are too many: reduce them, or set teacher=oracle"
                 )
 
     @property
     def steps(self) -> int:
         """The steps of all episodes in one world."""
-        return self.horizon * self.episodes
+        return self.horizon * self.num_episodes
 
     @property
     def features(self) -> int:
         """Of a step: the state, the action before, its reward, and whether an episode begins."""
-        return self.states + self.actions + 2
+        return self.num_states + self.num_actions + 2
 
 
 class Steps(NamedTuple):
@@ -98,34 +94,34 @@ class Steps(NamedTuple):
     rewards: Float[Array, "B T"]
 
 
-class UnknownWorlds(PlainTask):
-    """The task: implements transformer.tasks.task.Task."""
+class MetaRL(PlainTask):
+    """Meta reinforcement learning: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: UnknownWorldsConfig, rows_multiple: int = 1):
+    def __init__(self, config: MetaRLConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
             "vectors": InputSpec((config.batch_size, config.steps, config.features), jnp.float32, Modality.ACTIONS)
         }
-        self.interface = TaskInterface(inputs, {"numbers": config.actions}, output=VECTOR_REGRESSION.output)
+        self.interface = TaskInterface(inputs, {"numbers": config.num_actions}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("distillation", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        if config.states == 1 and config.steps <= _HISTORIES:
+        if config.num_states == 1 and config.steps <= _HISTORIES:
             self.evaluations += (self._every_history(),)
         random = np.random.default_rng((VALIDATION_SEED + 1, 0))
         self._worlds = self._draw_worlds(random, config.num_probe_examples)
         self._lived, _ = self._live(random, self._worlds, np.zeros(config.num_probe_examples))
-        self.probe_batch = {"vectors": as_vectors(config, self._lived)}
+        self.probe_batch = {"vectors": make_inputs(config, self._lived)}
 
-    def _draw_worlds(self, random: np.random.Generator, rows: int) -> Worlds:
-        return draw_worlds(random, rows, self.config.states, self.config.actions)
+    def _draw_worlds(self, random: np.random.Generator, rows: int) -> MDPBatch:
+        return sample_mdps(random, rows, self.config.num_states, self.config.num_actions)
 
     def _live(
-        self, random: np.random.Generator, worlds: Worlds, randomness: np.ndarray
-    ) -> tuple[Lived, Float[np.ndarray, "B T A"]]:
+        self, random: np.random.Generator, worlds: MDPBatch, randomness: np.ndarray
+    ) -> tuple[Trajectories, Float[np.ndarray, "B T A"]]:
         config = self.config
-        bayes = config.teacher is Teacher.BAYES
-        return live(random, worlds, config.horizon, config.episodes, randomness, bayes=bayes)
+        bayes = config.teacher is Teacher.BAYES_OPTIMAL
+        return run_episodes(random, worlds, config.horizon, config.num_episodes, randomness, bayes=bayes)
 
     def source(self, seed: int) -> Source:
         """Worlds that are drawn and lived in anew at every step."""
@@ -133,7 +129,7 @@ class UnknownWorlds(PlainTask):
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             worlds = self._draw_worlds(random, self.config.batch_size)
             lived, best_BxTxA = self._live(random, worlds, random.random(self.config.batch_size))
-            return {"vectors": as_vectors(self.config, lived), "best": best_BxTxA.astype(np.float32)}
+            return {"vectors": make_inputs(self.config, lived), "best": best_BxTxA.astype(np.float32)}
 
         return GeneratedBatches(draw, seed)
 
@@ -166,31 +162,31 @@ class UnknownWorlds(PlainTask):
             random = np.random.default_rng((seed, number))
             worlds.append(self._draw_worlds(random, config.batch_size))
             # What happens to whoever acts is drawn beforehand: all models meet the same luck.
-            luck = random.random((config.batch_size, config.steps, 2 + config.actions)).astype(np.float32)
+            luck = random.random((config.batch_size, config.steps, 2 + config.num_actions)).astype(np.float32)
             batches.append({**worlds[-1].fed(), "luck": luck})
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             def act(vectors_BxTxI: Array) -> Array:
                 return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
 
-            played = {name: play(config, act, batch, sampled=name == "sampled") for name in ("greedy", "sampled")}
+            played = {name: run_policy(config, act, batch, sampled=name == "sampled") for name in ("greedy", "sampled")}
             sums = {name: jnp.sum(each.rewards) for name, each in played.items()}
             return {**sums, "worlds": jnp.float32(len(batch["luck"]))}, None
 
         @functools.cache
         def others() -> dict[str, float]:
             """What others come to: who acts at random, who knows the world, and who samples what they know of it."""
-            whole = Worlds(*map(np.concatenate, zip(*worlds, strict=True)))
+            whole = MDPBatch(*map(np.concatenate, zip(*worlds, strict=True)))
             knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
             random = np.random.default_rng((seed, 2**32))
-            lived, _ = live(random, whole, config.horizon, config.episodes, np.zeros(len(knowing_B)))
+            lived, _ = run_episodes(random, whole, config.horizon, config.num_episodes, np.zeros(len(knowing_B)))
             said = {
-                "random": config.episodes * float(uniform_value(whole, config.horizon).mean()),
-                "knowing": config.episodes * float(knowing_B.mean()),
+                "random_policy": config.num_episodes * float(random_policy_value(whole, config.horizon).mean()),
+                "oracle": config.num_episodes * float(knowing_B.mean()),
                 "posterior_sampling": float(lived.rewards.sum(axis=1).mean()),
             }
-            if config.teacher is Teacher.BAYES:
-                said["bayes"] = max(bayes_values(((0, 0),) * config.actions, config.steps))
+            if config.teacher is Teacher.BAYES_OPTIMAL:
+                said["bayes_optimal"] = max(bayes_optimal_values(((0, 0),) * config.num_actions, config.steps))
             return said
 
         def finish(sums: Mapping[str, Any], rows: object) -> Report:
@@ -215,7 +211,7 @@ class UnknownWorlds(PlainTask):
                 return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
 
             wins_BxT, real_B = jnp.asarray(batch["wins"]), jnp.asarray(batch["real"])
-            probability_B = jnp.where(real_B, probabilities(config, act, wins_BxT), 0)
+            probability_B = jnp.where(real_B, history_probabilities(config, act, wins_BxT), 0)
             return {"greedy_exact": jnp.sum(probability_B * jnp.sum(wins_BxT, axis=1))}, None
 
         def finish(sums: Mapping[str, Any], rows: object) -> Report:
@@ -228,33 +224,30 @@ class UnknownWorlds(PlainTask):
         names = []
         for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):
             done = zip(actions[:-1], rewards[:-1], strict=True)
-            does = "action" if self.config.states > 1 else "arm"
+            does = "action" if self.config.num_states > 1 else "arm"
             before = ["begins", *(f"{does} {action + 1} {'wins' if won else 'loses'}" for action, won in done)]
-            where = [f" in {state}" if self.config.states > 1 else "" for state in states]
+            where = [f" in {state}" if self.config.num_states > 1 else "" for state in states]
             names.append(tuple(f"{at}: {what}{where[at - 1]}" for at, what in enumerate(before, 1)))
         titles = tuple(f"world {number + 1}" for number in range(len(names)))
-        if self.config.states == 1:
+        if self.config.num_states == 1:
             titles = tuple("arms " + " ".join(f"{mean:.2f}" for mean in row) for row in self._worlds.rewards[:, 0])
         return Labels({"steps": tuple(names)}, titles)
 
 
-def as_vectors(config: UnknownWorldsConfig, lived: Lived) -> Float[np.ndarray, "B T I"]:
-    """What is read at each step, before anything is done there."""
+def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, "B T I"]:
+    """Return the model's inputs at each step: state, last action, last reward, and the start of an episode."""
     rows, length = lived.states.shape
     vectors = np.zeros((rows, length, config.features), np.float32)
-    vectors[..., : config.states] = np.eye(config.states)[lived.states]
-    acted = vectors[..., config.states : config.states + config.actions]
-    acted[:, 1:] = np.eye(config.actions)[lived.actions[:, :-1]]
+    vectors[..., : config.num_states] = np.eye(config.num_states)[lived.states]
+    acted = vectors[..., config.num_states : config.num_states + config.num_actions]
+    acted[:, 1:] = np.eye(config.num_actions)[lived.actions[:, :-1]]
     vectors[:, 1:, -2] = lived.rewards[:, :-1]
     vectors[:, :: config.horizon, -1] = 1
     return vectors
 
 
-def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batch, *, sampled: bool) -> Steps:
-    """Act in the worlds of a batch: `act` scores the actions of every step by the steps up to it.
-
-    The likeliest action is taken, or one `sampled` by its probability.
-    """
+def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch, *, sampled: bool) -> Steps:
+    """Act in the MDPs of a batch; `act` scores the actions of every step from the steps up to it."""
     transitions_BxSxAxS, rewards_BxSxA, luck_BxTxN = (
         jnp.asarray(batch[name]) for name in ("transitions", "rewards", "luck")
     )
@@ -268,7 +261,7 @@ def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batc
         state_B = jnp.where(begins, 0, state_B)
         seen_BxI = jnp.concatenate(
             [
-                jax.nn.one_hot(state_B, config.states),
+                jax.nn.one_hot(state_B, config.num_states),
                 acted_BxA,
                 reward_B[:, None],
                 jnp.full((rows, 1), begins, jnp.float32),
@@ -284,40 +277,36 @@ def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batc
         action_B = jnp.argmax(logits_BxA, axis=-1)
         won_B = (luck_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
         passed_BxS = luck_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
-        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.states - 1)
-        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.actions), won_B), (action_B, won_B)
+        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.num_states - 1)
+        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.num_actions), won_B), (action_B, won_B)
 
     first = (
         jnp.zeros((rows, config.steps, config.features)),
         jnp.zeros(rows, jnp.int32),
-        jnp.zeros((rows, config.actions)),
+        jnp.zeros((rows, config.num_actions)),
         jnp.zeros(rows),
     )
     (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.steps))
     return Steps(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)
 
 
-def probabilities(
-    config: UnknownWorldsConfig, act: Callable[[Array], Array], wins_BxT: Bool[Array, "B T"]
+def history_probabilities(
+    config: MetaRLConfig, act: Callable[[Array], Array], wins_BxT: Bool[Array, "B T"]
 ) -> Float[Array, " B"]:
-    """How probable each row of wins and losses is, over all bandits, for who pulls the likeliest arm.
-
-    The product over the pulls of (w + 1) / (w + l + 2), or of 1 minus it behind a loss, w and l being the wins and
-    losses of the arm before: what such a policy pulls is of the row alone.
-    """
+    """Return the probability of each history of wins and losses over all bandits, for the greedy policy."""
     won_BxT = wins_BxT.astype(jnp.float32)
     rows = len(won_BxT)
-    luck_BxTxN = jnp.zeros((rows, config.steps, 2 + config.actions)).at[..., 0].set(1 - won_BxT)
+    luck_BxTxN = jnp.zeros((rows, config.steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)
     given = {
-        "transitions": jnp.ones((rows, 1, config.actions, 1)),
-        "rewards": jnp.full((rows, 1, config.actions), 0.5),
+        "transitions": jnp.ones((rows, 1, config.num_actions, 1)),
+        "rewards": jnp.full((rows, 1, config.num_actions), 0.5),
         "luck": luck_BxTxN,
     }
-    pulled_BxTxA = jax.nn.one_hot(play(config, act, given, sampled=False).actions, config.actions)
+    pulled_BxTxA = jax.nn.one_hot(run_policy(config, act, given, sampled=False).actions, config.num_actions)
     won_BxTxA = pulled_BxTxA * won_BxT[..., None]
     wins_BxTxA, pulls_BxTxA = (jnp.cumsum(each, axis=1) - each for each in (won_BxTxA, pulled_BxTxA))
     win_BxT = jnp.sum(pulled_BxTxA * (wins_BxTxA + 1) / (pulls_BxTxA + 2), axis=-1)
     return jnp.prod(jnp.where(won_BxT > 0, win_BxT, 1 - win_BxT), axis=1)
 
 
-TASK = TaskSpec(UnknownWorldsConfig, UnknownWorlds)
+TASK = TaskSpec(MetaRLConfig, MetaRL)

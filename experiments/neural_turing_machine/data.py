@@ -55,7 +55,7 @@ class Algorithm(Protocol):
         """So many sequences of this size; of the longest where the size leaves that open and `hardest` is asked for."""
 
 
-def word(bits: np.ndarray) -> str:
+def format_bits(bits: np.ndarray) -> str:
     """A vector of bits as it is written: 0110."""
     return "".join("1" if bit > 0.5 else "0" for bit in bits)
 
@@ -67,7 +67,7 @@ def _random_bits(random: np.random.Generator, *shape: int) -> np.ndarray:
 def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarray) -> tuple[tuple[str, ...], ...]:
     """What each sequence shows, and behind it the answers that are asked for."""
     return tuple(
-        (*before, *(f"say {word(target)}" for target in targets[asked_T]))
+        (*before, *(f"say {format_bits(target)}" for target in targets[asked_T]))
         for targets, before in zip(targets_BxTxO, shown, strict=True)
     )
 
@@ -115,7 +115,7 @@ class Copy(_OfVectors):
         targets = np.zeros((rows, self.steps(size), bits), np.float32)
         targets[:, size + 1 :] = given_BxLxO
         asked = np.arange(self.steps(size)) > size
-        shown = [[*map(word, given), "delimiter"] for given in given_BxLxO]
+        shown = [[*map(format_bits, given), "delimiter"] for given in given_BxLxO]
         return Sequences(vectors, targets, asked, _named(targets, shown, asked))
 
 
@@ -152,7 +152,7 @@ class RepeatCopy(_OfVectors):
         targets[:, size + 1 : -1, : self.bits] = np.tile(given_BxLxO, (1, times, 1))
         targets[:, -1, self.bits] = 1
         asked = np.arange(steps) > size
-        before = [[*map(word, given), f"{times} times"] for given in given_BxLxO]
+        before = [[*map(format_bits, given), f"{times} times"] for given in given_BxLxO]
         return Sequences(vectors, targets, asked, _named(targets, before, asked))
 
 
@@ -192,8 +192,8 @@ class AssociativeRecall(_OfVectors):
 
         before = [
             [
-                *(name for item in items for name in ("item", *map(word, item))),
-                *("query", *map(word, query), "answer"),
+                *(name for item in items for name in ("item", *map(format_bits, item))),
+                *("query", *map(format_bits, query), "answer"),
             ]
             for items, query in zip(items_BxNxLxO, query_BxLxO, strict=True)
         ]
@@ -274,7 +274,7 @@ class PrioritySort(_OfVectors):
         targets[:, size + 1 :] = np.take_along_axis(given_BxNxO, order_BxN[..., None], axis=1)
         asked = np.arange(self.steps(size)) > size
         shown = [
-            [*(f"{word(vector)} at {at:+.2f}" for vector, at in zip(given, priority, strict=True)), "delimiter"]
+            [*(f"{format_bits(vector)} at {at:+.2f}" for vector, at in zip(given, priority, strict=True)), "delimiter"]
             for given, priority in zip(given_BxNxO, priority_BxN, strict=True)
         ]
         return Sequences(vectors, targets, asked, _named(targets, shown, asked))

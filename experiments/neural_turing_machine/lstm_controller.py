@@ -1,7 +1,4 @@
-"""The memory-less equal of a Turing machine: a recurrent stack whose outputs are scored at every step.
-
-The baseline of Graves et al. 2014, section 4, whose LSTM has three layers of 256.
-"""
+"""The LSTM baseline without memory: a recurrent stack whose outputs are scored at every step."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +17,7 @@ from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInter
 
 
 @dataclasses.dataclass(frozen=True)
-class ControllerOnlyConfig(Config, path="config.model"):
+class LSTMControllerConfig(Config, path="config.model"):
     """`layers` recurrent layers of `width`; the defaults are the paper's LSTM (table 3).
 
     Raises:
@@ -37,10 +34,10 @@ class ControllerOnlyConfig(Config, path="config.model"):
         return RecurrentConfig(self.cell, self.width, self.layers)
 
 
-class ControllerOnly(StatelessModule):
+class LSTMController(StatelessModule):
     """Logits of every bit, W h_t + b, from the last layer's output h_t; all states begin at zero."""
 
-    def __init__(self, config: ControllerOnlyConfig, inputs: int, outputs: int, builder: Builder):
+    def __init__(self, config: LSTMControllerConfig, inputs: int, outputs: int, builder: Builder):
         self.dtype = builder.dtype
         self.stack = RecurrentStack(config.stack, inputs, builder=builder)
         self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
@@ -60,10 +57,10 @@ class ControllerOnly(StatelessModule):
         return self.output(hidden_BxTxF), Aux({}, {}, state)
 
 
-def build(config: ControllerOnlyConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: LSTMControllerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The stack for a task's vectors and bits; without a memory it has no maps."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
-    return Model(Functional(lambda builder: ControllerOnly(config, inputs, outputs, builder), precision), ())
+    return Model(Functional(lambda builder: LSTMController(config, inputs, outputs, builder), precision), ())
 
 
-FAMILY = ModelFamily(ControllerOnlyConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))
+FAMILY = ModelFamily(LSTMControllerConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))

@@ -1,7 +1,4 @@
-"""A memory of slots that heads address by content and by place, read and write: one differentiable step of each.
-
-Graves, Wayne and Danihelka 2014, Neural Turing Machines, section 3. A head's weighting w over the N slots sums to one.
-"""
+"""NTM memory: content and location addressing, read and write, each a differentiable step."""
 
 from typing import NamedTuple
 
@@ -19,12 +16,7 @@ NOTHING = 1e-30
 
 
 class Address(NamedTuple):
-    """Where each head wants to go: what a controller emits for a weighting.
-
-    `key` k is what the slot should be like, `strength` beta > 0 how much alike, `gate` g in [0, 1] how far content
-    replaces the weighting of the step before, `shift` s a distribution over the places to move by, from -range to
-    range, and `sharpening` gamma >= 1.
-    """
+    """The addressing parameters that a controller emits for each head."""
 
     key: Float[Array, "R H M"]
     strength: Float[Array, "R H"]
@@ -33,8 +25,8 @@ class Address(NamedTuple):
     sharpening: Float[Array, "R H"]
 
 
-class Change(NamedTuple):
-    """What each writing head does to the slots: `erase` e in [0, 1], and `add` a, for each feature."""
+class Write(NamedTuple):
+    """The erase vector e in [0, 1] and add vector a of each write head."""
 
     erase: Float[Array, "R H M"]
     add: Float[Array, "R H M"]
@@ -42,19 +34,16 @@ class Change(NamedTuple):
 
 def address_size(slot_width: int, shift_range: int) -> int:
     """The numbers from which `emitted_address` makes the address of one head."""
-    return slot_width + 3 + taps(shift_range)
+    return slot_width + 3 + shift_offsets(shift_range)
 
 
-def taps(shift_range: int) -> int:
-    """The places that one step can move by: `shift_range` to either side, and staying."""
+def shift_offsets(shift_range: int) -> int:
+    """Return the offsets of a shift: `shift_range` to either side, and 0."""
     return 2 * shift_range + 1
 
 
-def emitted_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
-    """An address from F unbounded numbers a head, in this order: key, strength, gate, sharpening, shift.
-
-    k = tanh, beta = softplus, g = the logistic function, gamma = 1 + softplus, s = softmax (section 3.3.2).
-    """
+def parse_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
+    """Convert F unbounded numbers a head to addressing parameters: key, strength, gate, sharpening, shift."""
     key, strength, gate, sharpening, shift = jnp.split(
         raw_RxHxF, [slot_width, slot_width + 1, slot_width + 2, slot_width + 3], axis=-1
     )
@@ -67,27 +56,23 @@ def emitted_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Addres
     )
 
 
-def emitted_change(raw_RxHxF: Float[Array, "R H F"]) -> Change:
-    """A change from two unbounded numbers for each feature: e = the logistic function, a = tanh (section 3.2)."""
+def parse_write(raw_RxHxF: Float[Array, "R H F"]) -> Write:
+    """Convert two unbounded numbers a feature to erase and add vectors: e = logistic, a = tanh (section 3.2)."""
     erase, add = jnp.split(raw_RxHxF, 2, axis=-1)
-    return Change(jax.nn.sigmoid(erase), jnp.tanh(add))
+    return Write(jax.nn.sigmoid(erase), jnp.tanh(add))
 
 
 def address(
     to: Address, memory_RxNxM: Float[Array, "R N M"], before_RxHxN: Float[Array, "R H N"]
 ) -> Float[Array, "R H N"]:
-    """The weighting w_t of every head, from that of the step before (section 3.3, figure 2).
-
-    w_c = softmax_i(beta cos(k, M(i))), w_g = g w_c + (1 - g) w_{t-1}, w_s(i) = sum_j w_g(j) s(i - j) around the ring of
-    slots, w(i) = w_s(i)^gamma / sum_j w_s(j)^gamma (equations 5 to 9).
-    """
-    by_content_RxHxN = content(to.key, to.strength, memory_RxNxM)
+    """Compute the weighting w_t of every head from that of the step before (section 3.3, figure 2)."""
+    by_content_RxHxN = content_addressing(to.key, to.strength, memory_RxNxM)
     gate_RxHx1 = to.gate[..., None].astype(by_content_RxHxN.dtype)
     gated_RxHxN = gate_RxHx1 * by_content_RxHxN + (1 - gate_RxHx1) * before_RxHxN
     return sharpen(shift(gated_RxHxN, to.shift), to.sharpening)
 
 
-def content(
+def content_addressing(
     key_RxHxM: Float[Array, "R H M"], strength_RxH: Float[Array, "R H"], memory_RxNxM: Float[Array, "R N M"]
 ) -> Float[Array, "R H N"]:
     """w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6)."""
@@ -124,7 +109,7 @@ def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, 
 
 
 def write_slots(
-    memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: Change
+    memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: Write
 ) -> Float[Array, "R N M"]:
     """M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): all heads erase, then all add."""
     erase_RxHxM, add_RxHxM = (part.astype(memory_RxNxM.dtype) for part in change)

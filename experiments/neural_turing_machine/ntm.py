@@ -29,38 +29,22 @@ UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
 
 
 class Controller(enum.Enum):
-    """The network that sees an input and what was read, and moves the heads.
-
-    feed_forward: one layer, h = tanh(W [x ; r_1 ; ...] + b): all that it remembers is in the memory. lstm: an LSTM of
-    the same inputs, which has a state of its own beside it.
-    """
+    """The controller network, which reads the input and the last read vectors, and moves the heads."""
 
     FEED_FORWARD = "feed_forward"
     LSTM = "lstm"
 
 
-class Beginning(enum.Enum):
-    """What the slots hold before the first step.
-
-    learned: each its own numbers, which training changes; at first they are drawn at random. constant: 1e-6 everywhere,
-    never changed, so that what was not written is like no key more than another (Collier and Beel 2018, Implementing
-    Neural Turing Machines: of three ways the one that learned soonest). Heads tell equal slots apart by the weightings
-    that they begin with, which are learned either way.
-    """
+class MemoryInit(enum.Enum):
+    """The contents of the memory before the first step."""
 
     LEARNED = "learned"
     CONSTANT = "constant"
 
 
 @dataclasses.dataclass(frozen=True)
-class TuringConfig(Config, path="config.model"):
-    """The defaults are the machine of the paper's copy task (table 1): 128 slots of 20, one head of each kind.
-
-    `width` is that of the controller's only layer. A head moves by up to `shift_range` slots in a step.
-
-    Raises:
-        UserError: For a size below 1, and for more places to move to than there are slots.
-    """
+class NTMConfig(Config, path="config.model"):
+    """The defaults are the NTM of the paper's copy task (table 1): 128 slots of 20, one read and one write head."""
 
     controller: Controller = Controller.FEED_FORWARD
     width: Positive = 100
@@ -69,10 +53,10 @@ class TuringConfig(Config, path="config.model"):
     slots: Positive = 128
     slot_width: Positive = 20
     shift_range: Count = 1
-    beginning: Beginning = Beginning.LEARNED
+    memory_init: MemoryInit = MemoryInit.LEARNED
 
     def _check(self) -> None:
-        if memory.taps(self.shift_range) > self.slots:
+        if memory.shift_offsets(self.shift_range) > self.slots:
             raise UserError(
                 f"config.model.shift_range={self.shift_range} must go to either side no further than "
                 f"once around the config.model.slots={self.slots}"
@@ -101,7 +85,7 @@ class MachineState(NamedTuple):
     """The LSTM's state; a feed-forward controller has none."""
 
 
-class TuringMachine(StatelessModule):
+class NTM(StatelessModule):
     """At each step: h = controller(x, r_{t-1}); heads address M_{t-1}; r_t is read from it; M_t is written.
 
     The output is scored from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
@@ -111,7 +95,7 @@ class TuringMachine(StatelessModule):
     where `Beginning` does not say otherwise.
     """
 
-    def __init__(self, config: TuringConfig, inputs: int, outputs: int, builder: Builder):
+    def __init__(self, config: NTMConfig, inputs: int, outputs: int, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         # Small, and read at every step: whole on every device.
         width, read = config.width, config.read_heads * config.slot_width
@@ -125,15 +109,15 @@ class TuringMachine(StatelessModule):
         self.heads = Linear((("features", width),), (("features", config.emitted),), bias=True, builder=builder)
         self.output = Linear((("features", width + read),), (("features", outputs),), bias=True, builder=builder)
 
-        def beginning(deviation: float, *shape: int) -> Any:
+        def memory_init(deviation: float, *shape: int) -> Any:
             return builder.parameter(normal(deviation), shape, ("features",) * len(shape))
 
-        if config.beginning is Beginning.LEARNED:
-            self.memory = beginning(config.slot_width**-0.5, config.slots, config.slot_width)
-        self.weights = beginning(1.0, config.heads, config.slots)
-        self.reads = beginning(config.slot_width**-0.5, config.read_heads, config.slot_width)
+        if config.memory_init is MemoryInit.LEARNED:
+            self.memory = memory_init(config.slot_width**-0.5, config.slots, config.slot_width)
+        self.weights = memory_init(1.0, config.heads, config.slots)
+        self.reads = memory_init(config.slot_width**-0.5, config.read_heads, config.slot_width)
         if config.controller is Controller.LSTM:
-            self.state = beginning(width**-0.5, 2, width)
+            self.state = memory_init(width**-0.5, 2, width)
 
     def begin(self, rows: int) -> MachineState:
         """What each of so many sequences begins with."""
@@ -148,7 +132,7 @@ class TuringMachine(StatelessModule):
             controller = CellState(*(of_rows(part).astype(self.dtype) for part in self.state[...]))
         weights_HxN = jax.nn.softmax(self.weights[...].astype(wide), axis=-1)
         slots_NxM = jnp.full((self.config.slots, self.config.slot_width), UNWRITTEN)
-        if self.config.beginning is Beginning.LEARNED:
+        if self.config.memory_init is MemoryInit.LEARNED:
             slots_NxM = self.memory[...]
         return MachineState(of_rows(slots_NxM), of_rows(weights_HxN), of_rows(self.reads[...]), controller)
 
@@ -168,11 +152,11 @@ class TuringMachine(StatelessModule):
         emitted_RxF = self.heads(hidden_RxF).astype(state.memory.dtype)
         size = config.heads * memory.address_size(config.slot_width, config.shift_range)
         addresses_RxHxF = emitted_RxF[:, :size].reshape(rows, config.heads, -1)
-        to = memory.emitted_address(addresses_RxHxF, config.slot_width)
+        to = memory.parse_address(addresses_RxHxF, config.slot_width)
         weights_RxHxN = memory.address(to, state.memory, state.weights)
 
         reads_RxHxM = memory.read_slots(state.memory, weights_RxHxN[:, : config.read_heads])
-        change = memory.emitted_change(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
+        change = memory.parse_write(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
         memory_RxNxM = memory.write_slots(state.memory, weights_RxHxN[:, config.read_heads :], change)
 
         read_RxF = jnp.concatenate([hidden_RxF, reads_RxHxM.reshape(rows, -1).astype(hidden_RxF.dtype)], axis=-1)
@@ -204,7 +188,7 @@ class TuringMachine(StatelessModule):
         return self.output(read_BxTxF), Aux(maps, {}, state)
 
 
-def build(config: TuringConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: NTMConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The machine for a task's vectors and bits, with a site for the heads that read and one for those that write."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
     steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.slots)
@@ -212,7 +196,7 @@ def build(config: TuringConfig, interface: TaskInterface, precision: Precision) 
         Site(name, steps, slots, layers=("0",), heads=tuple(map(str, range(count))))
         for name, count in ((READ, config.read_heads), (WRITE, config.write_heads))
     )
-    return Model(Functional(lambda builder: TuringMachine(config, inputs, outputs, builder), precision), sites)
+    return Model(Functional(lambda builder: NTM(config, inputs, outputs, builder), precision), sites)
 
 
-FAMILY = ModelFamily(TuringConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))
+FAMILY = ModelFamily(NTMConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))

@@ -1,4 +1,4 @@
-"""Algorithms learned from examples: copying, recalling, counting and sorting vectors of bits (Graves et al. 2014)."""
+"""Algorithmic tasks on binary vectors: copy, recall, N-grams and sorting (Graves et al. 2014)."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, word
+from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, format_bits
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, UserError
 from transformer.data.batches import GeneratedBatches
@@ -26,14 +26,14 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmsConfig(Config, path="config.task"):
-    """Batches of `batch_size` sequences of one size, drawn anew at every step from `shortest` to `longest`.
+    """Batches of `batch_size` sequences of one size, drawn anew at every step from `min_size` to `max_size`.
 
     `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`,
     `item`, `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch
     is padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what
     none of them holds, and all where there are none, to the longest sequence of training. `eval_sizes`: the sizes that
     `num_eval_examples` held-out sequences each of validation and test have. `num_probe_examples`: sequences whose maps
-    are stored, of sizes from `shortest` to `longest`.
+    are stored, of sizes from `min_size` to `max_size`.
 
     Raises:
         UserError: For sizes that are not at least the problem's least and rising, for numbers below 1, and for numbers
@@ -47,8 +47,8 @@ class AlgorithmsConfig(Config, path="config.task"):
     context: int | None = None
     answered: int | None = None
     batch_size: BatchRows = 16
-    shortest: int = 1
-    longest: int = 20
+    min_size: int = 1
+    max_size: int = 20
     lengths: tuple[int, ...] = ()
     eval_sizes: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
     num_eval_examples: Examples = 64
@@ -56,9 +56,9 @@ class AlgorithmsConfig(Config, path="config.task"):
 
     def _check(self) -> None:
         least = self.algorithm.smallest
-        if not least <= self.shortest <= self.longest:
+        if not least <= self.min_size <= self.max_size:
             raise UserError(
-                f"config.task.shortest={self.shortest} and longest={self.longest} must rise, from at least {least}"
+                f"config.task.min_size={self.min_size} and max_size={self.max_size} must rise, from at least {least}"
             )
         if any(size < least for size in self.eval_sizes) or len(set(self.eval_sizes)) < len(self.eval_sizes):
             raise UserError(f"config.task.eval_sizes={self.eval_sizes} must be different sizes of at least {least}")
@@ -71,8 +71,8 @@ class AlgorithmsConfig(Config, path="config.task"):
 
     def padded(self, steps: int) -> int:
         """The steps that a batch of training sequences of so many steps is padded to."""
-        longest = self.algorithm.steps(self.longest)
-        return min((length for length in self.lengths if length >= steps), default=max(longest, steps))
+        max_size = self.algorithm.steps(self.max_size)
+        return min((length for length in self.lengths if length >= steps), default=max(max_size, steps))
 
 
 class Algorithms(PlainTask):
@@ -83,14 +83,14 @@ class Algorithms(PlainTask):
 
     def __init__(self, config: AlgorithmsConfig, rows_multiple: int, *, hardest: bool = False):
         self.config, self.problem, self._hardest = config, config.algorithm, hardest
-        self._shortest = config.longest if hardest else config.shortest
+        self._shortest = config.max_size if hardest else config.min_size
         self._rows, self._sequences = (
             -(-rows // rows_multiple) * rows_multiple for rows in (config.batch_size, config.num_eval_examples)
         )
-        longest = config.padded(self.problem.steps(config.longest))
+        max_size = config.padded(self.problem.steps(config.max_size))
         inputs = {
             # A step is a point with as many coordinates as there are channels, and no number of a token.
-            "vectors": InputSpec((self._rows, longest, self.problem.inputs), jnp.float32, Modality.POINTS),
+            "vectors": InputSpec((self._rows, max_size, self.problem.inputs), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((self._rows,)),
         }
         self.interface = TaskInterface(inputs, {"bits": self.problem.outputs}, output=BIT_SEQUENCE_PREDICTION.output)
@@ -100,7 +100,7 @@ class Algorithms(PlainTask):
         )
         self._probe = self._probed_sequences()
         steps = max(len(one.asked) for one in self._probe)
-        parts = [batch_of(one, steps) for one in self._probe]
+        parts = [make_batch(one, steps) for one in self._probe]
         self.probe_batch = {
             name: np.concatenate([part[name] for part in parts]) for name in BIT_SEQUENCE_PREDICTION.inputs
         }
@@ -111,7 +111,7 @@ class Algorithms(PlainTask):
         return Evaluation(
             name=f"size_{size}",
             split=split,
-            batches=[batch_of(drawn, len(drawn.asked))],
+            batches=[make_batch(drawn, len(drawn.asked))],
             step=self._sums,
             finish=functools.partial(report, size),
             at_end=split == "test",
@@ -119,16 +119,16 @@ class Algorithms(PlainTask):
 
     def _probed_sequences(self) -> list[Sequences]:
         config, random = self.config, np.random.default_rng(SEEDS["probe"])
-        sizes = np.linspace(config.longest, config.shortest, config.num_probe_examples).round().astype(int)
+        sizes = np.linspace(config.max_size, config.min_size, config.num_probe_examples).round().astype(int)
         return [self.problem.draw(random, 1, int(size), hardest=True) for size in sizes]
 
     def source(self, seed: int) -> GeneratedBatches:
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
-        size = int(random.integers(self._shortest, self.config.longest + 1))
+        size = int(random.integers(self._shortest, self.config.max_size + 1))
         drawn = self.problem.draw(random, self._rows, size, hardest=self._hardest)
-        return batch_of(drawn, self.config.padded(len(drawn.asked)))
+        return make_batch(drawn, self.config.padded(len(drawn.asked)))
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The bits that are asked for, and the sequences."""
@@ -165,7 +165,7 @@ class Algorithms(PlainTask):
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """What each step shows, or should answer."""
-        return described(self._probe)
+        return make_labels(self._probe)
 
     def answer(self, view: View, request: Request) -> Answers:
         """Copies of the texts, words of bits such as 10110011 00110101; the other problems do not answer texts.
@@ -178,20 +178,20 @@ class Algorithms(PlainTask):
             raise UserError(
                 f"a run of problem={self.config.problem.value} does not answer texts: only copy does, words of bits"
             )
-        given = [problem.of(read(text, problem.bits)[None]) for text in request.texts]
+        given = [problem.of(parse_bits(text, problem.bits)[None]) for text in request.texts]
         steps = max(len(one.asked) for one in given)
-        parts = [batch_of(one, steps) for one in given]
+        parts = [make_batch(one, steps) for one in given]
         batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         inputs = {name: jnp.asarray(batch[name]) for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
         lines = [
-            " ".join(word(bits) for bits in (logits > 0)[asked])
+            " ".join(format_bits(bits) for bits in (logits > 0)[asked])
             for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
         ]
-        return Answers(lines, described(given), look_over(view, inputs))
+        return Answers(lines, make_labels(given), look_over(view, inputs))
 
 
-def batch_of(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
+def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
     """The sequences padded with zeros to so many steps, with their true length each."""
     rows, behind = len(drawn.vectors), (0, steps - len(drawn.asked))
     asked_T = np.pad(drawn.asked, behind)
@@ -215,13 +215,13 @@ def report(size: int, sums: Mapping[str, Any], rows: object) -> Report:
     return Report({f"{name}/{size}": value for name, value in means.items()})
 
 
-def described(sequences: Sequence[Sequences]) -> Labels:
+def make_labels(sequences: Sequence[Sequences]) -> Labels:
     """The names of the steps of some sequences."""
     names = tuple(of_row for one in sequences for of_row in one.names)
     return Labels({"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names)))
 
 
-def read(text: str, bits: int) -> np.ndarray:
+def parse_bits(text: str, bits: int) -> np.ndarray:
     """The vectors that words of bits spell.
 
     Raises:
@@ -229,7 +229,7 @@ def read(text: str, bits: int) -> np.ndarray:
     """
     words = text.split()
     if not words or any(len(one) != bits or not set(one) <= {"0", "1"} for one in words):
-        example = word(np.arange(bits) % 3 == 0)
+        example = format_bits(np.arange(bits) % 3 == 0)
         raise UserError(f"{text!r} cannot be copied: give words of {bits} bits, such as '{example} {example[::-1]}'")
     return np.array([[float(bit) for bit in one] for one in words], np.float32)
 

@@ -23,21 +23,23 @@ CLASSES = tuple(DIGITS)
 
 @dataclasses.dataclass(frozen=True)
 class PointCloudsConfig(Config, path="config.task"):
-    """Batches of `batch_size` clouds of `fewest` to `most` points; at least `num_eval_examples` are evaluated.
+    """Batches of `batch_size` clouds of `min_points` to `max_points` points.
+
+    At least `num_eval_examples` are evaluated.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
-    fewest: Positive = 24
-    most: int = 48
+    min_points: Positive = 24
+    max_points: int = 48
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 512
     num_probe_examples: Looked = 4
 
     def _check(self) -> None:
-        if self.fewest > self.most:
-            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
+        if self.min_points > self.max_points:
+            raise UserError(f"config.task.min_points={self.min_points} and most={self.max_points} must rise")
 
 
 class PointClouds(PlainTask):
@@ -47,7 +49,7 @@ class PointClouds(PlainTask):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
-            "points": InputSpec((config.batch_size, config.most, 2), jnp.float32, Modality.POINTS),
+            "points": InputSpec((config.batch_size, config.max_points, 2), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((config.batch_size,)),
         }
         self.interface = TaskInterface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
@@ -64,9 +66,9 @@ class PointClouds(PlainTask):
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
         labels_B = random.integers(0, len(CLASSES), config.batch_size)
-        lengths_B = random.integers(config.fewest, config.most + 1, config.batch_size)
-        points_BxNx2 = draw_clouds([CLASSES[label] for label in labels_B], config.most, random)
-        points_BxNx2[np.arange(config.most) >= lengths_B[:, None]] = 0
+        lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
+        points_BxNx2 = draw_clouds([CLASSES[label] for label in labels_B], config.max_points, random)
+        points_BxNx2[np.arange(config.max_points) >= lengths_B[:, None]] = 0
         return {
             "points": points_BxNx2,
             "lengths": lengths_B.astype(np.int32),

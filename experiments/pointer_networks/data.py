@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 # Of 2^11 subsets of the other points the program keeps the shortest way to each of 11 ends: seconds, not minutes.
-MOST_OF_A_TOUR = 12
+MAX_TOUR_POINTS = 12
 
 
 def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.ndarray, "B N 2"]:
@@ -18,13 +18,15 @@ def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.
     return random.random((rows, count, 2), dtype=np.float32)
 
 
-def left_to_right(points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B N"]:
+def order_left_to_right(
+    points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]
+) -> Int[np.ndarray, "B N"]:
     """The indices of each row's points in the order of their x, those behind its length last."""
     there_BxN = np.arange(points_BxNx2.shape[1]) < lengths_B[:, None]
     return np.argsort(np.where(there_BxN, points_BxNx2[..., 0], np.inf), axis=1, kind="stable")
 
 
-def hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
+def convex_hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
     """The corners of the convex hull counter-clockwise, beginning at the one of the lowest index.
 
     Andrew's monotone chain (1979), in O(n log n); a point in the midst of an edge is no corner.
@@ -43,16 +45,16 @@ def hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
             kept.append((x, y, index))
         return kept[:-1]
 
-    return begin_lowest(tuple(index for _, _, index in chain(ordered) + chain(ordered[::-1])))
+    return rotate_to_lowest(tuple(index for _, _, index in chain(ordered) + chain(ordered[::-1])))
 
 
-def begin_lowest(cycle: Sequence[int]) -> tuple[int, ...]:
+def rotate_to_lowest(cycle: Sequence[int]) -> tuple[int, ...]:
     """A cycle, turned so that it begins at its lowest index."""
     first = min(range(len(cycle)), key=cycle.__getitem__)
     return (*cycle[first:], *cycle[:first])
 
 
-def triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[int, int, int], ...]:
+def delaunay_triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[int, int, int], ...]:
     """The triangles of the Delaunay triangulation, by Qhull.
 
     Each has its corners in rising order, and they are ordered by the coordinates of their incenters, x first (Vinyals
@@ -70,7 +72,7 @@ def triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[int, int,
     return tuple((int(a), int(b), int(c)) for a, b, c in triangles_Tx3[order_T])
 
 
-def tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, "B N"]:
+def shortest_tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, "B N"]:
     """The shortest closed tour of every row, from index 0, counter-clockwise.
 
     The dynamic program of Held and Karp (1962), for all rows at once: the shortest way from point 0 through a set of
@@ -121,7 +123,7 @@ def perimeters(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray,
     return np.hypot(sides[..., 0], sides[..., 1]).sum(-1)
 
 
-def simple(polygon_Nx2: Float[np.ndarray, "N 2"]) -> bool:
+def is_simple_polygon(polygon_Nx2: Float[np.ndarray, "N 2"]) -> bool:
     """Whether a polygon has at least three different corners, and no edges meet but neighbors at their corner."""
     count, corners_Nx2 = len(polygon_Nx2), polygon_Nx2.astype(np.float64)
     if count < 3 or len(np.unique(corners_Nx2, axis=0)) < count:

@@ -93,7 +93,9 @@ class Triangles:
         return state._replace(place=place_R, last=tokens_R, begun=jnp.ones_like(state.begun), ended=ended_R)
 
 
-def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *, constrained: bool) -> DecodedSequences:
+def decode_answers(
+    view: View, batch: Batch, problem: Problem, decoding: Decoding, *, constrained: bool
+) -> DecodedSequences:
     """The model's answers to the points of a batch, a pure function that can run under jit."""
     inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths")}
     return generate(

@@ -6,11 +6,11 @@ from typing import assert_never
 import numpy as np
 from jaxtyping import Float
 
-from experiments.pointer_networks.data import areas, begin_lowest, perimeters, simple
+from experiments.pointer_networks.data import areas, is_simple_polygon, perimeters, rotate_to_lowest
 from experiments.pointer_networks.decoding import Answer, Problem
 
 
-def measure(
+def geometry_metrics(
     problem: Problem,
     points: Sequence[Float[np.ndarray, "N 2"]],
     truths: Sequence[Answer],
@@ -44,9 +44,9 @@ def _hulls(
 ) -> dict[str, float]:
     right, covered = 0, []
     for points_Nx2, truth, answer in zip(points, truths, answers, strict=True):
-        if answer is None or not simple(points_Nx2[list(answer)]):
+        if answer is None or not is_simple_polygon(points_Nx2[list(answer)]):
             continue
-        right += begin_lowest(answer) == truth
+        right += rotate_to_lowest(answer) == truth
         covered.append(float(abs(areas(points_Nx2[list(answer)])) / areas(points_Nx2[list(truth)])))
     return {"accuracy": right / len(truths), "area": _mean(covered), "failed": 1 - len(covered) / len(truths)}
 
@@ -72,7 +72,7 @@ def _tours(
     for points_Nx2, truth, answer in zip(points, truths, answers, strict=True):
         if answer is None or sorted(answer) != list(range(len(points_Nx2))):
             continue
-        forward = begin_lowest(answer)
+        forward = rotate_to_lowest(answer)
         right += truth in (forward, (*forward[:1], *forward[:0:-1]))
         lengths.append(float(perimeters(points_Nx2[list(answer)])))
         shortest.append(float(perimeters(points_Nx2[list(truth)])))

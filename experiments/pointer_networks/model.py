@@ -29,7 +29,7 @@ COORDINATES = 2
 NO_POINT = -1e9
 
 
-class Fed(enum.Enum):
+class DecoderInput(enum.Enum):
     """What the decoder reads of the point that was chosen last.
 
     point: its coordinates (section 2.3 of the paper). encoded: what the encoder made of it, e_j, which knows of the
@@ -41,12 +41,12 @@ class Fed(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class PointerConfig(Config, path="config.model"):
+class PointerNetworkConfig(Config, path="config.model"):
     """A recurrent encoder over the points, and a decoder that points at them.
 
     `encoder`: its cell, width, layers and direction. The decoder has the same cell and the width of the encoder's
     outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
-    `fed`: what it reads at each step.
+    `decoder_input`: what it reads at each step.
 
     Raises:
         UserError: For more layers than the encoder has, and for one that begins with a state of another width.
@@ -54,7 +54,7 @@ class PointerConfig(Config, path="config.model"):
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
     decoder_layers: Layers = 1
-    fed: Fed = Fed.POINT
+    decoder_input: DecoderInput = DecoderInput.POINT
 
     def _check(self) -> None:
         if self.decoder_layers > self.encoder.layers:
@@ -80,25 +80,25 @@ class PointerConfig(Config, path="config.model"):
         return dataclasses.replace(self.encoder, width=width, layers=self.decoder_layers, direction=forward)
 
     @property
-    def fed_width(self) -> int:
+    def decoder_input_width(self) -> int:
         """The features that the decoder reads at each step."""
-        return COORDINATES if self.fed is Fed.POINT else self.encoder.output_width
+        return COORDINATES if self.decoder_input is DecoderInput.POINT else self.encoder.output_width
 
 
-class Pointer(StatelessModule):
+class PointerNetwork(StatelessModule):
     """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3).
 
     e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
     behind what was fed of C_{i-1}, and behind a learned vector at the first step.
     """
 
-    def __init__(self, config: PointerConfig, builder: Builder):
+    def __init__(self, config: PointerNetworkConfig, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         encoded = config.encoder.output_width
         self.encoder = RecurrentStack(config.encoder, COORDINATES, builder=builder)
-        self.decoder = RecurrentStack(config.decoder, config.fed_width, builder=builder)
+        self.decoder = RecurrentStack(config.decoder, config.decoder_input_width, builder=builder)
         normal = jax.nn.initializers.normal(0.1)
-        self.begin = builder.parameter(normal, (config.fed_width,), ("features",))
+        self.begin = builder.parameter(normal, (config.decoder_input_width,), ("features",))
         self.end = builder.parameter(normal, (encoded,), ("features",))
         # Its default is the additive score; the weighted sum of what it points at is read by nobody.
         self.pointer = AttentionCell(AttentionCellConfig(), encoded, encoded, builder=builder)
@@ -121,13 +121,13 @@ class Pointer(StatelessModule):
             return place(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
 
         memory_BxKxE = behind(jnp.asarray(self.end[...], self.dtype), encoded_BxNxE)
-        match self.config.fed:
-            case Fed.POINT:
+        match self.config.decoder_input:
+            case DecoderInput.POINT:
                 fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), points_BxNx2)
-            case Fed.ENCODED:
+            case DecoderInput.ENCODED:
                 fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), encoded_BxNxE)
             case _:
-                assert_never(self.config.fed)
+                assert_never(self.config.decoder_input)
         return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry[-self.config.decoder_layers :]
 
     def point(self, query_BxQxE: Float[Array, "B Q E"], memory: AttentionMemory, mask: Mask) -> Alignment:
@@ -193,11 +193,11 @@ def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str
     return captured_at(SITE, captured, capture)
 
 
-def build(config: PointerConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: PointerNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model; points and targets may have any length."""
     target, points = Axis("target"), Axis("points", AxisKind.POINTS)
     site = Site(SITE, target, points, layers=("0",), heads=("0",))
-    return Model(Functional(functools.partial(Pointer, config), precision), (site,))
+    return Model(Functional(functools.partial(PointerNetwork, config), precision), (site,))
 
 
-FAMILY = ModelFamily(PointerConfig, build, frozenset({POINTER_PREDICTION}))
+FAMILY = ModelFamily(PointerNetworkConfig, build, frozenset({POINTER_PREDICTION}))

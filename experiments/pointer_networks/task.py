@@ -10,9 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from experiments.pointer_networks.data import MOST_OF_A_TOUR, draw_points, hull, left_to_right, tours, triangulation
-from experiments.pointer_networks.decoding import Answer, Problem, indices_of, point_out
-from experiments.pointer_networks.metrics import measure
+from experiments.pointer_networks.data import (
+    MAX_TOUR_POINTS,
+    convex_hull,
+    delaunay_triangulation,
+    draw_points,
+    order_left_to_right,
+    shortest_tours,
+)
+from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, indices_of
+from experiments.pointer_networks.metrics import geometry_metrics
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
@@ -52,7 +59,7 @@ class PointOrder(enum.Enum):
             case PointOrder.DRAWN:
                 return np.broadcast_to(np.arange(points_BxNx2.shape[1]), points_BxNx2.shape[:2])
             case PointOrder.LEFT_TO_RIGHT:
-                return left_to_right(points_BxNx2, lengths_B)
+                return order_left_to_right(points_BxNx2, lengths_B)
 
 
 Points = Annotated[int, Range(3)]
@@ -60,20 +67,20 @@ Points = Annotated[int, Range(3)]
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanarConfig(Config, path="config.task"):
-    """Batches of `batch_size` examples, each of `fewest` to `most` points that are uniform in the unit square.
+class GeometryConfig(Config, path="config.task"):
+    """Batches of `batch_size` examples of `min_points` to `max_points` points, uniform in the unit square.
 
-    `eval_sizes`: the numbers of points on which answers are decoded, `num_eval_examples` of each, with and without the
-    problem's rules; they may lie outside of what is trained on. `beams`: 1 decodes greedily.
+    `eval_sizes`: the numbers of points of evaluated examples, `num_eval_examples` of each, decoded with and without the
+    problem's constraints; they may lie outside of the training range. `beams`: the beam size; 1 decodes greedily.
 
     Raises:
-        UserError: For values out of range, and for tours of more points than their shortest one is computed for.
+        UserError: If a value is out of range, or optimal tours cannot be computed for so many points.
     """
 
     problem: Problem = Problem.HULL
-    fewest: Points = 5
-    most: int = 10
-    order: PointOrder = PointOrder.DRAWN
+    min_points: Points = 5
+    max_points: int = 10
+    point_order: PointOrder = PointOrder.DRAWN
     batch_size: BatchRows = 128
     eval_sizes: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
     num_eval_examples: Examples = 1000
@@ -81,26 +88,26 @@ class PlanarConfig(Config, path="config.task"):
     num_probe_examples: Looked = 4
 
     def _check(self) -> None:
-        if self.fewest > self.most:
-            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
-        longest = max(self.most, *self.eval_sizes)
-        if self.problem is Problem.TOUR and longest > MOST_OF_A_TOUR:
+        if self.min_points > self.max_points:
+            raise UserError(f"config.task.min_points={self.min_points} and max_points={self.max_points} must rise")
+        longest = max(self.max_points, *self.eval_sizes)
+        if self.problem is Problem.TOUR and longest > MAX_TOUR_POINTS:
             raise UserError(
-                f"config.task has tours of {longest} points (most, eval_sizes), but the shortest tour is computed "
-                f"for at most {MOST_OF_A_TOUR}"
+                f"config.task has tours of {longest} points (max_points, eval_sizes), but the shortest tour is "
+                f"computed for at most {MAX_TOUR_POINTS}"
             )
 
 
-class Planar(PlainTask):
-    """The task: implements transformer.tasks.task.Task."""
+class Geometry(PlainTask):
+    """Convex hulls, Delaunay triangulations and shortest tours by pointing: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: PlanarConfig, rows_multiple: int = 1):
+    def __init__(self, config: GeometryConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, rows = config, config.batch_size
         inputs = {
-            "points": InputSpec((rows, config.most, 2), jnp.float32, Modality.POINTS),
+            "points": InputSpec((rows, config.max_points, 2), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((rows,)),
-            "target": InputSpec((rows, config.problem.steps(config.most))),
+            "target": InputSpec((rows, config.problem.steps(config.max_points))),
         }
         self.interface = TaskInterface(
             inputs, {}, pad=POINTER_END, begin=POINTER_END, end=POINTER_END, output=POINTER_PREDICTION.output
@@ -108,7 +115,7 @@ class Planar(PlainTask):
         self.objectives = (Objective(config.problem.value, self._loss),)
         self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        probed = self._fixed(config.most, config.num_probe_examples, (VALIDATION_SEED, 0, 0))
+        probed = self._fixed(config.max_points, config.num_probe_examples, (VALIDATION_SEED, 0, 0))
         self.probe_batch = {name: probed[name] for name in ("points", "lengths", "target")}
 
     def source(self, seed: int) -> Source:
@@ -118,8 +125,8 @@ class Planar(PlainTask):
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """A batch of examples of all numbers of points."""
         config = self.config
-        points_BxNx2 = draw_points(random, config.batch_size, config.most)
-        lengths_B = random.integers(config.fewest, config.most + 1, config.batch_size)
+        points_BxNx2 = draw_points(random, config.batch_size, config.max_points)
+        lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
         return self._read(points_BxNx2, lengths_B)
 
     def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -128,8 +135,8 @@ class Planar(PlainTask):
 
     def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
         """The points in the order in which the model reads them, and their answers."""
-        places_BxN = self.config.order.of(points_BxNx2, lengths_B)
-        return batch_of(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
+        places_BxN = self.config.point_order.of(points_BxNx2, lengths_B)
+        return make_batch(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of steps of all answers, their ends included, by which every sum is divided."""
@@ -156,7 +163,7 @@ class Planar(PlainTask):
         ]
         longest = max(config.eval_sizes)
         batches = [
-            padded(
+            pad_batch(
                 self._fixed(count, config.num_eval_examples, (seed, 1, count)), longest, config.problem.steps(longest)
             )
             for count in config.eval_sizes
@@ -179,7 +186,7 @@ class Planar(PlainTask):
                 ]
                 answers = [answer if ended else None for answer, ended in said]
                 truths = [indices_of(row)[0] for row in np.asarray(batch["labels"])]
-                found = measure(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
+                found = geometry_metrics(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
                 scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
             return Report(
                 scalars, note=f"{config.num_eval_examples} examples of each number of points, {name} decoding"
@@ -194,7 +201,7 @@ class Planar(PlainTask):
         )
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
-            rollout = point_out(view, batch, config.problem, decoding, constrained=constrained)
+            rollout = decode_answers(view, batch, config.problem, decoding, constrained=constrained)
             return {}, {"tokens": rollout.tokens[:, 0]}
 
         return step
@@ -202,7 +209,7 @@ class Planar(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The points and answers of the probe, and where each step should point."""
         points_BxNx2 = self.probe_batch["points"]
-        return describe(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
+        return make_labels(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
 
     def answer(self, view: View, request: Request) -> Answers:
         """The indices of the points that each text names, from 0, in the order of the answer; triangles with commas.
@@ -215,13 +222,13 @@ class Planar(PlainTask):
         """
         config = self.config
         refuse_options(request, "points at points")
-        examples = [read_points(text) for text in request.texts]
+        examples = [parse_points(text) for text in request.texts]
         lengths_B = np.array([len(points_Nx2) for points_Nx2 in examples])
         longest = int(lengths_B.max())
         points_BxNx2 = np.zeros((len(examples), longest, 2), np.float32)
         for row, points_Nx2 in enumerate(examples):
             points_BxNx2[row, : len(points_Nx2)] = points_Nx2
-        places_BxN = config.order.of(points_BxNx2, lengths_B)
+        places_BxN = config.point_order.of(points_BxNx2, lengths_B)
         points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
         steps = config.problem.steps(longest)
@@ -230,30 +237,32 @@ class Planar(PlainTask):
         @jax.jit
         def run(variables: Any, batch: Batch) -> Array:
             seen = view._replace(variables=variables)
-            return point_out(seen, batch, config.problem, decoding, constrained=True).tokens[:, 0]
+            return decode_answers(seen, batch, config.problem, decoding, constrained=True).tokens[:, 0]
 
         answers = [indices_of(row)[0] for row in np.asarray(run(view.variables, batch))]
         said = batch | sequences(answers, steps)
         named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
-        lines = [line_of(config.problem, one) for one in named]
-        return Answers(lines, describe(said, view.model.sites, places_BxN), look_over(view, said))
+        lines = [format_answer(config.problem, one) for one in named]
+        return Answers(lines, make_labels(said, view.model.sites, places_BxN), look_over(view, said))
 
 
-def batch_of(
+def make_batch(
     problem: Problem, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Points with their answers: `target` is what the decoder reads, `labels` what it is to say, one step ahead."""
     match problem:
         case Problem.HULL:
-            answers = [hull(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
+            answers = [convex_hull(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
         case Problem.DELAUNAY:
-            found = [triangulation(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
+            found = [
+                delaunay_triangulation(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)
+            ]
             answers = [tuple(index for triangle in triangles for index in triangle) for triangles in found]
         case Problem.TOUR:
             answers = [()] * len(lengths_B)
             for count in np.unique(lengths_B):
                 (rows,) = np.nonzero(lengths_B == count)
-                for row, tour in zip(rows, tours(points_BxNx2[rows, :count]), strict=True):
+                for row, tour in zip(rows, shortest_tours(points_BxNx2[rows, :count]), strict=True):
                     answers[row] = tuple(tour.tolist())
     points_BxNx2 = np.where((np.arange(points_BxNx2.shape[1]) < lengths_B[:, None])[..., None], points_BxNx2, 0)
     said = sequences(answers, problem.steps(points_BxNx2.shape[1]))
@@ -270,7 +279,7 @@ def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
     return {"target": target, "labels": labels}
 
 
-def padded(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
+def pad_batch(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
     """A batch with room for so many points and steps."""
     room = {"points": points, "target": steps, "labels": steps}
 
@@ -281,7 +290,7 @@ def padded(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
     return {name: wide(name, np.asarray(values)) for name, values in batch.items()}
 
 
-def read_points(text: str) -> Float[np.ndarray, "N 2"]:
+def parse_points(text: str) -> Float[np.ndarray, "N 2"]:
     """The points of a text such as "0.1,0.2 0.5,0.9 0.7,0.3".
 
     Raises:
@@ -298,13 +307,13 @@ def read_points(text: str) -> Float[np.ndarray, "N 2"]:
     return points_Nx2
 
 
-def line_of(problem: Problem, answer: Answer) -> str:
+def format_answer(problem: Problem, answer: Answer) -> str:
     """An answer as text: indices, those of one triangle joined by commas."""
     size = 3 if problem is Problem.DELAUNAY else 1
     return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
 
 
-def describe(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> Labels:
+def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> Labels:
     """The points by name and coordinates, the steps by the name of the point, and where each of them points."""
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
@@ -326,4 +335,4 @@ def _counts(batch: Batch) -> Array:
     return (target_BxT != POINTER_END).at[:, 0].set(True)
 
 
-TASK = TaskSpec(PlanarConfig, Planar)
+TASK = TaskSpec(GeometryConfig, Geometry)

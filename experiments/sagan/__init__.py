@@ -1,1 +1,1 @@
-"""Images whose two halves must match, by SAGAN (Zhang et al. 2019)."""
+"""SAGAN: a GAN with self-attention whose images must show the same digit twice (Zhang et al. 2019)."""

@@ -1,6 +1,6 @@
-"""Canvases with two glyphs, left and right, that are drawn differently but are the same; and a judge of such canvases.
+"""Pairs of digits: images whose left and right half show the same digit, drawn differently, and a fixed classifier.
 
-The judge knows glyphs by drawings of them, and nothing is learned: it is the same wherever it is made.
+The classifier compares with stored drawings and learns nothing: it is the same wherever it is built.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ _SEED = (2**42, 0, 0)
 _OF_EACH, _CALIBRATING, _SURE = 64, 20, 0.99
 
 
-class Canvases(NamedTuple):
+class PairBatch(NamedTuple):
     """Images from -1 to 1, twice as wide as high, and the number of the glyph on both halves of each."""
 
     images: Float[np.ndarray, "B pixels columns 1"]
     glyphs: Int[np.ndarray, " B"]
 
 
-def draw_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pixels: int) -> Canvases:
+def sample_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pixels: int) -> PairBatch:
     """So many canvases of `pixels` x 2 `pixels`, each of one of the glyphs, chosen alike."""
     chosen_B = random.integers(0, len(glyphs), rows)
     drawn = draw_glyphs([glyphs[number] for number in (*chosen_B, *chosen_B)], pixels, random)
     images = np.concatenate([drawn[:rows], drawn[rows:]], axis=2)[..., None]
-    return Canvases((2 * images - 1).astype(np.float32), chosen_B.astype(np.int32))
+    return PairBatch((2 * images - 1).astype(np.float32), chosen_B.astype(np.int32))
 
 
 def halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
@@ -39,7 +39,7 @@ def halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
     return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colors)
 
 
-class Reading(NamedTuple):
+class ClassifierReading(NamedTuple):
     """What a judge makes of images of one glyph: its number, whether that is sure, and what it was told by."""
 
     glyph: Int[Array, " N"]
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     features: Float[Array, "N F"]
 
 
-class NearestDrawing(NamedTuple):
+class NearestNeighborClassifier(NamedTuple):
     """A judge that calls an image by the drawing that is nearest to it, of 64 of every glyph.
 
     The distance is the root of the mean square over pixels. A reading is sure within `reach`, in which 99 of 100 other
@@ -58,7 +58,7 @@ class NearestDrawing(NamedTuple):
     reach: float
 
     @classmethod
-    def of(cls, glyphs: Sequence[str], pixels: int) -> "NearestDrawing":
+    def of(cls, glyphs: Sequence[str], pixels: int) -> "NearestNeighborClassifier":
         """The judge of images of these glyphs, `pixels` a side."""
         random = np.random.default_rng(_SEED)
 
@@ -71,7 +71,7 @@ class NearestDrawing(NamedTuple):
         found = np.sqrt(np.mean((others[:, None] - drawings_GxKxP.reshape(1, -1, others.shape[1])) ** 2, axis=-1))
         return cls(drawings_GxKxP, float(np.quantile(found.min(axis=1), _SURE)))
 
-    def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> Reading:
+    def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> ClassifierReading:
         """What it makes of every image."""
         glyphs, _, pixels = self.drawings_GxKxP.shape
         flat_NxP = images_NxYxXxC.reshape(len(images_NxYxXxC), pixels).astype(jnp.float32)
@@ -79,4 +79,4 @@ class NearestDrawing(NamedTuple):
         square_NxM = jnp.sum(flat_NxP**2, -1, keepdims=True) + jnp.sum(known_MxP**2, -1) - 2 * flat_NxP @ known_MxP.T
         distance_NxM = jnp.sqrt(jnp.maximum(square_NxM, 0) / pixels)
         nearest_NxG = jnp.min(distance_NxM.reshape(len(flat_NxP), glyphs, -1), axis=-1)
-        return Reading(jnp.argmin(nearest_NxG, -1), jnp.min(nearest_NxG, -1) <= self.reach, nearest_NxG)
+        return ClassifierReading(jnp.argmin(nearest_NxG, -1), jnp.min(nearest_NxG, -1) <= self.reach, nearest_NxG)

@@ -1,4 +1,4 @@
-"""How good drawn canvases are, by what a judge makes of them."""
+"""Sample quality of generated digit pairs, as classifiers read them."""
 
 from typing import NamedTuple
 
@@ -6,45 +6,47 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 
-class Judged(NamedTuple):
-    """A judge's readings of the left and right halves of canvases; the features of a canvas are those of both."""
+class ClassifierReadings(NamedTuple):
+    """A classifier's readings of the left and right halves of images, and features of the whole images."""
 
     glyphs: Int[np.ndarray, "N 2"]
     sure: Bool[np.ndarray, "N 2"]
     features: Float[np.ndarray, "N F"]
 
 
-def consistent(judged: Judged) -> Bool[np.ndarray, " N"]:
-    """Which canvases have, surely, the same glyph on both halves."""
+def is_consistent(judged: ClassifierReadings) -> Bool[np.ndarray, " N"]:
+    """Return which images show, with confidence, the same digit on both halves."""
     return judged.sure.all(axis=1) & (judged.glyphs[:, 0] == judged.glyphs[:, 1])
 
 
-def measure(made: Judged, drawn: Judged, truths: Int[np.ndarray, " N"]) -> dict[str, float]:
-    """Numbers of the canvases that were made, and of the judge itself on those that were drawn.
+def sample_metrics(
+    made: ClassifierReadings, drawn: ClassifierReadings, truths: Int[np.ndarray, " N"]
+) -> dict[str, float]:
+    """Compute metrics of generated images, and of the classifier itself on real images.
 
-    `consistent`: the share with, surely, one glyph on both halves; `equal`: with the same reading, sure or not; `sure`:
-    the share of halves. `different`: how many different glyphs the made halves show, exp of their entropy.
-    `distance_of_features`: `frechet` between both. `drawn/right`, `drawn/consistent`: what the judge says of the halves
-    and canvases that were drawn.
+    `consistency`: the share of images with confidently the same digit on both halves; `digit_match`: with the same
+    reading, confident or not; `confident`: the share of halves. `effective_classes`: exp of the entropy of the
+    generated digits. `frechet_distance`: between features of generated and real images. `real/accuracy`,
+    `real/consistency`: of the classifier on real halves and images.
     """
     _, counts = np.unique(made.glyphs, return_counts=True)
     shares = counts / counts.sum()
     return {
-        "consistent": float(consistent(made).mean()),
-        "equal": float(np.mean(made.glyphs[:, 0] == made.glyphs[:, 1])),
-        "sure": float(made.sure.mean()),
-        "different": float(np.exp(-np.sum(shares * np.log(shares)))),
-        "distance_of_features": frechet(made.features, drawn.features),
-        "drawn/right": float(np.mean(drawn.glyphs == truths[:, None])),
-        "drawn/consistent": float(consistent(drawn).mean()),
+        "consistency": float(is_consistent(made).mean()),
+        "digit_match": float(np.mean(made.glyphs[:, 0] == made.glyphs[:, 1])),
+        "confident": float(made.sure.mean()),
+        "effective_classes": float(np.exp(-np.sum(shares * np.log(shares)))),
+        "frechet_distance": frechet_distance(made.features, drawn.features),
+        "real/accuracy": float(np.mean(drawn.glyphs == truths[:, None])),
+        "real/consistency": float(is_consistent(drawn).mean()),
     }
 
 
-def frechet(one: Float[np.ndarray, "N F"], other: Float[np.ndarray, "M F"]) -> float:
+def frechet_distance(one: Float[np.ndarray, "N F"], other: Float[np.ndarray, "M F"]) -> float:
     """|m - m'|^2 + tr(C + C' - 2 (C C')^(1/2)) of the means and covariances of two sets of features.
 
-    The squared Frechet distance of two normal distributions (Dowson and Landau 1982), as Heusel et al. 2017 take it of
-    the features of another network.
+    The squared Frechet distance of two normal distributions (Dowson and Landau 1982), as in the FID (Heusel et al.
+    2017) but with the features of another network.
     """
     wide = [np.asarray(features, np.float64) for features in (one, other)]
     mean, mean_of_other = (features.mean(axis=0) for features in wide)

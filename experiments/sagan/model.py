@@ -34,10 +34,10 @@ Kernels = Mapping[str, Array]
 class SaganConfig(Config, path="config.model"):
     """The features of both players' grids, where they attend, and a classifier that judges and is never trained.
 
-    `channels` are those of the whole image, of half of its sides, a quarter and so on: the discriminator goes from
-    the first to the last, the generator back. `attention` names the grids by their rows: behind the convolution that
-    makes a grid of so many rows each player attends within it, with 1 / `reduction` of its features. `judge` are the
-    channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
+    `channels` are those of the whole image, of half of its sides, a quarter and so on: the discriminator goes from the
+    first to the last, the generator back. `attention` names the grids by their rows: behind the convolution that makes
+    a grid of so many rows each player attends within it, with 1 / `reduction` of its features. `classifier_channels`
+    are the channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
     parameters from a run of its own by config.initialize_from (none: no judge).
 
     Raises:
@@ -47,16 +47,18 @@ class SaganConfig(Config, path="config.model"):
     channels: Annotated[tuple[Positive, ...], Items(least=2)] = (32, 64, 128)
     attention: Annotated[tuple[int, ...], Items(distinct=True)] = ()
     reduction: Positive = 8
-    judge: tuple[Positive, ...] = ()
+    classifier_channels: tuple[Positive, ...] = ()
 
     @property
     def halvings(self) -> int:
         """How often the sides of an image are halved."""
         return len(self.channels) - 1
 
-    def of_judge(self) -> ConvolutionalClassifierConfig:
-        """The judge as the family `convolutional_classifier` has it."""
-        return ConvolutionalClassifierConfig(GridEncoderConfig(self.judge, (2,) * len(self.judge)))
+    def classifier(self) -> ConvolutionalClassifierConfig:
+        """Return the config of the classifier."""
+        return ConvolutionalClassifierConfig(
+            GridEncoderConfig(self.classifier_channels, (2,) * len(self.classifier_channels))
+        )
 
 
 class Player(Module):
@@ -215,7 +217,7 @@ class Sagan(Module):
         noise = interface.inputs["noise"].shape[-1]
         self.generator = Generator(config, noise, (height, width, colors), builder=builder)
         self.discriminator = Discriminator(config, height, colors, builder=builder)
-        judge = ConvolutionalClassifier(config.of_judge(), interface, builder) if config.judge else None
+        judge = ConvolutionalClassifier(config.classifier(), interface, builder) if config.classifier_channels else None
         self.judge = judge
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -269,7 +271,7 @@ class Sagan(Module):
             ValueError: For a model without a judge.
         """
         if self.judge is None:
-            raise ValueError("config.model.judge names no channels: this model has no judge")
+            raise ValueError("config.model.classifier_channels is empty: this model has no classifier")
         features, _ = self.judge.features(jnp.asarray(inputs["image"], self.dtype))
         return {"logits": self.judge.head(features), "features": features}, Aux({}, {}, state)
 

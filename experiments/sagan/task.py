@@ -1,4 +1,4 @@
-"""Canvases whose left and right glyph must be the same, to be made from noise by one player against another."""
+"""Generate images of two equal digits: a GAN's losses, and sample metrics by classifiers."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
-from experiments.sagan.data import NearestDrawing, Reading, draw_pairs, halves
-from experiments.sagan.metrics import Judged, measure
+from experiments.sagan.data import ClassifierReading, NearestNeighborClassifier, halves, sample_pairs
+from experiments.sagan.metrics import ClassifierReadings, sample_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Looked, Positive, Range, Share, UserError
@@ -31,15 +31,15 @@ JUDGE = "judge"
 
 
 @dataclasses.dataclass(frozen=True)
-class PairedCanvasesConfig(Config, path="config.task"):
-    """Batches of `batch_size` canvases of `pixels` x 2 `pixels` with one of the `digits` twice and `noise` normals.
+class PairedDigitsConfig(Config, path="config.task"):
+    """Batches of `batch_size` images of `pixels` x 2 `pixels` with one of the `digits` twice, and `noise` latents.
 
-    At least `num_eval_examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose
-    digit it gives at least `confidence`. `eval_parameters`: "raw", or an average of the run, such as one of
-    "generator/*".
+    At least `num_eval_examples` samples are evaluated, in whole batches. The model's own classifier is confident of a
+    half if its digit has a probability of at least `confidence`. `eval_parameters`: "raw", or an average of the run,
+    such as one of "generator/*".
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     digits: str = "0123456789"
@@ -56,16 +56,16 @@ class PairedCanvasesConfig(Config, path="config.task"):
             raise UserError(f"config.task.digits={self.digits!r} must be different digits, at least one")
 
 
-class PairedCanvases(PlainTask):
+class PairedDigits(PlainTask):
     """The task: implements transformer.tasks.task.Task.
 
     An evaluation writes its first samples as `samples/SPLIT_STEP.png` into `directory`, where there is one.
     """
 
-    def __init__(self, config: PairedCanvasesConfig, directory: Path | None = None, rows_multiple: int = 1):
+    def __init__(self, config: PairedDigitsConfig, directory: Path | None = None, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.directory = config, directory
-        self.nearest = NearestDrawing.of(config.digits, config.pixels)
+        self.nearest = NearestNeighborClassifier.of(config.digits, config.pixels)
         inputs = {
             "noise": InputSpec((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
             "image": InputSpec((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.IMAGE),
@@ -85,7 +85,7 @@ class PairedCanvases(PlainTask):
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
-        canvases = draw_pairs(random, config.digits, config.batch_size, config.pixels)
+        canvases = sample_pairs(random, config.digits, config.batch_size, config.pixels)
         numbers = np.array([int(digit) for digit in config.digits], np.int32)
         noise = random.normal(size=(config.batch_size, config.noise)).astype(np.float32)
         return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyphs]}
@@ -137,10 +137,10 @@ class PairedCanvases(PlainTask):
             for name, reading in self._readings(view, images).items():
                 glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in reading)
                 judged = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
-                found[f"{name} of {kind}"] = dict(zip(Judged._fields, judged, strict=True))
+                found[f"{name} of {kind}"] = dict(zip(ClassifierReadings._fields, judged, strict=True))
         return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
 
-    def _readings(self, view: View, images: Float[Array, "B Y X 1"]) -> dict[str, Reading]:
+    def _readings(self, view: View, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierReading]:
         """By the nearest drawing and, where the model has one, by its judge, of every half: digits by their numbers."""
         cut = halves(images)
         nearest = self.nearest(cut)
@@ -150,15 +150,15 @@ class PairedCanvases(PlainTask):
             said, _ = view.model.apply(view.variables, {"image": cut}, method="classify", train=False)
             shares = jax.nn.softmax(said["logits"].astype(jnp.float32))
             sure = jnp.max(shares, -1) >= self.config.confidence
-            readings[JUDGE] = Reading(jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32))
+            readings[JUDGE] = ClassifierReading(jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32))
         return readings
 
     def _report(self, split: str, step: int, found: Mapping[str, Any]) -> Report:
         judges = [name for name in ("nearest", JUDGE) if f"{name} of made" in found]
         scalars: dict[str, float] = {}
         for name in judges:
-            made, drawn = (Judged(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
-            numbers = measure(made, drawn, np.asarray(found["labels"]))
+            made, drawn = (ClassifierReadings(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
+            numbers = sample_metrics(made, drawn, np.asarray(found["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
         note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
         images = unscaled(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
@@ -166,7 +166,7 @@ class PairedCanvases(PlainTask):
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
             (self.directory / "samples").mkdir(exist_ok=True)
-            storage_of(self.directory).replace(self.directory / where, png(wall_of(images)))
+            storage_of(self.directory).replace(self.directory / where, png(image_grid(images)))
             note += f"; {where}"
             image = {"image": where}
         left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(images)]
@@ -234,7 +234,7 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def wall_of(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
+def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
     """Gray images beside and below one another, so many in a row, with a gray line around each."""
     missing = -len(pixels) % across
     padded = np.pad(pixels[..., 0], ((0, missing), (1, 1), (1, 1)), constant_values=128)
@@ -249,9 +249,9 @@ def shown_on(sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y 
     return Labels({}, tuple(titles), images=dict.fromkeys(grids, colored))
 
 
-def synthetic(config: PairedCanvasesConfig, rows_multiple: int = 1) -> PairedCanvases:
+def synthetic(config: PairedDigitsConfig, rows_multiple: int = 1) -> PairedDigits:
     """The task as it is: its data are made up anyway."""
-    return PairedCanvases(config, None, rows_multiple)
+    return PairedDigits(config, None, rows_multiple)
 
 
-TASK = TaskSpec(PairedCanvasesConfig, synthetic, build=PairedCanvases)
+TASK = TaskSpec(PairedDigitsConfig, synthetic, build=PairedDigits)

@@ -1,4 +1,4 @@
-"""Strings written into images, along a straight line or a bent one, with the place of every glyph known."""
+"""Synthetic scene text: strings rendered along a straight or curved line, with the position of every glyph."""
 
 import dataclasses
 import enum
@@ -19,14 +19,14 @@ _GAP = (1.0, 1.15)  # between the middles of neighbors, in sides of a glyph
 _GROUND, _INK, _SPREAD, _NOISE = (20.0, 70.0), (185.0, 245.0), 15.0, 8.0
 
 
-class Line(enum.Enum):
+class TextLine(enum.Enum):
     """What a string is written along: a straight line that rises or falls a little, or an arc or a wave."""
 
     STRAIGHT = "straight"
     CURVED = "curved"
 
 
-class Written(NamedTuple):
+class RenderedText(NamedTuple):
     """A string and its glyphs' squares: their middles (x to the right, y downwards, pixels), turns (radians), side."""
 
     text: str
@@ -36,8 +36,8 @@ class Written(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LetteringKind:
-    """Images of `pixels` x `pixels` with a string of `fewest` to `most` glyphs of `alphabet`.
+class TextRenderer:
+    """Images of `pixels` x `pixels` with a string of `min_length` to `max_length` glyphs of `alphabet`.
 
     A glyph's square has a side of `sides` pixels, from least to greatest, and less where its string would not fit.
 
@@ -46,14 +46,16 @@ class LetteringKind:
     """
 
     pixels: int = 56
-    fewest: int = 3
-    most: int = 5
+    min_length: int = 3
+    max_length: int = 5
     sides: tuple[float, float] = (9.0, 12.0)
     alphabet: str = ALPHABET
 
     def __post_init__(self) -> None:
-        if not 1 <= self.fewest <= self.most:
-            raise ValueError(f"fewest={self.fewest} and most={self.most}: glyphs are at least 1, and fewest <= most")
+        if not 1 <= self.min_length <= self.max_length:
+            raise ValueError(
+                f"min_length={self.min_length} and max_length={self.max_length}: need 1 <= min_length <= max_length"
+            )
         if unknown := sorted(set(self.alphabet) - set(LETTERS) - set(DIGITS)):
             raise ValueError(f"alphabet={self.alphabet!r} has {unknown}, which are no capital letters or digits")
         if not self.alphabet or len(set(self.alphabet)) < len(self.alphabet):
@@ -65,10 +67,10 @@ class LetteringKind:
 
     def draw(self, random: np.random.Generator) -> str:
         """A string; a glyph may stand in it more than once."""
-        count = int(random.integers(self.fewest, self.most + 1))
+        count = int(random.integers(self.min_length, self.max_length + 1))
         return "".join(self.alphabet[number] for number in random.integers(0, len(self.alphabet), count))
 
-    def write(self, text: str, line: Line, random: np.random.Generator) -> Written:
+    def write(self, text: str, line: TextLine, random: np.random.Generator) -> RenderedText:
         """Where each glyph of a string stands: on a line of this form, all squares within the image."""
         turns = _turns(len(text), line, random)
         # Between two glyphs the line goes as far toward the one's direction as toward the other's.
@@ -79,13 +81,13 @@ class LetteringKind:
         low, high = (middles - reach).min(axis=0), (middles + reach).max(axis=0)
         side = min(random.uniform(*self.sides), self.pixels / float((high - low).max()))
         corner = random.uniform(0, 1, 2) * np.maximum(self.pixels - side * (high - low), 0)
-        return Written(text, side * (middles - low) + corner, turns, side)
+        return RenderedText(text, side * (middles - low) + corner, turns, side)
 
 
-def _turns(count: int, line: Line, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+def _turns(count: int, line: TextLine, random: np.random.Generator) -> Float[np.ndarray, " N"]:
     """By how much each glyph is turned clockwise, which is the direction of its line there."""
     numbers, sign = np.arange(count) - (count - 1) / 2, random.choice([-1, 1])
-    if line is Line.STRAIGHT:
+    if line is TextLine.STRAIGHT:
         return np.full(count, random.uniform(-_TILT, _TILT))
     tilt = random.uniform(-_STEEP, _STEEP)
     if random.random() < 0.5:
@@ -94,8 +96,8 @@ def _turns(count: int, line: Line, random: np.random.Generator) -> Float[np.ndar
     return tilt + sign * random.uniform(*_SWING) * np.sin(phase)
 
 
-def paint(
-    kind: LetteringKind, strings: Sequence[Written], random: np.random.Generator, variation: Variation = VARIED
+def render_text(
+    kind: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation = VARIED
 ) -> UInt8[np.ndarray, "B pixels pixels 3"]:
     """Images of strings, light on dark: no two drawings of a glyph are alike; every pixel has noise of its own."""
     count = len(strings)
@@ -114,7 +116,7 @@ def paint(
 
 
 def _squares(
-    kind: LetteringKind, strings: Sequence[Written], random: np.random.Generator, variation: Variation
+    kind: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
     """Every glyph in a small image of its own, that one's left upper pixel in the large one, and which this is."""
     drawn = strokes([glyph for written in strings for glyph in written.text], random, variation)

@@ -1,4 +1,4 @@
-"""Show, Attend and Read: reads the string in an image by attention over rows and columns (Li et al. 2019)."""
+"""Show, Attend and Read: recognize the string in an image by 2D attention (Li et al. 2019)."""
 
 import dataclasses
 import enum
@@ -27,7 +27,7 @@ from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 _NEIGHBORS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
 
 
-class Attended(enum.Enum):
+class AttentionInput(enum.Enum):
     """What the decoder's attention scores and reads.
 
     neighbors: every place of the grid, scored with the eight around it (Li et al. 2019, equation 4). plain: every
@@ -41,17 +41,13 @@ class Attended(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextReaderConfig(Config, path="config.model"):
-    """Convolutions that make a grid of features, an LSTM over its columns, and one over the glyphs that looks at it.
-
-    `width` and `layers` are those of both LSTMs, `width` also that of glyphs' vectors and of the attention's hidden
-    layer.
-    """
+class ShowAttendReadConfig(Config, path="config.model"):
+    """A convolutional encoder of the image, an LSTM over its columns, and an attentive LSTM decoder of glyphs."""
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     width: Positive = 512
     layers: Layers = 2
-    attention: Attended = Attended.NEIGHBORS
+    attention: AttentionInput = AttentionInput.NEIGHBORS
 
     @property
     def recurrent(self) -> RecurrentConfig:
@@ -59,7 +55,7 @@ class TextReaderConfig(Config, path="config.model"):
         return RecurrentConfig(width=self.width, layers=self.layers)
 
 
-class TextReader(RecurrentAttentionDecoder):
+class ShowAttendRead(RecurrentAttentionDecoder):
     """p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
 
     v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbors,
@@ -71,7 +67,7 @@ class TextReader(RecurrentAttentionDecoder):
     Inputs: `image` and `target`, the string behind a begin token, padded at its end.
     """
 
-    def __init__(self, config: TextReaderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ShowAttendReadConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         seen, width, vocabulary = config.encoder.width, config.width, interface.vocabularies["target"]
@@ -81,7 +77,7 @@ class TextReader(RecurrentAttentionDecoder):
         self.embedding = Embedding(vocabulary, width, builder=builder)
         self.decoder = RecurrentStack(config.recurrent, width, builder=builder)
         self.attention = AttentionCell(AttentionCellConfig(), width, seen, builder=builder)
-        around = config.attention is Attended.NEIGHBORS
+        around = config.attention is AttentionInput.NEIGHBORS
         sums = (("groups", len(_NEIGHBORS)), ("features", width))
         self.neighbors = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
         read = (("features", width + seen),)
@@ -94,7 +90,7 @@ class TextReader(RecurrentAttentionDecoder):
         _, encoded = self.encoder(columns_BxWxC)
         holistic_BxF = self.holistic(encoded[-1].hidden)
         _, first = self.decoder.step(holistic_BxF, self.decoder.initial(len(holistic_BxF), self.dtype))
-        if self.config.attention is Attended.COLUMNS:
+        if self.config.attention is AttentionInput.COLUMNS:
             return self.attention.prepare(columns_BxWxC), first
         places_BxLxC = grid_BxVxWxC.reshape(len(grid_BxVxWxC), -1, grid_BxVxWxC.shape[-1])
         memory = self.attention.prepare(place(places_BxLxC, "batch", None, None))
@@ -162,18 +158,18 @@ def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W
     return sum(given[1:], start=given[0])
 
 
-def build(config: TextReaderConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for images of one size; strings may have any length.
 
     Raises:
         UserError: For images that the strides of the convolutions do not divide.
     """
     seen = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
-    if config.attention is Attended.COLUMNS:
+    if config.attention is AttentionInput.COLUMNS:
         assert seen.shape is not None
         seen = Axis("columns", AxisKind.STEPS, size=seen.shape[1])
     site = Site(SITE, Axis("target"), seen, layers=("0",), heads=("0",))
-    return Model(Functional(lambda builder: TextReader(config, interface, builder), precision), (site,))
+    return Model(Functional(lambda builder: ShowAttendRead(config, interface, builder), precision), (site,))
 
 
-FAMILY = ModelFamily(TextReaderConfig, build, frozenset({IMAGE_CAPTIONING}))
+FAMILY = ModelFamily(ShowAttendReadConfig, build, frozenset({IMAGE_CAPTIONING}))

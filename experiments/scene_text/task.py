@@ -1,4 +1,4 @@
-"""Images of text: a string along a straight or a bent line in, its glyphs out, and what was looked at for each."""
+"""Scene text recognition: images of a string along a straight or curved line, with the position of every glyph."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.scene_text.data import ALPHABET, LetteringKind, Line, Written, paint
+from experiments.scene_text.data import ALPHABET, RenderedText, TextLine, TextRenderer, render_text
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Pixels, Share, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
@@ -22,21 +22,22 @@ _SHOWN = 5  # strings to read beside their references
 
 
 @dataclasses.dataclass(frozen=True)
-class TextImagesConfig(Config, path="config.task"):
-    """Batches of `batch_size` images of `pixels` x `pixels` of a string of `fewest` to `most` glyphs of `alphabet`.
+class SceneTextConfig(Config, path="config.task"):
+    """Batches of `batch_size` images of `pixels` x `pixels`, each of a string of glyphs of `alphabet`.
 
-    A share `curved` of what is trained on is written along an arc or a wave, the rest along a straight line. At least
-    `num_eval_examples` of either line validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
+    Strings have `min_length` to `max_length` glyphs. A fraction `curved_fraction` of the training strings is along an
+    arc or a wave, the others along a straight line. At least `num_eval_examples` of either kind, in whole batches, are
+    the validation set, and as many others the test set. `beams`: the beam size; 1 decodes greedily.
 
     Raises:
-        UserError: For values out of range and glyphs that are no capital letter or digit.
+        UserError: If a value is out of range, or a glyph is not a capital letter or digit.
     """
 
-    fewest: int = 3
-    most: int = 5
+    min_length: int = 3
+    max_length: int = 5
     pixels: Pixels = 56
     alphabet: str = ALPHABET
-    curved: Share = 0.5
+    curved_fraction: Share = 0.5
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
     beams: Beams = 1
@@ -49,23 +50,23 @@ class TextImagesConfig(Config, path="config.task"):
             raise UserError(f"config.task: {error}") from None
 
     @property
-    def kind(self) -> LetteringKind:
+    def kind(self) -> TextRenderer:
         """The images."""
-        return LetteringKind(self.pixels, self.fewest, self.most, alphabet=self.alphabet)
+        return TextRenderer(self.pixels, self.min_length, self.max_length, alphabet=self.alphabet)
 
 
-class TextImages(ImageDescriptionTask):
-    """The task: implements transformer.tasks.task.Task."""
+class SceneText(ImageDescriptionTask):
+    """Scene text recognition: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: TextImagesConfig, rows_multiple: int = 1):
+    def __init__(self, config: SceneTextConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         size = {"size": config.pixels, "rows": config.batch_size, "beams": config.beams}
-        super().__init__("text", tuple(config.alphabet), config.most, **size, separator="")
+        super().__init__("text", tuple(config.alphabet), config.max_length, **size, separator="")
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
         bent = -(-config.num_probe_examples // 2)
-        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
+        self.show(self._sample(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -78,21 +79,21 @@ class TextImages(ImageDescriptionTask):
 
     def source(self, seed: int) -> Source:
         """Strings that are drawn anew at every step."""
-        rows, curved = self.config.batch_size, self.config.curved
+        rows, curved_fraction = self.config.batch_size, self.config.curved_fraction
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
-            return self._drawn(random, rows, int(random.binomial(rows, curved)))
+            return self._sample(random, rows, int(random.binomial(rows, curved_fraction)))
 
         return GeneratedBatches(draw, seed)
 
-    def _drawn(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
+    def _sample(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
         """So many strings, the first of them along curved lines."""
-        lines = [Line.CURVED if row < curved else Line.STRAIGHT for row in range(rows)]
+        lines = [TextLine.CURVED if row < curved else TextLine.STRAIGHT for row in range(rows)]
         return self._batch([self.kind.write(self.kind.draw(random), line, random) for line in lines], random)
 
-    def _batch(self, strings: Sequence[Written], random: np.random.Generator) -> dict[str, np.ndarray]:
+    def _batch(self, strings: Sequence[RenderedText], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Strings painted, in numbers, and where the glyph of each step stands; a step without one has side 0."""
-        image = scaled(paint(self.kind, strings, random))
+        image = scaled(render_text(self.kind, strings, random))
         middles = np.zeros((len(strings), self.steps, 2), np.float32)
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
         for row, written in enumerate(strings):
@@ -105,8 +106,8 @@ class TextImages(ImageDescriptionTask):
         """Of curved and of straight strings: the loss, what is read, and where attention lies at each glyph."""
         rows, at_end, evaluations = self.config.batch_size, split == "test", []
         count = -(-self.config.num_eval_examples // rows)
-        for offset, line in enumerate((Line.CURVED, Line.STRAIGHT)):
-            batches = self._held(seed + offset, count, rows if line is Line.CURVED else 0)
+        for offset, line in enumerate((TextLine.CURVED, TextLine.STRAIGHT)):
+            batches = self._held(seed + offset, count, rows if line is TextLine.CURVED else 0)
             references = [text for batch in batches for text in self.lines(np.asarray(batch["labels"]))]
 
             def finish(sums: Any, rows: Mapping[str, np.ndarray], references: Sequence[str] = references) -> Report:
@@ -123,7 +124,7 @@ class TextImages(ImageDescriptionTask):
     def _held(self, seed: int, count: int, curved: int) -> list[dict[str, np.ndarray]]:
         """So many batches, the first so many strings of each along curved lines."""
         rows = self.config.batch_size
-        return [self._drawn(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
+        return [self._sample(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
 
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
         """Every place of each step's glyph: each is possible, and none must be looked at."""
@@ -142,20 +143,20 @@ class TextImages(ImageDescriptionTask):
         batch = self._batch([self.kind.write(string, line, random) for string, line in asked], random)
         return self.answers(view, batch, decoding)
 
-    def _asked(self, text: str) -> tuple[str, Line]:
+    def _asked(self, text: str) -> tuple[str, TextLine]:
         """The string of a text, and the line that it is to be written along."""
         *before, string = text.split() or [""]
-        forms = [line.value for line in Line]
+        forms = [line.value for line in TextLine]
         if len(before) > 1 or (before and before[0] not in forms):
             raise UserError(f"{text[:80]!r} is no string: say 'A4K', or 'straight A4K' or 'curved A4K'")
         if unknown := sorted(set(string) - set(self.config.alphabet)):
             raise UserError(f"{text[:80]!r} has {unknown}: this run's glyphs are {self.config.alphabet}")
-        if not self.config.fewest <= len(string) <= self.config.most:
+        if not self.config.min_length <= len(string) <= self.config.max_length:
             raise UserError(
-                f"{text[:80]!r} has {len(string)} glyphs: this run's strings have {self.config.fewest} to "
-                f"{self.config.most}"
+                f"{text[:80]!r} has {len(string)} glyphs: this run's strings have {self.config.min_length} to "
+                f"{self.config.max_length}"
             )
-        return string, Line(before[0]) if before else Line.CURVED
+        return string, TextLine(before[0]) if before else TextLine.CURVED
 
 
-TASK = TaskSpec(TextImagesConfig, TextImages)
+TASK = TaskSpec(SceneTextConfig, SceneText)

@@ -122,7 +122,7 @@ ALGORITHMS = {
     "task": {
         "name": "experiments.neural_turing_machine.task",
         "bits": 2,
-        "longest": 3,
+        "max_size": 3,
         "lengths": (8,),
         "eval_sizes": (2, 4),
         "num_eval_examples": 8,
@@ -832,13 +832,13 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "unknown_worlds x snail",
+        "meta_rl x snail",
         {
             "name": "contract",
             "task": {
                 "name": "experiments.meta_rl.task",
-                "actions": 2,
-                "episodes": 4,
+                "num_actions": 2,
+                "num_episodes": 4,
                 "batch_size": 16,
                 "num_eval_examples": 16,
                 "num_probe_examples": 3,
@@ -863,8 +863,8 @@ CASES = (
             "name": "contract",
             "task": {
                 "name": "experiments.point_clouds.task",
-                "fewest": 12,
-                "most": 24,
+                "min_points": 12,
+                "max_points": 24,
                 "batch_size": 16,
                 "num_eval_examples": 16,
                 "num_probe_examples": 3,
@@ -883,15 +883,15 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "planar x pointer",
+        "geometry x pointer",
         {
             "name": "contract",
             # Triangles of at most four points have ten steps: two devices can share both.
             "task": {
                 "name": "experiments.pointer_networks.task",
                 "problem": "delaunay",
-                "fewest": 3,
-                "most": 4,
+                "min_points": 3,
+                "max_points": 4,
                 "batch_size": 16,
                 "eval_sizes": (3,),
                 "num_eval_examples": 16,
@@ -900,7 +900,7 @@ CASES = (
             "model": {
                 "family": "experiments.pointer_networks.model",
                 "encoder": {"width": 8, "direction": "bidirectional"},
-                "fed": "encoded",
+                "decoder_input": "encoded",
             },
         },
         steps=40,
@@ -994,14 +994,14 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "text_images x text_reader",
+        "scene_text x show_attend_read",
         {
             "name": "contract",
             # Strings of at most three glyphs have four steps: two devices can share them.
             "task": {
                 "name": "experiments.scene_text.task",
-                "fewest": 1,
-                "most": 3,
+                "min_length": 1,
+                "max_length": 3,
                 "pixels": 24,
                 "alphabet": "AEJKT",
                 "batch_size": 16,
@@ -1021,7 +1021,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "paired_canvases x sagan",
+        "paired_digits x sagan",
         {
             "name": "contract",
             "task": {
@@ -1157,17 +1157,17 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "walking x walker",
+        "instruction_following x listen_attend_walk",
         {
             "name": "contract",
             # Ten words and eight steps: two devices can share them.
             "task": {
                 "name": "experiments.instruction_following.task",
-                "mazes": 4,
-                "held_out": 2,
-                "side": 3,
-                "clauses": 1,
-                "longest": 7,
+                "num_mazes": 4,
+                "num_held_out_mazes": 2,
+                "maze_size": 3,
+                "max_clauses": 1,
+                "max_actions": 7,
                 "batch_size": 16,
                 "num_eval_examples": 16,
                 "num_probe_examples": 3,

@@ -68,7 +68,7 @@ def test_what_a_readme_does_not_name_is_found() -> None:
     page = f"[model.py](model.py) is `experiments.captioning.model`. {configs} [data.py](data.py)"
     assert unnamed(project, page) == ["metrics.py", "task.py", "experiments.captioning.task"]
     sagan = CHECKOUT / "experiments" / "sagan"
-    assert "sagan.py:judge" in unnamed(sagan, readme(sagan).replace(":judge`", "`"))
+    assert "sagan.py:classifier" in unnamed(sagan, readme(sagan).replace(":classifier`", "`"))
 
 
 def keys_of(project: Path) -> set[str]:

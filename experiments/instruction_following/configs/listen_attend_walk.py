@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
             "eval_every": 1000,
             "maps_every": 1000,
             "checkpoint_every": 1000,
-            "task": {"name": "experiments.instruction_following.task", "side": 5, "longest": 12},
+            "task": {"name": "experiments.instruction_following.task", "maze_size": 5, "max_actions": 12},
             "model": {"family": "experiments.instruction_following.model", "width": 64},
             "optimizer": {
                 "learning_rate": 4e-3,

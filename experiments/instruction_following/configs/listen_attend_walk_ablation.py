@@ -35,8 +35,8 @@ def get_config(instructions: Literal["short", "long"] = "short") -> ConfigDict:
     if instructions == "long":
         config.name = "walk_long"
         config.steps = 2500
-        config.task.clauses = 6
-        config.task.longest = 24
+        config.task.max_clauses = 6
+        config.task.max_actions = 24
         config.task.num_eval_examples = 1000
     return config
 

@@ -5,7 +5,7 @@ r"""Associative recall: shown an item again, the Neural Turing Machine says the 
 
 Takes a quarter of an hour on one core of two. By step 1,000 nearly all answers at 12 items are right, twice the most of
 its training; at the end all are, at 15 too: results/turing_recall.md. Its slots begin alike. With slots that are
-learned (`--config.model.beginning=learned`) it does not get there.
+learned (`--config.model.memory_init=learned`) it does not get there.
 """
 
 from ml_collections import ConfigDict
@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
         {
             "name": "experiments.neural_turing_machine.task",
             "problem": "associative_recall",
-            "shortest": 2,
-            "longest": 6,
+            "min_size": 2,
+            "max_size": 6,
             "lengths": (16, 24, 32),
             "eval_sizes": (6, 8, 10, 12, 15, 20),
         }
@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
             "width": 256,
             "read_heads": 4,
             "write_heads": 4,
-            "beginning": "constant",
+            "memory_init": "constant",
         }
     )
     return config

@@ -20,13 +20,13 @@ def get_config() -> ConfigDict:
         {
             "name": "experiments.neural_turing_machine.task",
             "problem": "n_grams",
-            "shortest": 200,
-            "longest": 200,
+            "min_size": 200,
+            "max_size": 200,
             "eval_sizes": (200,),
             "num_eval_examples": 256,
         }
     )
     config.model = ConfigDict(
-        {"family": "experiments.neural_turing_machine.ntm", "controller": "lstm", "beginning": "constant"}
+        {"family": "experiments.neural_turing_machine.ntm", "controller": "lstm", "memory_init": "constant"}
     )
     return config

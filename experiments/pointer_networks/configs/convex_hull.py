@@ -23,13 +23,13 @@ def get_config() -> ConfigDict:
             "checkpoint_every": 1000,
             "task": {
                 "name": "experiments.pointer_networks.task",
-                "order": "left_to_right",
+                "point_order": "left_to_right",
                 "eval_sizes": (5, 10, 15, 20),
             },
             "model": {
                 "family": "experiments.pointer_networks.model",
                 "encoder": {"width": 128, "layers": 2, "direction": "bidirectional"},
-                "fed": "encoded",
+                "decoder_input": "encoded",
             },
             "optimizer": {
                 "learning_rate": 2e-3,

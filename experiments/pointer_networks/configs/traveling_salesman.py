@@ -19,5 +19,7 @@ def get_config() -> ConfigDict:
     config.steps = 9_000
     config.task.problem = "tour"
     config.task.eval_sizes = (5, 10)
-    config.model.fed = "point"  # with the encoder's outputs it learned for 3,000 batches no more than to visit all
+    config.model.decoder_input = (
+        "point"  # with the encoder's outputs it learned for 3,000 batches no more than to visit all
+    )
     return config

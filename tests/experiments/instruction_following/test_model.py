@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.instruction_following.model import FAMILY, Aligner, WalkerConfig
+from experiments.instruction_following.model import FAMILY, Aligner, ListenAttendWalkConfig
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
@@ -43,7 +43,7 @@ INTERFACE = TaskInterface(
     BEGIN,
     2,
 )
-FULL = WalkerConfig(width=5, embedding=3, vocab_size=11)
+FULL = ListenAttendWalkConfig(width=5, embedding=3, vocab_size=11)
 CASES = {
     "full": FULL,
     **{
@@ -55,7 +55,7 @@ CASES = {
 }
 
 
-def model_of(config: WalkerConfig, precision: str = "float64") -> Model:
+def model_of(config: ListenAttendWalkConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
 
 
@@ -63,7 +63,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
 
 
-def told(config: WalkerConfig, weights: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
+def told(config: ListenAttendWalkConfig, weights: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
     """The logits of every action of a row, and the weights of its words, one number after another."""
     x = weights["embedding"]["table"][SOURCE[row, : READ[row]]].astype(np.float64)
     h, ends = [], []

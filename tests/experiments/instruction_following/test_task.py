@@ -9,8 +9,14 @@ import pytest
 
 from experiments.instruction_following import instructions
 from experiments.instruction_following.maze_images import CELL
-from experiments.instruction_following.model import FAMILY, WalkerConfig
-from experiments.instruction_following.task import WORDS, Walking, WalkingConfig, charted, of_one_clause
+from experiments.instruction_following.model import FAMILY, ListenAttendWalkConfig
+from experiments.instruction_following.task import (
+    WORDS,
+    InstructionFollowing,
+    InstructionFollowingConfig,
+    clause_mask,
+    sample_mazes,
+)
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED
@@ -20,28 +26,35 @@ from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.task import Request, View
 
-CONFIG = WalkingConfig(
-    mazes=5, held_out=4, side=3, clauses=2, longest=6, batch_size=6, num_eval_examples=10, num_probe_examples=3
+CONFIG = InstructionFollowingConfig(
+    num_mazes=5,
+    num_held_out_mazes=4,
+    maze_size=3,
+    max_clauses=2,
+    max_actions=6,
+    batch_size=6,
+    num_eval_examples=10,
+    num_probe_examples=3,
 )
 
 
 @pytest.fixture(scope="module")
-def task() -> Walking:
-    return Walking(CONFIG)
+def task() -> InstructionFollowing:
+    return InstructionFollowing(CONFIG)
 
 
-def view_of(task: Walking) -> View:
+def view_of(task: InstructionFollowing) -> View:
     """A model without parameters: for what its sites alone decide."""
-    model = FAMILY.build(WalkerConfig(width=4, embedding=3), task.interface, Precision())
+    model = FAMILY.build(ListenAttendWalkConfig(width=4, embedding=3), task.interface, Precision())
     return View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
 
 
-def learned_nothing(task: Walking) -> View:
+def learned_nothing(task: InstructionFollowing) -> View:
     view = view_of(task)
     return view._replace(variables=jax.jit(view.model.init)(jax.random.key(0)))
 
 
-def walked(batch: Any, row: int, tokens: Any) -> int:
+def follow_moves(batch: Any, row: int, tokens: Any) -> int:
     """Where tokens lead, one after another."""
     place = int(batch["start"][row])
     for token in tokens:
@@ -49,7 +62,7 @@ def walked(batch: Any, row: int, tokens: Any) -> int:
     return place
 
 
-def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: Walking) -> None:
+def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollowing) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
@@ -57,41 +70,41 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: Walking) -> None:
         assert (other["source"] != batch["source"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
-    worlds = [(sights.tobytes(), moves.tobytes()) for _, sights, moves in charted(0, 5, 3)]
+    worlds = [(sights.tobytes(), moves.tobytes()) for _, sights, moves in sample_mazes(0, 5, 3)]
     for row in range(6):
         labels = batch["labels"][row].tolist()
         length = labels.index(END)
         assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (task.steps - length - 1)]
         number = worlds.index((batch["sights"][row].tobytes(), batch["moves"][row].tobytes()))
-        maze = charted(0, 5, 3)[number].maze
+        maze = sample_mazes(0, 5, 3)[number].maze
         instruction = instructions.read(" ".join(WORDS[each] for each in batch["source"][row] if each != PAD))
         walk = instructions.follow(maze, int(batch["start"][row]), instruction.clauses)
         assert walk is not None
         assert [task.symbols[each] for each in labels[:length]] == [action.name.lower() for action in walk.actions]
-        assert walked(batch, row, batch["target"][row]) == batch["goal"][row] == walk.places[-1]
+        assert follow_moves(batch, row, batch["target"][row]) == batch["goal"][row] == walk.places[-1]
         assert batch["clauses"][row] == len(instruction.clauses)
         assert tuple(batch["of_action"][row, :length]) == walk.of_action
         assert tuple(batch["of_word"][row, : len(instruction.words)]) == instruction.of_word
     assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
-def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: Walking) -> None:
-    splits = [{world.maze for world in charted(seed, 40, 4)} for seed in (0, VALIDATION_SEED, TEST_SEED)]
+def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: InstructionFollowing) -> None:
+    splits = [{world.maze for world in sample_mazes(seed, 40, 4)} for seed in (0, VALIDATION_SEED, TEST_SEED)]
     assert sum(map(len, splits)) == len(set().union(*splits)) == 120
     for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED)):
-        known = {(sights.tobytes(), moves.tobytes()) for _, sights, moves in charted(seed, 4, 3)}
+        known = {(sights.tobytes(), moves.tobytes()) for _, sights, moves in sample_mazes(seed, 4, 3)}
         batches = [batch for each in task.evaluations if each.split == split for batch in each.batches]
         assert len(batches) == 3 * 2
         rows = (pair for batch in batches for pair in zip(batch["sights"], batch["moves"], strict=True))
         assert {(sights.tobytes(), moves.tobytes()) for sights, moves in rows} <= known
 
 
-def evaluation_of(task: Walking, name: str) -> Any:
+def evaluation_of(task: InstructionFollowing, name: str) -> Any:
     return next(each for each in task.evaluations if (each.name, each.split) == (name, "validation"))
 
 
 def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
-    task: Walking, monkeypatch: pytest.MonkeyPatch
+    task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluation, (forward, left, right) = evaluation_of(task, "walks"), (3, 4, 5)
     batch = dict(evaluation.batches[0])
@@ -108,7 +121,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
     monkeypatch.setattr(task, "decoded", lambda *given: ({}, {"tokens": jnp.asarray(rows)}))
     found = jax.jit(lambda batch: task._walks(view_of(task), batch, jax.random.key(0)))(batch)
     told = evaluation.finish(*jax.device_get(found))
-    ends = [walked(batch, row, rows[row]) for row in range(6)]
+    ends = [follow_moves(batch, row, rows[row]) for row in range(6)]
     stops = [END in row for row in rows]
     assert stops.count(False) >= 1
     right_ones = [stop and end == goal for stop, end, goal in zip(stops, ends, batch["goal"], strict=True)]
@@ -129,7 +142,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
 
 
 @pytest.mark.slow
-def test_the_mass_of_a_clause_is_that_of_the_maps(task: Walking) -> None:
+def test_the_mass_of_a_clause_is_that_of_the_maps(task: InstructionFollowing) -> None:
     evaluation, view = evaluation_of(task, "looking"), learned_nothing(task)
     batch = evaluation.batches[0]
 
@@ -148,11 +161,11 @@ def test_the_mass_of_a_clause_is_that_of_the_maps(task: Walking) -> None:
             if clause >= 0:
                 own = [word for word in range(words) if batch["of_word"][row, word] == clause]
                 mass, even, count = mass + weights[0, row, 0, step, own].sum(), even + len(own) / words, count + 1
-    assert told.scalars["clause_mass"] == pytest.approx(mass / count, rel=1e-5)
-    assert told.scalars["even"] == pytest.approx(even / count, rel=1e-5)
+    assert told.scalars["attention_mass/clause"] == pytest.approx(mass / count, rel=1e-5)
+    assert told.scalars["attention_mass/clause_uniform"] == pytest.approx(even / count, rel=1e-5)
 
 
-def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task: Walking) -> None:
+def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task: InstructionFollowing) -> None:
     site = view_of(task).model.sites[0]
     labels, batch = task.labels((site,)).completed((site,)), task.shown
     longest = max(map(len, labels.tokens["target"]))
@@ -162,17 +175,19 @@ def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task
         steps, words = labels.tokens["target"][row], labels.tokens["source"][row]
         assert steps[-1] == "<end>"
         assert labels.titles[row] == " ".join(words)
-        own = of_one_clause(batch["of_action"][row : row + 1], batch["of_word"][row : row + 1])[0]
+        own = clause_mask(batch["of_action"][row : row + 1], batch["of_word"][row : row + 1])[0]
         assert {(link.query, link.key) for link in links} == set(zip(*np.nonzero(own), strict=True))
         assert {link.query for link in links} == set(range(len(steps) - 1))
         for step in range(len(steps)):
-            place = walked(batch, row, batch["target"][row, : step + 1])
+            place = follow_moves(batch, row, batch["target"][row, : step + 1])
             squares = (labels.images["target"][row, step] == (200, 20, 110)).all(axis=-1)
             inked = squares.reshape(3, CELL, 3, CELL).sum(axis=(1, 3)).reshape(9)
             assert inked.argmax() == place // 4
 
 
-def test_an_instruction_is_followed_where_it_can_be(task: Walking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instruction_is_followed_where_it_can_be(
+    task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = ["turn left . walk to the lamp .", "turn around"]
     true = task._placed(texts[0], np.random.default_rng(5))
     actions = [action.name.lower() for action in true.walk.actions]
@@ -192,7 +207,7 @@ def test_an_instruction_is_followed_where_it_can_be(task: Walking, monkeypatch: 
     assert not labels.links[SITE][1]
 
 
-def test_a_walk_that_is_cut_off_does_not_stop(task: Walking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor where it stands at the right place by then."""
     true = task._placed("walk to the lamp .", np.random.default_rng(5))
     rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
@@ -209,7 +224,7 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: Walking, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_model_walks_by_itself_and_is_looked_at(task: Walking) -> None:
+def test_a_model_walks_by_itself_and_is_looked_at(task: InstructionFollowing) -> None:
     view = learned_nothing(task)
     for options in ({}, {"beams": 2}, {"temperature": 1.0, "seed": 3}):
         answers = task.answer(view, Request(["turn left . walk to the lamp ."], decoding=options))
@@ -229,7 +244,9 @@ def test_a_model_walks_by_itself_and_is_looked_at(task: Walking) -> None:
         ("turn left", {"stop_sequences": ("x",)}, "this run walks: leave out --target_language"),
     ],
 )
-def test_requests_that_cannot_be_met_are_refused(task: Walking, text: str, options: dict, said: str) -> None:
+def test_requests_that_cannot_be_met_are_refused(
+    task: InstructionFollowing, text: str, options: dict, said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         task.answer(view_of(task), Request([text], decoding=options))
 
@@ -237,11 +254,11 @@ def test_requests_that_cannot_be_met_are_refused(task: Walking, text: str, optio
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"side": 1}, "side=1 must be at least 2"),
-        ({"mazes": 0}, "mazes=0 must be at least 1"),
-        ({"longest": 5}, "longest=5 must be at least 6: a clause can have so many"),
+        ({"maze_size": 1}, "maze_size=1 must be at least 2"),
+        ({"num_mazes": 0}, "num_mazes=0 must be at least 1"),
+        ({"max_actions": 5}, "max_actions=5 must be at least 6: a clause can have so many"),
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        WalkingConfig(**values)
+        InstructionFollowingConfig(**values)

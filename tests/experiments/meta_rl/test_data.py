@@ -8,23 +8,23 @@ import pytest
 
 from experiments.meta_rl.data import (
     Belief,
-    Worlds,
+    MDPBatch,
     action_values,
-    bayes_values,
-    can_be_solved,
-    draw_worlds,
-    live,
-    optimal,
-    records,
-    uniform_value,
+    bayes_optimal_values,
+    is_tractable,
+    num_histories,
+    optimal_policy,
+    random_policy_value,
+    run_episodes,
+    sample_mdps,
 )
 
 
 def test_bayes_values_by_hand() -> None:
-    assert bayes_values(((0, 0), (1, 0)), 1) == pytest.approx((1 / 2, 2 / 3))
+    assert bayes_optimal_values(((0, 0), (1, 0)), 1) == pytest.approx((1 / 2, 2 / 3))
     # A win makes the same arm worth 2/3, a loss leaves the other's 1/2.
-    assert bayes_values(((0, 0), (0, 0)), 2) == pytest.approx((1 / 2 + 1 / 2 * 2 / 3 + 1 / 2 * 1 / 2,) * 2)
-    assert max(bayes_values(((0, 0),) * 5, 10)) == pytest.approx(6.66, abs=0.005)
+    assert bayes_optimal_values(((0, 0), (0, 0)), 2) == pytest.approx((1 / 2 + 1 / 2 * 2 / 3 + 1 / 2 * 1 / 2,) * 2)
+    assert max(bayes_optimal_values(((0, 0),) * 5, 10)) == pytest.approx(6.66, abs=0.005)
 
 
 def test_bayes_values_are_those_of_the_best_of_all_plans() -> None:
@@ -48,11 +48,11 @@ def test_bayes_values_are_those_of_the_best_of_all_plans() -> None:
         return total
 
     best = max(map(worth, itertools.product((0, 1), repeat=2**pulls - 1)))
-    assert max(bayes_values(((0, 0), (0, 0)), pulls)) == pytest.approx(best, abs=1e-4)
+    assert max(bayes_optimal_values(((0, 0), (0, 0)), pulls)) == pytest.approx(best, abs=1e-4)
 
 
 def test_who_knows_the_world_is_the_best_of_all_policies() -> None:
-    worlds, horizon = draw_worlds(np.random.default_rng(0), 1, 2, 2), 2
+    worlds, horizon = sample_mdps(np.random.default_rng(0), 1, 2, 2), 2
     (transitions,), (rewards,) = worlds
 
     def worth(policy: tuple[int, ...]) -> float:
@@ -66,16 +66,16 @@ def test_who_knows_the_world_is_the_best_of_all_policies() -> None:
 
     every = [worth(policy) for policy in itertools.product((0, 1), repeat=2 * horizon)]
     assert action_values(worlds, horizon)[0, 0, 0].max() == pytest.approx(max(every))
-    assert uniform_value(worlds, horizon)[0] == pytest.approx(np.mean(every))
+    assert random_policy_value(worlds, horizon)[0] == pytest.approx(np.mean(every))
 
 
 def test_records_are_counted() -> None:
     kinds = [(wins, losses) for wins in range(4) for losses in range(4)]
     every = itertools.combinations_with_replacement(kinds, 2)
-    assert records(2, 3) == sum(sum(map(sum, pair)) <= 3 for pair in every)
-    assert can_be_solved(5, 10)
-    assert not can_be_solved(5, 20)
-    assert not can_be_solved(2, 10**6)
+    assert num_histories(2, 3) == sum(sum(map(sum, pair)) <= 3 for pair in every)
+    assert is_tractable(5, 10)
+    assert not is_tractable(5, 20)
+    assert not is_tractable(2, 10**6)
 
 
 def test_a_belief_counts_beside_the_prior() -> None:
@@ -92,8 +92,8 @@ def test_a_belief_counts_beside_the_prior() -> None:
 @pytest.mark.parametrize("bayes", [False, True])
 def test_what_is_lived_through_and_what_would_have_been_best(bayes: bool) -> None:
     states = 1 if bayes else 3
-    worlds = draw_worlds(np.random.default_rng(1), 300, states, 2)
-    lived, best = live(np.random.default_rng(2), worlds, 3, 2, np.zeros(300), bayes=bayes)
+    worlds = sample_mdps(np.random.default_rng(1), 300, states, 2)
+    lived, best = run_episodes(np.random.default_rng(2), worlds, 3, 2, np.zeros(300), bayes=bayes)
     assert lived.states.shape == (300, 6)
     assert not lived.states[:, ::3].any()
     np.testing.assert_allclose(best.sum(axis=-1), 1)
@@ -107,18 +107,18 @@ def test_what_is_lived_through_and_what_would_have_been_best(bayes: bool) -> Non
         known = action_values(worlds, 3)
         row = np.arange(300)
         for step in range(6):
-            np.testing.assert_array_equal(best[:, step], optimal(known[step % 3, row, lived.states[:, step]]))
+            np.testing.assert_array_equal(best[:, step], optimal_policy(known[step % 3, row, lived.states[:, step]]))
         # What it believes becomes better from episode to episode.
         agrees = np.take_along_axis(best, lived.actions[..., None], axis=-1)[..., 0].mean(axis=0)
         assert agrees[3:].mean() > agrees[:3].mean() > 0.5
-    random_lived, _ = live(np.random.default_rng(2), worlds, 3, 2, np.ones(300), bayes=bayes)
+    random_lived, _ = run_episodes(np.random.default_rng(2), worlds, 3, 2, np.ones(300), bayes=bayes)
     assert abs(random_lived.actions.mean() - 0.5) < 0.05
     assert random_lived.rewards.mean() < lived.rewards.mean()
 
 
 def test_rewards_and_states_follow_their_probabilities() -> None:
     transitions = np.broadcast_to(np.array([[[0.0, 1.0]], [[1.0, 0.0]]]), (4, 2, 1, 2))
-    worlds = Worlds(transitions, np.broadcast_to(np.array([[1.0], [0.0]]), (4, 2, 1)))
-    lived, _ = live(np.random.default_rng(0), worlds, 4, 1, np.zeros(4))
+    worlds = MDPBatch(transitions, np.broadcast_to(np.array([[1.0], [0.0]]), (4, 2, 1)))
+    lived, _ = run_episodes(np.random.default_rng(0), worlds, 4, 1, np.zeros(4))
     assert (lived.states == [0, 1, 0, 1]).all()
     assert (lived.rewards == [1, 0, 1, 0]).all()

@@ -8,29 +8,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.meta_rl.data import Lived
-from experiments.meta_rl.task import UnknownWorlds, UnknownWorldsConfig, as_vectors, play
+from experiments.meta_rl.data import Trajectories
+from experiments.meta_rl.task import MetaRL, MetaRLConfig, make_inputs, run_policy
 from transformer.config import UserError, from_config
 from transformer.tasks.task import View
 
 SMALL: dict[str, Any] = {
-    "states": 2,
-    "actions": 2,
+    "num_states": 2,
+    "num_actions": 2,
     "horizon": 2,
-    "episodes": 2,
-    "teacher": "knowing",
+    "num_episodes": 2,
+    "teacher": "oracle",
     "batch_size": 4,
     "num_eval_examples": 8,
 }
 
 
-def config_of(**changes: Any) -> UnknownWorldsConfig:
-    return from_config(UnknownWorldsConfig, SMALL | changes)
+def config_of(**changes: Any) -> MetaRLConfig:
+    return from_config(MetaRLConfig, SMALL | changes)
 
 
 @pytest.fixture(scope="module")
-def task() -> UnknownWorlds:
-    return UnknownWorlds(config_of())
+def task() -> MetaRL:
+    return MetaRL(config_of())
 
 
 def of_model(logits: Any) -> View:
@@ -41,12 +41,12 @@ def of_model(logits: Any) -> View:
 
 
 def test_a_step_reads_the_state_the_action_before_its_reward_and_whether_an_episode_begins() -> None:
-    lived = Lived(np.array([[0, 1, 0, 0]]), np.array([[1, 0, 1, 1]]), np.array([[1, 0, 1, 0]]))
+    lived = Trajectories(np.array([[0, 1, 0, 0]]), np.array([[1, 0, 1, 1]]), np.array([[1, 0, 1, 0]]))
     expected = [[1, 0, 0, 0, 0, 1], [0, 1, 0, 1, 1, 0], [1, 0, 1, 0, 0, 1], [1, 0, 0, 1, 1, 0]]
-    assert as_vectors(config_of(), lived).tolist() == [expected]
+    assert make_inputs(config_of(), lived).tolist() == [expected]
 
 
-def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: UnknownWorlds) -> None:
+def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: MetaRL) -> None:
     batch = task.source(3)[7]
     np.testing.assert_array_equal(batch["vectors"], task.source(3)[7]["vectors"])
     assert (task.source(3)[8]["vectors"] != batch["vectors"]).any()
@@ -55,12 +55,12 @@ def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: UnknownWo
     names = task.labels(()).tokens["steps"]
     assert [len(row) for row in names] == [4, 4]
     assert names[0][0] == "1: begins in 0"
-    bandits = UnknownWorlds(config_of(states=1, teacher="bayes", num_probe_examples=1)).labels(())
+    bandits = MetaRL(config_of(num_states=1, teacher="bayes_optimal", num_probe_examples=1)).labels(())
     assert bandits.titles[0].startswith("arms 0.")
     assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
 
 
-def test_the_loss_is_the_cross_entropy_of_what_is_best(task: UnknownWorlds) -> None:
+def test_the_loss_is_the_cross_entropy_of_what_is_best(task: MetaRL) -> None:
     batch = task.source(0)[0]
     batch["best"][0, 0] = 0.5
     logits = np.random.default_rng(1).standard_normal((4, 4, 2)).astype(np.float32)
@@ -79,49 +79,49 @@ def test_acting_in_a_world_is_what_is_read_of_it_afterwards() -> None:
     rewards = np.broadcast_to(np.array([[1, 0], [0, 1]], np.float32), (3, 2, 2))
     batch = {"transitions": transitions, "rewards": rewards, "luck": random.random((3, 4, 4)).astype(np.float32)}
     plan = jnp.asarray([[0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]])
-    played = jax.jit(lambda: play(config, lambda vectors: 9 * jax.nn.one_hot(plan, 2), batch, sampled=False))()
+    played = jax.jit(lambda: run_policy(config, lambda vectors: 9 * jax.nn.one_hot(plan, 2), batch, sampled=False))()
     states = np.array([[0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 1]])
     won = np.array([[1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 1, 1]])
     assert played.rewards.tolist() == won.tolist()
-    np.testing.assert_array_equal(played.vectors, as_vectors(config, Lived(states, np.asarray(plan), won)))
+    np.testing.assert_array_equal(played.vectors, make_inputs(config, Trajectories(states, np.asarray(plan), won)))
 
 
 @pytest.mark.slow
 def test_sampled_actions_have_their_probabilities() -> None:
-    config = config_of(states=1, horizon=1, episodes=1, batch_size=20_000)
+    config = config_of(num_states=1, horizon=1, num_episodes=1, batch_size=20_000)
     rows = 20_000
     luck = np.random.default_rng(0).random((rows, 1, 4)).astype(np.float32)
     batch = {"transitions": np.ones((rows, 1, 2, 1)), "rewards": np.tile([[[0.0, 1.0]]], (rows, 1, 1)), "luck": luck}
     logits = jnp.broadcast_to(jnp.log(jnp.asarray([0.3, 0.7])), (rows, 1, 2))
-    assert float(play(config, lambda vectors: logits, batch, sampled=True).rewards.mean()) == pytest.approx(
+    assert float(run_policy(config, lambda vectors: logits, batch, sampled=True).rewards.mean()) == pytest.approx(
         0.7, abs=0.01
     )
 
 
-def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: UnknownWorlds) -> None:
+def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: MetaRL) -> None:
     evaluation = task.evaluations[1]
     assert (evaluation.split, evaluation.at_end, len(evaluation.batches)) == ("test", True, 2)
     report = evaluation.finish({"greedy": 16.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
     assert (report["greedy"], report["sampled"]) == (2, 1)
-    assert report["random"] < report["knowing"] <= 4
+    assert report["random_policy"] < report["oracle"] <= 4
     assert 0 < report["posterior_sampling"] <= 4
-    assert "bayes" not in report
-    bandit = UnknownWorlds(config_of(states=1, horizon=1, episodes=3, teacher="bayes")).evaluations[0]
+    assert "bayes_optimal" not in report
+    bandit = MetaRL(config_of(num_states=1, horizon=1, num_episodes=3, teacher="bayes_optimal")).evaluations[0]
     report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
     # Of two arms and three pulls, by the plans of tests/experiments/meta_rl/test_data.py.
-    assert report["bayes"] == pytest.approx(5 / 3)
+    assert report["bayes_optimal"] == pytest.approx(5 / 3)
 
 
 def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
     """Win stays, lose moves on, of two arms and three pulls: by hand, over the arms that a bandit may have."""
-    config = config_of(states=1, horizon=1, episodes=3, teacher="bayes", batch_size=5)
+    config = config_of(num_states=1, horizon=1, num_episodes=3, teacher="bayes_optimal", batch_size=5)
 
     def stays(vectors: jax.Array) -> jax.Array:
         # The last arm after a win, the other one after a loss; the first arm to begin with.
         acted, won = vectors[..., 1:3], vectors[..., 3:4]
         return jnp.where(won > 0, acted, 1 - acted) + jnp.asarray([0.1, 0.0])
 
-    (evaluation,) = UnknownWorlds(config).evaluations[2:]
+    (evaluation,) = MetaRL(config).evaluations[2:]
     step = jax.jit(lambda batch: evaluation.step(of_model(stays), batch, None)[0]["greedy_exact"])
     exact = sum(float(step(batch)) for batch in evaluation.batches)
     grid = (np.arange(200) + 0.5) / 200
@@ -132,16 +132,19 @@ def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
     assert exact == pytest.approx((first * (1 + then_first) + (1 - first) * then_second).mean(), abs=1e-4)
     assert len(evaluation.batches) == 2
     assert evaluation.finish({"greedy_exact": 1.5}, None).scalars == {"greedy_exact": 1.5}
-    assert len(UnknownWorlds(config_of(states=1, horizon=1, episodes=13)).evaluations) == 2
+    assert len(MetaRL(config_of(num_states=1, horizon=1, num_episodes=13)).evaluations) == 2
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"actions": 1}, "actions=1"),
+        ({"num_actions": 1}, "num_actions=1"),
         ({"horizon": 0}, "horizon=0"),
-        ({"teacher": "bayes"}, "teacher=bayes is of bandits"),
-        ({"teacher": "bayes", "states": 1, "actions": 5, "episodes": 20}, "goes through every record of 5 arms"),
+        ({"teacher": "bayes_optimal"}, "teacher=bayes_optimal is for bandits"),
+        (
+            {"teacher": "bayes_optimal", "num_states": 1, "num_actions": 5, "num_episodes": 20},
+            "enumerates every history of 5 arms",
+        ),
         ({"teacher": "gittins"}, "gittins"),
     ],
 )

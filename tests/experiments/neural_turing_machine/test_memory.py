@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.neural_turing_machine.memory import Change, content, sharpen, shift, write_slots
+from experiments.neural_turing_machine.memory import Write, content_addressing, sharpen, shift, write_slots
 
 SLOTS = 16
 
@@ -59,7 +59,7 @@ def test_a_shift_moves_around_the_ring(reach: int) -> None:
 def test_content_finds_the_likest_slot_whatever_its_length_and_zero_slots_are_like_nothing() -> None:
     memory = np.array([[[1.0, 0.0], [0.0, 0.1], [0.0, 0.0], [-30.0, 0.0]]], np.float32)
     key = np.array([[[2.0, 0.0]]], np.float32)
-    weights = content(jnp.asarray(key), jnp.full((1, 1), 3.0), jnp.asarray(memory))
+    weights = content_addressing(jnp.asarray(key), jnp.full((1, 1), 3.0), jnp.asarray(memory))
     expected = np.exp(3 * np.array([1, 0, 0, -1]))
     np.testing.assert_allclose(weights[0, 0], expected / expected.sum(), rtol=1e-5)
 
@@ -67,5 +67,5 @@ def test_content_finds_the_likest_slot_whatever_its_length_and_zero_slots_are_li
 def test_all_heads_erase_before_any_adds() -> None:
     memory = jnp.ones((1, 2, 1))
     weights = jnp.asarray([[[1.0, 0.0], [1.0, 0.5]]])
-    change = Change(jnp.asarray([[[0.5], [1.0]]]), jnp.asarray([[[3.0], [4.0]]]))
+    change = Write(jnp.asarray([[[0.5], [1.0]]]), jnp.asarray([[[3.0], [4.0]]]))
     np.testing.assert_allclose(write_slots(memory, weights, change)[0, :, 0], [7.0, 0.5 + 2.0])

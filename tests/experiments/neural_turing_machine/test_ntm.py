@@ -10,8 +10,8 @@ import pytest
 from jax.test_util import check_grads
 
 from experiments.neural_turing_machine import lstm_controller as controller_only
-from experiments.neural_turing_machine.lstm_controller import ControllerOnlyConfig
-from experiments.neural_turing_machine.ntm import READ, WRITE, Beginning, Controller, TuringConfig, TuringMachine, build
+from experiments.neural_turing_machine.lstm_controller import LSTMControllerConfig
+from experiments.neural_turing_machine.ntm import NTM, READ, WRITE, Controller, MemoryInit, NTMConfig, build
 from tests import programs
 from tests.oracles import recurrent
 from tests.oracles import turing as oracle
@@ -32,36 +32,36 @@ INTERFACE = TaskInterface(
 )
 SMALL = {"width": 5, "slots": 7, "slot_width": 3}
 CONFIGS = [
-    TuringConfig(Controller.FEED_FORWARD, **SMALL),
-    TuringConfig(Controller.LSTM, **SMALL),
-    TuringConfig(Controller.FEED_FORWARD, read_heads=2, write_heads=3, shift_range=2, **SMALL),
-    TuringConfig(Controller.LSTM, read_heads=3, write_heads=2, shift_range=0, **SMALL),
-    TuringConfig(Controller.LSTM, beginning=Beginning.CONSTANT, **SMALL),
+    NTMConfig(Controller.FEED_FORWARD, **SMALL),
+    NTMConfig(Controller.LSTM, **SMALL),
+    NTMConfig(Controller.FEED_FORWARD, read_heads=2, write_heads=3, shift_range=2, **SMALL),
+    NTMConfig(Controller.LSTM, read_heads=3, write_heads=2, shift_range=0, **SMALL),
+    NTMConfig(Controller.LSTM, memory_init=MemoryInit.CONSTANT, **SMALL),
 ]
 
 # Each controller once, with one head and with several.
 QUICK = [pytest.param(each, marks=pytest.mark.slow if n in (0, 3) else ()) for n, each in enumerate(CONFIGS)]
 
 
-def called(config: TuringConfig) -> str:
+def called(config: NTMConfig) -> str:
     heads = f"{config.read_heads}-{config.write_heads}-{config.shift_range}"
-    return f"{config.controller.value}-{heads}-{config.beginning.value}"
+    return f"{config.controller.value}-{heads}-{config.memory_init.value}"
 
 
-def expected_of(config: TuringConfig, params: Any, x_TxI: np.ndarray) -> oracle.Trace:
+def expected_of(config: NTMConfig, params: Any, x_TxI: np.ndarray) -> oracle.Trace:
     """The oracle's, which is given the slots that are no parameters."""
-    if config.beginning is Beginning.CONSTANT:
+    if config.memory_init is MemoryInit.CONSTANT:
         assert "memory" not in params
         params = {**params, "memory": np.full((config.slots, config.slot_width), 1e-6)}
     return oracle.run(machine(config), params, x_TxI)
 
 
-def machine(config: TuringConfig) -> oracle.Machine:
+def machine(config: NTMConfig) -> oracle.Machine:
     return oracle.Machine(config.controller.value, config.read_heads, config.write_heads, config.shift_range)
 
 
 @functools.cache
-def model_of(config: TuringConfig) -> Model:
+def model_of(config: NTMConfig) -> Model:
     with jax.enable_x64(True):
         return build(config, INTERFACE, Precision("float64", "float64"))
 
@@ -84,7 +84,7 @@ def close(ours: Any, theirs: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("config", QUICK, ids=called)
-def test_the_machine_is_the_papers_step_by_step(config: TuringConfig) -> None:
+def test_the_machine_is_the_papers_step_by_step(config: NTMConfig) -> None:
     model, inputs = model_of(config), given()
     params = random_params(model)
     with jax.enable_x64(True):
@@ -102,12 +102,12 @@ def test_the_machine_is_the_papers_step_by_step(config: TuringConfig) -> None:
 
 
 @pytest.mark.parametrize("config", QUICK, ids=called)
-def test_memory_weightings_and_reads_are_the_papers_behind_every_step(config: TuringConfig) -> None:
+def test_memory_weightings_and_reads_are_the_papers_behind_every_step(config: NTMConfig) -> None:
     model = model_of(config)
     params, x_TxI = random_params(model), given()["vectors"][0]
     expected = expected_of(config, params, x_TxI)
     with jax.enable_x64(True):
-        bound: TuringMachine = model.functional.bind(jax.tree.map(jnp.asarray, params))
+        bound: NTM = model.functional.bind(jax.tree.map(jnp.asarray, params))
         state, advance = jax.jit(lambda: bound.begin(1))(), jax.jit(lambda state, x: bound.advance(state, x)[0])
         for step, x in enumerate(x_TxI):
             state = advance(state, jnp.asarray(x[None]))
@@ -138,7 +138,7 @@ def test_padded_steps_change_nothing_and_have_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("config", [pytest.param(CONFIGS[0], marks=pytest.mark.slow), CONFIGS[1]], ids=called)
-def test_the_gradient_is_that_of_finite_differences(config: TuringConfig) -> None:
+def test_the_gradient_is_that_of_finite_differences(config: NTMConfig) -> None:
     model = model_of(config)
     params = random_params(model, 0.5)
     inputs = {"vectors": np.nan_to_num(given()["vectors"])[:1, :4], "lengths": np.int32([4])}
@@ -163,17 +163,17 @@ def test_statistics_of_the_heads_leave_padding_out() -> None:
         close(means[site], np.concatenate(entropies, axis=1).mean(axis=1))
 
 
-def expected_count(config: TuringConfig, inputs: int, outputs: int) -> int:
+def expected_count(config: NTMConfig, inputs: int, outputs: int) -> int:
     """By the paper's parts: controller, what heads are moved by, output, and what a sequence begins with."""
     read, heads = config.read_heads * config.slot_width, config.read_heads + config.write_heads
     controller = (inputs + read + 1) * config.width
-    beginning = config.slots * config.slot_width + read + heads * config.slots
+    memory_init = config.slots * config.slot_width + read + heads * config.slots
     if config.controller is Controller.LSTM:
         controller = 4 * (inputs + read + config.width + 1) * config.width
-        beginning += 2 * config.width
+        memory_init += 2 * config.width
     emitted = heads * (config.slot_width + 1 + 1 + 1 + 2 * config.shift_range + 1)
     emitted += config.write_heads * 2 * config.slot_width
-    return controller + (config.width + 1) * emitted + (config.width + read + 1) * outputs + beginning
+    return controller + (config.width + 1) * emitted + (config.width + read + 1) * outputs + memory_init
 
 
 def of_the_copy_task(rows: int = 1, steps: int = 41) -> TaskInterface:
@@ -185,10 +185,10 @@ def of_the_copy_task(rows: int = 1, steps: int = 41) -> TaskInterface:
     ("config", "published"),
     # A public reproduction has 16,096 too; another's 62,660 with an LSTM have two biases a gate and nothing learned to
     # begin with.
-    [(TuringConfig(), 16_096), (TuringConfig(Controller.LSTM), 62_660 - 400 + 2_836 + 200), (CONFIGS[2], None)],
+    [(NTMConfig(), 16_096), (NTMConfig(Controller.LSTM), 62_660 - 400 + 2_836 + 200), (CONFIGS[2], None)],
     ids=["feed_forward", "lstm", "several heads"],
 )
-def test_parameters_are_as_many_as_the_formula_says(config: TuringConfig, published: int | None) -> None:
+def test_parameters_are_as_many_as_the_formula_says(config: NTMConfig, published: int | None) -> None:
     model = build(config, of_the_copy_task(), Precision())
     count = count_parameters(model.functional.shapes())
     assert count == expected_count(config, 9, 8)
@@ -196,7 +196,7 @@ def test_parameters_are_as_many_as_the_formula_says(config: TuringConfig, publis
 
 
 def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
-    config = ControllerOnlyConfig(Cell.LSTM, width=4, layers=2)
+    config = LSTMControllerConfig(Cell.LSTM, width=4, layers=2)
     with jax.enable_x64(True):
         model = controller_only.build(config, INTERFACE, Precision("float64", "float64"))
         params, inputs = random_params(model), given()
@@ -208,7 +208,7 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     assert model.sites == ()
     assert aux.maps == {}
     # The public reproduction of the paper's LSTM has a second bias for each of its 3 x 4 x 256 gates.
-    whole = controller_only.build(ControllerOnlyConfig(), of_the_copy_task(), Precision())
+    whole = controller_only.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
     assert count_parameters(whole.functional.shapes()) == 1_328_136 - 3 * 4 * 256
 
 
@@ -219,12 +219,12 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     [
         (CONFIGS[0], 9_468, 7_092),
         (CONFIGS[3], 30_492, 25_200),
-        (ControllerOnlyConfig(width=4, layers=2), 9_648, 0),
+        (LSTMControllerConfig(width=4, layers=2), 9_648, 0),
     ],
     ids=["feed_forward", "lstm", "baseline"],
 )
 def test_flops_are_those_of_its_formula(config: Any, expected: int, again: int) -> None:
-    make = build if isinstance(config, TuringConfig) else controller_only.build
+    make = build if isinstance(config, NTMConfig) else controller_only.build
     model = make(config, INTERFACE, Precision())
     assert forward_flops(model, given()) == expected
     assert recomputed_flops(model, given()) == again
@@ -241,6 +241,6 @@ def test_flops_are_those_of_its_formula(config: Any, expected: int, again: int) 
 )
 def test_impossible_machines_are_refused(values: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        TuringConfig(**values)
+        NTMConfig(**values)
     with pytest.raises(UserError, match=r"config\.model\.layers=0"):
-        ControllerOnlyConfig(layers=0)
+        LSTMControllerConfig(layers=0)

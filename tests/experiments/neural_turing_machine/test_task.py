@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.neural_turing_machine.task import Algorithms, read, report
+from experiments.neural_turing_machine.task import Algorithms, parse_bits, report
 from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
@@ -21,7 +21,7 @@ from transformer.tasks.task import Request, View
 SMALL = {
     "bits": 3,
     "batch_size": 4,
-    "longest": 6,
+    "max_size": 6,
     "lengths": (5, 9),
     "eval_sizes": (4, 8),
     "num_eval_examples": 6,
@@ -50,8 +50,8 @@ def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -
         assert not batch["asked"][:, batch["lengths"][0] :].any()
         assert batch["vectors"].dtype == np.float32
     np.testing.assert_array_equal(batches[7]["vectors"], task_of().source(3)[7]["vectors"])
-    longest = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).source(0)
-    assert {longest[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
+    max_size = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).source(0)
+    assert {max_size[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
     # A length beyond the longest sequence is what the model is told of.
     wide = task_of(lengths=(16,))
     assert wide.interface.inputs["vectors"].shape == wide.source(3)[0]["vectors"].shape == (4, 16, 4)
@@ -96,7 +96,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
 
 @pytest.mark.slow
 def test_n_grams_are_measured_above_the_optimum() -> None:
-    task = task_of(problem="n_grams", bits=None, context=2, shortest=9, longest=9, eval_sizes=(9, 20))
+    task = task_of(problem="n_grams", bits=None, context=2, min_size=9, max_size=9, eval_sizes=(9, 20))
     evaluation = task.evaluations[1]
     view = view_of(task)
     sums, _ = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0)))(evaluation.batches[0])
@@ -123,7 +123,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
     task = task_of()
     for text in ("", "10", "102", "101 1"):
         with pytest.raises(UserError, match=r"cannot be copied: give words of 3 bits, such as '100 001'"):
-            read(text, 3)
+            parse_bits(text, 3)
     with pytest.raises(UserError, match="problem=priority_sort does not answer texts: only copy does"):
         task_of(problem="priority_sort").answer(view_of(task), Request(["101"], decoding={}))
 
@@ -131,8 +131,8 @@ def test_what_cannot_be_copied_is_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"shortest": 0}, r"shortest=0 and longest=6 must rise, from at least 1"),
-        ({"problem": "associative_recall"}, r"shortest=1 and longest=6 must rise, from at least 2"),
+        ({"min_size": 0}, r"min_size=0 and max_size=6 must rise, from at least 1"),
+        ({"problem": "associative_recall"}, r"min_size=1 and max_size=6 must rise, from at least 2"),
         ({"eval_sizes": (4, 4)}, r"eval_sizes=\(4, 4\) must be different sizes of at least 1"),
         ({"num_probe_examples": 0}, r"num_probe_examples=0 must be at least 1"),
         ({"repeats": 3}, r"repeats=3 is nothing that problem=copy has"),

@@ -20,7 +20,7 @@ def test_points_lie_on_the_lines_anywhere_alike() -> None:
 
 
 def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
-    task = PointClouds(PointCloudsConfig(fewest=3, most=7, batch_size=64, num_eval_examples=64))
+    task = PointClouds(PointCloudsConfig(min_points=3, max_points=7, batch_size=64, num_eval_examples=64))
     batch = task.source(0)[0]
     assert set(batch["lengths"]) == set(range(3, 8))
     real = np.arange(7) < batch["lengths"][:, None]
@@ -32,7 +32,8 @@ def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"fewest": 0}, {"most": 2}, {"batch_size": 0}, {"num_eval_examples": 0}, {"num_probe_examples": 0}]
+    "wrong",
+    [{"min_points": 0}, {"max_points": 2}, {"batch_size": 0}, {"num_eval_examples": 0}, {"num_probe_examples": 0}],
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):

@@ -8,13 +8,13 @@ import pytest
 
 from experiments.pointer_networks.data import (
     areas,
-    begin_lowest,
+    convex_hull,
+    delaunay_triangulation,
     draw_points,
-    hull,
+    is_simple_polygon,
     perimeters,
-    simple,
-    tours,
-    triangulation,
+    rotate_to_lowest,
+    shortest_tours,
 )
 
 
@@ -34,7 +34,7 @@ def turn(a: tuple, b: tuple, c: tuple) -> Fraction:
 @pytest.mark.parametrize("count", [3, 4, 7, 12])
 def test_hull_edges_are_those_that_have_every_other_point_on_their_left(count: int) -> None:
     for points in points_of(count, count, 20):
-        plane, found = exact(points), hull(points)
+        plane, found = exact(points), convex_hull(points)
         edges = {
             (a, b)
             for a, b in itertools.permutations(range(count), 2)
@@ -46,7 +46,7 @@ def test_hull_edges_are_those_that_have_every_other_point_on_their_left(count: i
 
 def test_a_point_on_an_edge_is_no_corner_and_one_that_occurs_twice_is_one() -> None:
     points = np.float32([[0, 0], [0.5, 0], [1, 0], [1, 1], [0.25, 0.25], [0, 1], [1, 1]])
-    assert hull(points) in ((0, 2, 3, 5), (0, 2, 6, 5))
+    assert convex_hull(points) in ((0, 2, 3, 5), (0, 2, 6, 5))
 
 
 @pytest.mark.parametrize("steps", [-1, 0, 1])
@@ -54,7 +54,7 @@ def test_a_turn_is_judged_exactly_where_points_lie_as_near_as_float32_allows(ste
     """A corner between two others that bends by one part in 2^24, and one far away."""
     near = 0.5 + np.array([[0, 0], [4 + steps, 4], [8, 8]]) * 2.0**-24
     points = np.concatenate([near, [[0.5, 0.9]]]).astype(np.float32)
-    assert (1 in hull(points)) == (steps > 0)
+    assert (1 in convex_hull(points)) == (steps > 0)
 
 
 @pytest.mark.parametrize("count", [3, 4, 6, 10])
@@ -78,9 +78,9 @@ def test_triangles_are_those_whose_circumcircles_are_empty(count: int) -> None:
             for triangle in itertools.combinations(range(count), 3)
             if not any(inside(triangle, other) for other in range(count) if other not in triangle)
         }
-        found = triangulation(points)
+        found = delaunay_triangulation(points)
         assert set(found) == expected
-        assert len(found) == 2 * count - 2 - len(hull(points))
+        assert len(found) == 2 * count - 2 - len(convex_hull(points))
         centers = [incenter(points.astype(np.float64)[list(triangle)]) for triangle in found]
         assert centers == sorted(centers)
 
@@ -101,11 +101,11 @@ def incenter(corners: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("count", [3, 4, 5, 7])
 def test_tours_are_the_shortest_of_all_orders(count: int) -> None:
     drawn = points_of(200 + count, count, 8)
-    found = tours(drawn)
+    found = shortest_tours(drawn)
     for points, tour in zip(drawn.astype(np.float64), found, strict=True):
 
-        def length(order: tuple[int, ...], points: np.ndarray = points) -> float:
-            closed = [*order, order[0]]
+        def length(point_order: tuple[int, ...], points: np.ndarray = points) -> float:
+            closed = [*point_order, point_order[0]]
             return sum(float(np.linalg.norm(points[a] - points[b])) for a, b in itertools.pairwise(closed))
 
         orders = [(0, *rest) for rest in itertools.permutations(range(1, count))]
@@ -122,7 +122,7 @@ def test_tours_are_the_shortest_of_all_orders(count: int) -> None:
 
 def test_a_tour_of_one_number_of_points_is_that_of_a_row_alone() -> None:
     drawn = points_of(5, 9, 4)
-    np.testing.assert_array_equal(tours(drawn), np.concatenate([tours(row[None]) for row in drawn]))
+    np.testing.assert_array_equal(shortest_tours(drawn), np.concatenate([shortest_tours(row[None]) for row in drawn]))
 
 
 def test_areas_are_those_of_the_triangles_from_the_origin() -> None:
@@ -130,19 +130,19 @@ def test_areas_are_those_of_the_triangles_from_the_origin() -> None:
     assert areas(triangle) == 0.25
     assert areas(triangle[::-1]) == -0.25
     for points in points_of(7, 8, 5):
-        plane, corners = exact(points), hull(points)
+        plane, corners = exact(points), convex_hull(points)
         fan = sum(turn(plane[corners[0]], plane[a], plane[b]) for a, b in itertools.pairwise(corners[1:]))
         assert areas(points[list(corners)]) == pytest.approx(float(fan) / 2, abs=1e-14)
 
 
 def test_polygons_whose_edges_cross_are_not_simple() -> None:
     square = np.float32([[0, 0], [1, 0], [1, 1], [0, 1]])
-    assert simple(square)
-    assert simple(square[::-1])
-    assert not simple(square[[0, 2, 1, 3]])
-    assert not simple(square[[0, 1]])
-    assert not simple(square[[0, 1, 2, 1]])
-    assert simple(np.float32([[0, 0], [1, 0], [1, 1], [0.5, 0.25], [0, 1]]))  # not convex
+    assert is_simple_polygon(square)
+    assert is_simple_polygon(square[::-1])
+    assert not is_simple_polygon(square[[0, 2, 1, 3]])
+    assert not is_simple_polygon(square[[0, 1]])
+    assert not is_simple_polygon(square[[0, 1, 2, 1]])
+    assert is_simple_polygon(np.float32([[0, 0], [1, 0], [1, 1], [0.5, 0.25], [0, 1]]))  # not convex
     for points in points_of(11, 6, 30):
         plane, count = exact(points), len(points)
 
@@ -151,12 +151,12 @@ def test_polygons_whose_edges_cross_are_not_simple() -> None:
             return turn(a, b, c) * turn(a, b, d) < 0 and turn(c, d, a) * turn(c, d, b) < 0
 
         pairs = [(e, f) for e in range(count) for f in range(e + 2, count) if (f + 1) % count != e]
-        assert simple(points) == (not any(crosses(e, f) for e, f in pairs))
+        assert is_simple_polygon(points) == (not any(crosses(e, f) for e, f in pairs))
 
 
 def test_a_cycle_begins_at_its_lowest_index_and_keeps_its_direction() -> None:
-    assert begin_lowest((4, 1, 7, 3)) == (1, 7, 3, 4)
-    assert begin_lowest((2,)) == (2,)
+    assert rotate_to_lowest((4, 1, 7, 3)) == (1, 7, 3, 4)
+    assert rotate_to_lowest((2,)) == (2,)
 
 
 def test_drawn_points_are_what_float32_holds_in_fixed_steps() -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.pointer_networks.model import FAMILY, SITE, Fed, PointerConfig
+from experiments.pointer_networks.model import FAMILY, SITE, DecoderInput, PointerNetworkConfig
 from tests import programs
 from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
@@ -31,27 +31,27 @@ INPUTS = {"points": POINTS, "lengths": LENGTHS, "target": TARGET}
 class Case(NamedTuple):
     """A config, with the words that the oracle knows it by."""
 
-    fed: Fed = Fed.POINT
+    decoder_input: DecoderInput = DecoderInput.POINT
     cell: Cell = Cell.LSTM
     direction: Direction = Direction.FORWARD
     layers: int = 1
     decoder_layers: int = 1
 
     @property
-    def config(self) -> PointerConfig:
+    def config(self) -> PointerNetworkConfig:
         encoder = RecurrentConfig(self.cell, 3, self.layers, self.direction)
-        return PointerConfig(encoder, self.decoder_layers, self.fed)
+        return PointerNetworkConfig(encoder, self.decoder_layers, self.decoder_input)
 
 
 CASES = (
     Case(),
-    Case(Fed.ENCODED, direction=Direction.BIDIRECTIONAL),
-    Case(Fed.ENCODED, Cell.GRU_RESET_AFTER, layers=2, decoder_layers=2),
+    Case(DecoderInput.ENCODED, direction=Direction.BIDIRECTIONAL),
+    Case(DecoderInput.ENCODED, Cell.GRU_RESET_AFTER, layers=2, decoder_layers=2),
     Case(cell=Cell.VANILLA, direction=Direction.BIDIRECTIONAL, layers=2),
 )
 
 
-def model_of(config: PointerConfig, precision: str = "float64") -> Model:
+def model_of(config: PointerNetworkConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, TaskInterface({}, {}), Precision(precision, precision))
 
 
@@ -61,12 +61,12 @@ def expected(case: Case, weights: Any, row: int) -> np.ndarray:
     of_encoder = oracle.Stack(case.cell.value, case.direction.value, case.layers)
     encoded, carry = oracle.stack(of_encoder, weights["encoder"], points[None], np.array([len(points)]))
     keys = [weights["end"], *encoded[0]]
-    fed = [weights["begin"], *(points if case.fed is Fed.POINT else encoded[0])]
+    decoder_input = [weights["begin"], *(points if case.decoder_input is DecoderInput.POINT else encoded[0])]
     states = [of_layer[0] for of_layer in carry[case.layers - case.decoder_layers :]]
     matrix = {name: weights["pointer"]["score"][name][0] for name in ("keys", "queries", "vector")}
     logits = []
     for number in TARGET[row, : STEPS[row]]:
-        x = fed[number]
+        x = decoder_input[number]
         for layer, state in enumerate(states):
             states[layer] = oracle.step(case.cell.value, weights["decoder"][f"layer_{layer}"]["forward"], x, state)
             x = states[layer].hidden
@@ -75,7 +75,9 @@ def expected(case: Case, weights: Any, row: int) -> np.ndarray:
     return np.array(logits)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.fed.value}-{case.cell.value}-{case.direction.value}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.decoder_input.value}-{case.cell.value}-{case.direction.value}"
+)
 def test_the_logits_are_those_of_the_equations_and_the_map_is_their_softmax(case: Case) -> None:
     with jax.enable_x64(True):
         model = model_of(case.config)
@@ -116,10 +118,14 @@ def test_what_stands_behind_the_points_has_no_effect_on_logits_or_gradients() ->
         assert (zeros[1][1][~padding] != 0).any()
 
 
-@pytest.mark.parametrize("fed", [pytest.param(Fed.POINT, marks=pytest.mark.slow), Fed.ENCODED])
-def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
+@pytest.mark.parametrize(
+    "decoder_input", [pytest.param(DecoderInput.POINT, marks=pytest.mark.slow), DecoderInput.ENCODED]
+)
+def test_steps_of_decoding_are_teacher_forcing_for_every_beam(decoder_input: DecoderInput) -> None:
     """Two beams an example that say different things read the same points."""
-    model = model_of(Case(fed, direction=Direction.BIDIRECTIONAL, layers=2, decoder_layers=2).config, "float32")
+    model = model_of(
+        Case(decoder_input, direction=Direction.BIDIRECTIONAL, layers=2, decoder_layers=2).config, "float32"
+    )
     variables, beams = random_variables(model), 2
     said = np.repeat(TARGET, beams, axis=0)
     said[1::2, 1:] = said[1::2, [2, 1, 4, 3]]
@@ -151,7 +157,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
 @pytest.mark.slow
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     config = dataclasses.replace(CASES[2].config.encoder, dropout=0.5)
-    model = model_of(PointerConfig(config, decoder_layers=2), "float32")
+    model = model_of(PointerNetworkConfig(config, decoder_layers=2), "float32")
     variables = random_variables(model)
 
     def logits(train: bool, key: int) -> np.ndarray:
@@ -162,7 +168,9 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     assert (logits(True, 1) != logits(True, 2)).any()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.fed.value}-{case.cell.value}-{case.direction.value}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.decoder_input.value}-{case.cell.value}-{case.direction.value}"
+)
 def test_the_flops_are_two_for_each_matrix_element_and_position(case: Case) -> None:
     """Counted from the parameters: every matrix is applied once at each position that it reads."""
     model = model_of(case.config, "float32")
@@ -180,15 +188,15 @@ def test_the_flops_are_two_for_each_matrix_element_and_position(case: Case) -> N
 @pytest.mark.parametrize(("layers", "said"), [(0, "at least 1"), (3, "1 to 2, config.model.encoder.layers")])
 def test_decoder_layers_without_a_state_to_begin_with_are_refused(layers: int, said: str) -> None:
     with pytest.raises(UserError, match=f"config.model.decoder_layers={layers} must be {said}"):
-        PointerConfig(RecurrentConfig(layers=2), layers)
+        PointerNetworkConfig(RecurrentConfig(layers=2), layers)
 
 
 def test_decoder_layers_that_begin_with_a_state_of_another_width_are_refused() -> None:
     """Of a stack that is bidirectional below, the lowest layer has twice the features of the others."""
     encoder = RecurrentConfig(width=8, layers=2, direction=Direction.BIDIRECTIONAL_BELOW)
     with pytest.raises(UserError, match=r"decoder_layers=2 .* 16 features .* 8: say config.model.decoder_layers=1"):
-        PointerConfig(encoder, 2)
-    for allowed in (PointerConfig(encoder, 1), PointerConfig(dataclasses.replace(encoder, layers=1), 1)):
+        PointerNetworkConfig(encoder, 2)
+    for allowed in (PointerNetworkConfig(encoder, 1), PointerNetworkConfig(dataclasses.replace(encoder, layers=1), 1)):
         model = model_of(allowed, "float32")
         outputs = jax.eval_shape(lambda model=model: model.apply(model.init(jax.random.key(0)), INPUTS, train=False))
         assert outputs[0].shape == (3, 5, 5)

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.pointer_networks.data import hull, tours, triangulation
-from experiments.pointer_networks.decoding import Problem, indices_of, point_out
-from experiments.pointer_networks.metrics import measure
-from experiments.pointer_networks.model import FAMILY, SITE, PointerConfig
-from experiments.pointer_networks.task import Planar, PlanarConfig, PointOrder, batch_of
+from experiments.pointer_networks.data import convex_hull, delaunay_triangulation, shortest_tours
+from experiments.pointer_networks.decoding import Problem, decode_answers, indices_of
+from experiments.pointer_networks.metrics import geometry_metrics
+from experiments.pointer_networks.model import FAMILY, SITE, PointerNetworkConfig
+from experiments.pointer_networks.task import Geometry, GeometryConfig, PointOrder, make_batch
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -27,21 +27,21 @@ ALL_BUT_TRIANGLES = [
 SQUARE = np.float32([[0, 0], [1, 1], [0, 1], [1, 0], [0.4, 0.3]])
 
 
-def task_of(problem: Problem, **values: Any) -> Planar:
+def task_of(problem: Problem, **values: Any) -> Geometry:
     values = {
-        "fewest": 4,
-        "most": 6,
+        "min_points": 4,
+        "max_points": 6,
         "batch_size": 8,
         "eval_sizes": (4, 5),
         "num_eval_examples": 3,
         "num_probe_examples": 2,
     } | values
-    return Planar(PlanarConfig(problem, **values))
+    return Geometry(GeometryConfig(problem, **values))
 
 
-def view_of(task: Planar, loudness: float = 3.0) -> View:
+def view_of(task: Geometry, loudness: float = 3.0) -> View:
     """A model that has learned nothing, but is sure of it."""
-    model = FAMILY.build(PointerConfig(RecurrentConfig(width=6)), task.interface, Precision())
+    model = FAMILY.build(PointerNetworkConfig(RecurrentConfig(width=6)), task.interface, Precision())
     variables = jax.jit(model.init)(jax.random.key(0))
     return View(model, jax.tree.map(lambda leaf: loudness * leaf, variables), {}, {}, np.int32(0), train=False)
 
@@ -62,9 +62,9 @@ def test_a_batch_holds_the_answer_to_every_rows_own_points(problem: Problem) -> 
     for row, length in enumerate(batch["lengths"]):
         points = batch["points"][row, :length]
         answer = {
-            Problem.HULL: lambda points: hull(points),
-            Problem.DELAUNAY: lambda points: itertools.chain(*triangulation(points)),
-            Problem.TOUR: lambda points: tours(points[None])[0],
+            Problem.HULL: lambda points: convex_hull(points),
+            Problem.DELAUNAY: lambda points: itertools.chain(*delaunay_triangulation(points)),
+            Problem.TOUR: lambda points: shortest_tours(points[None])[0],
         }[problem](points)
         numbers = [int(index) + 1 for index in answer]
         room = batch["target"].shape[1] - len(numbers)
@@ -123,7 +123,9 @@ def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, b
     found = {}
     for constrained in (True, False):
         rollout = jax.jit(
-            lambda batch, constrained=constrained: point_out(view, batch, problem, decoding, constrained=constrained)
+            lambda batch, constrained=constrained: decode_answers(
+                view, batch, problem, decoding, constrained=constrained
+            )
         )(batch)
         assert np.isfinite(rollout.scores[:, 0]).all()
         said = [indices_of(row) for row in np.asarray(rollout.tokens[:, 0])]
@@ -144,7 +146,7 @@ def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Pr
     task = task_of(problem)
     view, batch = view_of(task), task.source(2)[0]
     decoding = Decoding(max_new_tokens=problem.steps(6), beams=4, length_penalty=0.0)
-    said = jax.jit(lambda batch: point_out(view, batch, problem, decoding, constrained=True))
+    said = jax.jit(lambda batch: decode_answers(view, batch, problem, decoding, constrained=True))
     padding = np.arange(6) >= batch["lengths"][:, None]
     filled = batch | {"points": np.where(padding[..., None], np.float32(np.nan), batch["points"])}
     for ours, theirs in zip(said(batch), said(filled), strict=True):
@@ -164,17 +166,17 @@ def test_some_token_is_allowed_behind_whatever_tokens_came(problem: Problem) -> 
 
 
 def test_hulls_are_measured_by_corners_and_area() -> None:
-    truth = hull(SQUARE)
+    truth = convex_hull(SQUARE)
     assert truth == (0, 3, 1, 2)
 
     def found(answer: Any) -> dict[str, float]:
-        return measure(Problem.HULL, [SQUARE], [truth], [answer])
+        return geometry_metrics(Problem.HULL, [SQUARE], [truth], [answer])
 
     whole = {"accuracy": 1, "area": 1, "failed": 0}
     assert found((0, 3, 1, 2)) == found((1, 2, 0, 3)) == whole  # wherever it begins
     assert found((0, 3, 1)) == {"accuracy": 0, "area": 0.5, "failed": 0}
     assert found((0, 1, 3, 2)) == found((0, 1)) == found(None) == {"accuracy": 0, "area": 0, "failed": 1}
-    both = measure(Problem.HULL, [SQUARE] * 4, [truth] * 4, [truth, (0, 3, 1), (0, 1, 2, 3), truth])
+    both = geometry_metrics(Problem.HULL, [SQUARE] * 4, [truth] * 4, [truth, (0, 3, 1), (0, 1, 2, 3), truth])
     assert both == pytest.approx({"accuracy": 0.5, "area": (1 + 0.5 + 1) / 3, "failed": 0.25})
 
 
@@ -182,9 +184,9 @@ def test_triangulations_are_measured_as_sets() -> None:
     truth = (0, 2, 4, 0, 3, 4, 1, 2, 4, 1, 3, 4)
 
     def found(answer: Any) -> dict[str, float]:
-        return measure(Problem.DELAUNAY, [SQUARE], [truth], [answer])
+        return geometry_metrics(Problem.DELAUNAY, [SQUARE], [truth], [answer])
 
-    assert set(itertools.batched(truth, 3)) == set(triangulation(SQUARE))
+    assert set(itertools.batched(truth, 3)) == set(delaunay_triangulation(SQUARE))
     assert found(truth) == {"accuracy": 1, "coverage": 1}
     assert found((*truth[3:], 4, 2, 0)) == {"accuracy": 1, "coverage": 1}
     assert found(truth[:6]) == {"accuracy": 0, "coverage": 0.5}
@@ -196,7 +198,7 @@ def test_tours_are_measured_by_their_length() -> None:
     points, truth = SQUARE[:4], (0, 3, 1, 2)
 
     def found(answer: Any) -> dict[str, float]:
-        return measure(Problem.TOUR, [points], [truth], [answer])
+        return geometry_metrics(Problem.TOUR, [points], [truth], [answer])
 
     whole = {"accuracy": 1, "length": 4, "optimal": 4, "excess": 0, "failed": 0}
     assert found(truth) == found((0, 2, 1, 3)) == found((1, 2, 0, 3)) == whole
@@ -282,8 +284,8 @@ def test_what_a_run_cannot_do_is_refused() -> None:
         ):
             task.answer(view_of(task), request)
     for values, says in (
-        ({"fewest": 2}, "fewest=2"),
-        ({"fewest": 7}, "fewest=7 and most=6"),
+        ({"min_points": 2}, "min_points=2"),
+        ({"min_points": 7}, "min_points=7 and max_points=6"),
         ({"eval_sizes": ()}, r"eval_sizes=\(\)"),
         ({"eval_sizes": (5, 2)}, r"eval_sizes\[1\]=2"),
         ({"eval_sizes": (5, 5)}, r"eval_sizes=\(5, 5\)"),
@@ -294,7 +296,7 @@ def test_what_a_run_cannot_do_is_refused() -> None:
     with pytest.raises(UserError, match="tours of 20 points"):
         task_of(Problem.TOUR, eval_sizes=(5, 20))
     with pytest.raises(UserError, match="batch_size=9 cannot be cut into 2 equal parts"):
-        Planar(PlanarConfig(batch_size=9), 2)
+        Geometry(GeometryConfig(batch_size=9), 2)
 
 
 def test_gold_links_lie_where_each_step_points() -> None:
@@ -311,12 +313,14 @@ def test_gold_links_lie_where_each_step_points() -> None:
 
 def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:
     points = np.float32([[[0, 0], [1, 0], [0, 1], [1, 1]], [[0, 0], [1, 0], [0, 1], [1, 1]]])
-    batch = batch_of(Problem.HULL, points, np.array([3, 4]))
+    batch = make_batch(Problem.HULL, points, np.array([3, 4]))
     assert batch["labels"].tolist() == [[1, 2, 3, 0, 0], [1, 2, 4, 3, 0]]
 
 
 def test_points_that_are_read_from_left_to_right_are_the_drawn_ones_in_another_order() -> None:
-    ordered, drawn = (task_of(Problem.HULL, order=order).source(3)[5] for order in reversed(PointOrder))
+    ordered, drawn = (
+        task_of(Problem.HULL, point_order=point_order).source(3)[5] for point_order in reversed(PointOrder)
+    )
     assert (ordered["lengths"] == drawn["lengths"]).all()
     for points_Nx2, others_Nx2, length, labels in zip(
         ordered["points"], drawn["points"], drawn["lengths"], ordered["labels"], strict=True
@@ -324,11 +328,11 @@ def test_points_that_are_read_from_left_to_right_are_the_drawn_ones_in_another_o
         assert points_Nx2[:length].tolist() == sorted(others_Nx2[:length].tolist())
         assert (points_Nx2[length:] == 0).all()
         assert labels[0] == 1  # the leftmost point is a corner, and the lowest
-        assert labels.tolist() == batch_of(Problem.HULL, points_Nx2[None], np.array([length]))["labels"][0].tolist()
+        assert labels.tolist() == make_batch(Problem.HULL, points_Nx2[None], np.array([length]))["labels"][0].tolist()
 
 
 def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_read() -> None:
-    task = task_of(Problem.TOUR, order=PointOrder.LEFT_TO_RIGHT)
+    task = task_of(Problem.TOUR, point_order=PointOrder.LEFT_TO_RIGHT)
     shuffled = [3, 0, 4, 2, 1]
     view = view_of(task)
     asked = [SQUARE, SQUARE[shuffled], SQUARE[:3]]
@@ -348,6 +352,6 @@ def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_re
     )
     assert labels.tokens["target"][0] == (*map(str, first), "end")
     distinct = np.float32([[0.3, 0.9], [0.8, 0.2], [0.1, 0.4], [0.6, 0.7]])
-    texts = [" ".join(f"{x},{y}" for x, y in distinct[order]) for order in ([0, 1, 2, 3], [2, 0, 3, 1])]
+    texts = [" ".join(f"{x},{y}" for x, y in distinct[point_order]) for point_order in ([0, 1, 2, 3], [2, 0, 3, 1])]
     straight, turned = ([int(word) for word in line.split()] for line in task.answer(view, Request(texts)).lines)
     assert distinct[straight].tolist() == distinct[[2, 0, 3, 1]][turned].tolist()

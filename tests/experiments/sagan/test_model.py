@@ -16,7 +16,7 @@ from transformer.models import registry
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 
-CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, judge=(4,))
+CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, classifier_channels=(4,))
 RANDOM = np.random.default_rng(0)
 NOISE = RANDOM.normal(size=(3, 5)).astype(np.float32)
 IMAGE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
@@ -150,7 +150,7 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     halves = IMAGE[:, :, :8]
     said, aux = model.apply(variables, {"image": halves}, method="classify", train=False)
     inputs = {"image": InputSpec(halves.shape, jnp.float32, Modality.IMAGE)}
-    alone = registry.build(CONFIG.of_judge(), TaskInterface(inputs, {"classes": 10}), Precision())
+    alone = registry.build(CONFIG.classifier(), TaskInterface(inputs, {"classes": 10}), Precision())
     expected, _ = alone.apply(
         variables._replace(params=variables.params["judge"], state={}), {"image": halves}, train=False
     )
@@ -159,7 +159,7 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     np.testing.assert_allclose(said["features"] @ head["kernel"] + head["bias"], said["logits"], atol=1e-5)
     assert aux.state is variables.state
     without = model_of(SaganConfig(CONFIG.channels))
-    with pytest.raises(ValueError, match="has no judge"):
+    with pytest.raises(ValueError, match="has no classifier"):
         without.apply(without.init(jax.random.key(0)), {"image": halves}, method="classify", train=False)
 
 
@@ -186,7 +186,7 @@ def test_flops_count_every_product() -> None:
         ({"attention": (4, 4)}, "attention=.* different values"),
         ({"attention": (3,)}, "only of 8, 4, 2"),
         ({"reduction": 0}, "reduction"),
-        ({"judge": (0,)}, "judge"),
+        ({"classifier_channels": (0,)}, "classifier_channels"),
         ({"channels": (4, 4, 4, 4, 4)}, "not divided by 16"),
     ],
 )

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.sagan.data import NearestDrawing, draw_pairs, halves
-from experiments.sagan.metrics import Judged, consistent, frechet, measure
-from experiments.sagan.task import PairedCanvases, PairedCanvasesConfig, wall_of
+from experiments.sagan.data import NearestNeighborClassifier, halves, sample_pairs
+from experiments.sagan.metrics import ClassifierReadings, frechet_distance, is_consistent, sample_metrics
+from experiments.sagan.task import PairedDigits, PairedDigitsConfig, image_grid
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.model import leaves_by_path
@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
         "channels": (4, 4),
         "attention": (4,),
         "reduction": 2,
-        "judge": (4,),
+        "classifier_channels": (4,),
     },
     "optimizer": {"learning_rate": 0.02, "schedule": "constant", "warmup_steps": 0, "beta1": 0.0, "beta2": 0.9},
     "optimizers": {"generator": {"learning_rate": 0.005}},
@@ -59,7 +59,7 @@ def first(components: TrainingComponents) -> TrainState:
 
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
-    task = PairedCanvases(PairedCanvasesConfig(digits="38", pixels=16, batch_size=64))
+    task = PairedDigits(PairedDigitsConfig(digits="38", pixels=16, batch_size=64))
     batch = task.source(0)[0]
     assert batch["image"].shape == (64, 16, 32, 1)
     assert set(batch["labels"]) == {3, 8}
@@ -76,7 +76,7 @@ def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
 def test_the_nearest_drawing_reads_drawn_digits_and_is_not_sure_of_anything_else() -> None:
     random = np.random.default_rng(5)
     names = list(DIGITS) * 20
-    judge = NearestDrawing.of(tuple(DIGITS), 16)
+    judge = NearestNeighborClassifier.of(tuple(DIGITS), 16)
     images = 2 * draw_glyphs(names, 16, random)[..., None] - 1
     reading = judge(jnp.asarray(images))
     assert np.mean(np.asarray(reading.glyph) == np.arange(200) % 10) > 0.97
@@ -89,31 +89,31 @@ def test_the_nearest_drawing_reads_drawn_digits_and_is_not_sure_of_anything_else
 
 def test_a_judge_of_canvases_by_hand() -> None:
     glyphs, sure = np.array([[3, 3], [3, 5], [4, 4], [5, 5]]), np.array([[1, 1], [1, 1], [1, 0], [1, 1]], bool)
-    made = Judged(glyphs, sure, np.random.default_rng(0).normal(size=(4, 2)))
-    assert consistent(made).tolist() == [True, False, False, True]
-    numbers = measure(made, made, np.array([3, 3, 4, 4]))
-    assert numbers["consistent"] == 0.5
-    assert numbers["equal"] == 0.75
-    assert numbers["sure"] == 7 / 8
+    made = ClassifierReadings(glyphs, sure, np.random.default_rng(0).normal(size=(4, 2)))
+    assert is_consistent(made).tolist() == [True, False, False, True]
+    numbers = sample_metrics(made, made, np.array([3, 3, 4, 4]))
+    assert numbers["consistency"] == 0.5
+    assert numbers["digit_match"] == 0.75
+    assert numbers["confident"] == 7 / 8
     shares = np.array([3, 2, 3]) / 8
-    assert numbers["different"] == pytest.approx(np.prod(shares**-shares))
-    assert numbers["distance_of_features"] == pytest.approx(0, abs=1e-9)
-    assert numbers["drawn/right"] == 5 / 8
-    assert numbers["drawn/consistent"] == 0.5
+    assert numbers["effective_classes"] == pytest.approx(np.prod(shares**-shares))
+    assert numbers["frechet_distance"] == pytest.approx(0, abs=1e-9)
+    assert numbers["real/accuracy"] == 5 / 8
+    assert numbers["real/consistency"] == 0.5
 
 
 def test_drawn_canvases_are_consistent_and_mixed_ones_are_not() -> None:
     random = np.random.default_rng(1)
-    judge = NearestDrawing.of("0147", 16)
-    canvases = draw_pairs(random, "0147", 40, 16)
+    judge = NearestNeighborClassifier.of("0147", 16)
+    canvases = sample_pairs(random, "0147", 40, 16)
     mixed = np.concatenate([canvases.images[:, :, :16], np.roll(canvases.images, 1, axis=0)[:, :, 16:]], axis=2)
     for images, expected in (
         (canvases.images, np.ones(40, bool)),
         (mixed, canvases.glyphs == np.roll(canvases.glyphs, 1)),
     ):
         reading = judge(halves(jnp.asarray(images)))
-        judged = Judged(*(np.asarray(part).reshape(40, 2, -1)[..., 0] for part in reading))
-        assert np.mean(consistent(judged) == expected) > 0.9
+        judged = ClassifierReadings(*(np.asarray(part).reshape(40, 2, -1)[..., 0] for part in reading))
+        assert np.mean(is_consistent(judged) == expected) > 0.9
 
 
 def test_the_distance_of_known_normal_distributions() -> None:
@@ -124,18 +124,18 @@ def test_the_distance_of_known_normal_distributions() -> None:
     white @= np.linalg.inv(np.linalg.cholesky(np.cov(white, rowvar=False))).T
     scales, others, apart = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 0.5]), np.array([1.0, -2.0, 0.0])
     expected = np.sum(apart**2) + np.sum((scales - others) ** 2)  # of independent features
-    assert frechet(white * scales, white * others + apart) == pytest.approx(expected, rel=1e-9)
+    assert frechet_distance(white * scales, white * others + apart) == pytest.approx(expected, rel=1e-9)
     turn, _ = np.linalg.qr(random.normal(size=(3, 3)))
-    assert frechet(white * scales @ turn, (white * others + apart) @ turn) == pytest.approx(expected, rel=1e-9)
+    assert frechet_distance(white * scales @ turn, (white * others + apart) @ turn) == pytest.approx(expected, rel=1e-9)
     # Covariances that do not commute, against the eigenvalues of their product.
     one, other = white @ random.normal(size=(3, 3)), white @ random.normal(size=(3, 3))
     covariances = np.cov(one, rowvar=False), np.cov(other, rowvar=False)
     root = np.sqrt(np.linalg.eigvals(covariances[0] @ covariances[1]).real).sum()
     known = np.trace(covariances[0]) + np.trace(covariances[1]) - 2 * root
-    assert frechet(one, other) == pytest.approx(known, rel=1e-8)
+    assert frechet_distance(one, other) == pytest.approx(known, rel=1e-8)
     # Fewer examples than features: the covariances are singular.
     few = random.normal(size=(4, 9))
-    assert frechet(few, few + 1) == pytest.approx(9, rel=1e-6)
+    assert frechet_distance(few, few + 1) == pytest.approx(9, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -199,7 +199,15 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(
     task = components.task
     (evaluate, _) = compile_evaluations(components.model, task.evaluations, components.placement)
     report = evaluate(first)
-    names = ("consistent", "equal", "sure", "different", "distance_of_features", "drawn/right", "drawn/consistent")
+    names = (
+        "consistency",
+        "digit_match",
+        "confident",
+        "effective_classes",
+        "frechet_distance",
+        "real/accuracy",
+        "real/consistency",
+    )
     assert set(report.scalars) == {f"{judge}/{name}" for judge in ("nearest", "judge") for name in names}
     assert report.scalars["nearest/drawn/right"] > 0.9
     assert report.scalars["nearest/consistent"] < 0.1 < report.scalars["nearest/distance_of_features"]
@@ -217,7 +225,7 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(
 
 def test_a_wall_has_each_image_at_its_place() -> None:
     pixels = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
-    wall = wall_of(pixels, across=4)
+    wall = image_grid(pixels, across=4)
     assert wall.shape == (3 * 4, 4 * 5)
     assert [[int(wall[4 * row + 1, 5 * column + 1]) for column in range(4)] for row in range(3)] == [
         [0, 1, 2, 3],
@@ -256,4 +264,4 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
-        PairedCanvasesConfig(**wrong)
+        PairedDigitsConfig(**wrong)

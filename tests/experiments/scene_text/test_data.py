@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.scene_text.data import LetteringKind, Line, Written, paint
+from experiments.scene_text.data import RenderedText, TextLine, TextRenderer, render_text
 from transformer.data.synthetic_glyphs import NO_VARIATION, cover, draw_glyphs, strokes
 
-KIND = LetteringKind()
+KIND = TextRenderer()
 
 
-def corners(written: Written) -> np.ndarray:
+def corners(written: RenderedText) -> np.ndarray:
     """The corners of each glyph's square [N, 4, 2], left upper first, then clockwise."""
     found = []
     for (x, y), turn in zip(written.middles, written.turns, strict=True):
@@ -22,8 +22,8 @@ def corners(written: Written) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("line", Line)
-def test_squares_lie_within_the_image_side_by_side_along_the_line(line: Line) -> None:
+@pytest.mark.parametrize("line", TextLine)
+def test_squares_lie_within_the_image_side_by_side_along_the_line(line: TextLine) -> None:
     random, counts, bends = np.random.default_rng(0), set(), []
     for _ in range(300):
         written = KIND.write(KIND.draw(random), line, random)
@@ -43,11 +43,13 @@ def test_squares_lie_within_the_image_side_by_side_along_the_line(line: Line) ->
         np.testing.assert_allclose(np.cos(directions - between), 1, atol=1e-9)
         bends.append(np.abs(np.diff(written.turns)).max())
     assert counts == {3, 4, 5}
-    assert max(bends) == 0 if line is Line.STRAIGHT else min(bends) > np.radians(25)
+    assert max(bends) == 0 if line is TextLine.STRAIGHT else min(bends) > np.radians(25)
 
 
-@pytest.mark.parametrize(("line", "least", "most"), [(Line.CURVED, 0.6, 1.0), (Line.STRAIGHT, 0.0, 0.0)])
-def test_glyphs_of_curved_strings_alone_stand_above_one_another(line: Line, least: float, most: float) -> None:
+@pytest.mark.parametrize(("line", "least", "max_length"), [(TextLine.CURVED, 0.6, 1.0), (TextLine.STRAIGHT, 0.0, 0.0)])
+def test_glyphs_of_curved_strings_alone_stand_above_one_another(
+    line: TextLine, least: float, max_length: float
+) -> None:
     """Middles less than 0.6 sides apart across: columns of the image show both."""
     random = np.random.default_rng(1)
     stacked = 0
@@ -55,16 +57,16 @@ def test_glyphs_of_curved_strings_alone_stand_above_one_another(line: Line, leas
         written = KIND.write(KIND.draw(random), line, random)
         across = np.sort(written.middles[:, 0])
         stacked += bool((np.diff(across) < 0.6 * written.side).any())
-    assert least <= stacked / 200 <= most
+    assert least <= stacked / 200 <= max_length
 
 
 def test_a_glyph_is_painted_where_its_square_stands() -> None:
     """Every pixel of a large image by brute force: the share of the glyph's own drawing, turned and moved there."""
     kind = dataclasses.replace(KIND, pixels=40)
-    for text, line, seed in (("PT2", Line.CURVED, 3), ("KAJ", Line.STRAIGHT, 4), ("RGF", Line.CURVED, 5)):
+    for text, line, seed in (("PT2", TextLine.CURVED, 3), ("KAJ", TextLine.STRAIGHT, 4), ("RGF", TextLine.CURVED, 5)):
         random = np.random.default_rng(seed)
         written = kind.write(text, line, random)
-        image = paint(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
+        image = render_text(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
         bright = (image - np.median(image)) / (np.percentile(image, 99.5) - np.median(image))
         expected = np.zeros((40, 40))
         drawn = strokes(text, np.random.default_rng(0), NO_VARIATION)
@@ -85,10 +87,10 @@ def test_a_glyph_is_painted_where_its_square_stands() -> None:
 
 
 def test_no_image_is_like_another_and_each_is_a_function_of_its_generator() -> None:
-    written = KIND.write("A4K", Line.CURVED, np.random.default_rng(0))
-    one, other = paint(KIND, [written, written], np.random.default_rng(1))
+    written = KIND.write("A4K", TextLine.CURVED, np.random.default_rng(0))
+    one, other = render_text(KIND, [written, written], np.random.default_rng(1))
     assert (one != other).any()
-    again = paint(KIND, [written, written], np.random.default_rng(1))
+    again = render_text(KIND, [written, written], np.random.default_rng(1))
     np.testing.assert_array_equal(again, [one, other])
     assert (one.dtype, one.shape) == (np.uint8, (56, 56, 3))
     # Beyond what the noise spreads, only glyphs are bright.
@@ -110,8 +112,8 @@ def test_drawings_of_their_own_are_those_of_strokes() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 0}, "fewest=0 and most=5"),
-        ({"fewest": 6}, "fewest=6 and most=5"),
+        ({"min_length": 0}, "min_length=0 and max_length=5"),
+        ({"min_length": 6}, "min_length=6 and max_length=5"),
         ({"alphabet": "Ab"}, "alphabet='Ab' has \\['b'\\], which are no capital letters"),
         ({"alphabet": "AA"}, "alphabet='AA' must name at least one glyph, and none of them twice"),
         ({"alphabet": ""}, "alphabet='' must name"),
@@ -120,4 +122,4 @@ def test_drawings_of_their_own_are_those_of_strokes() -> None:
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        LetteringKind(**wrong)
+        TextRenderer(**wrong)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
+from experiments.scene_text.model import FAMILY, AttentionInput, ShowAttendReadConfig
 from tests.layers.test_grid_encoder import convolved, normed
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
@@ -35,11 +35,11 @@ INTERFACE = TaskInterface(
     2,
 )
 # A grid of 3 x 4 places.
-CONFIG = TextReaderConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, layers=2)
-CASES = {each.value: dataclasses.replace(CONFIG, attention=each) for each in Attended}
+CONFIG = ShowAttendReadConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, layers=2)
+CASES = {each.value: dataclasses.replace(CONFIG, attention=each) for each in AttentionInput}
 
 
-def model_of(config: TextReaderConfig, precision: str = "float64") -> Model:
+def model_of(config: ShowAttendReadConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
 
 
@@ -62,7 +62,7 @@ class Lstm:
 
 
 def told(
-    config: TextReaderConfig, weights: Any, image: np.ndarray, glyphs: np.ndarray
+    config: ShowAttendReadConfig, weights: Any, image: np.ndarray, glyphs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The logits and the probabilities of the places at every step of one example."""
     v = image.astype(np.float64)
@@ -76,7 +76,7 @@ def told(
         pooled[column] = [max(v[row, column, feature] for row in range(rows)) for feature in range(features)]
         holistic = encoder.read(pooled[column])
     decoder.read(holistic @ weights["holistic"]["kernel"])
-    if config.attention is Attended.COLUMNS:
+    if config.attention is AttentionInput.COLUMNS:
         v = pooled[None]
         rows = 1
     score = {name: weights["attention"]["score"][name][0] for name in ("keys", "queries", "vector")}
@@ -89,7 +89,7 @@ def told(
                 inner = v[i, j] @ score["keys"] + h @ score["queries"]
                 around = [(p, q) for p in (-1, 0, 1) for q in (-1, 0, 1) if (p, q) != (0, 0)]
                 for number, (p, q) in enumerate(around):
-                    if config.attention is Attended.NEIGHBORS and 0 <= i + p < rows and 0 <= j + q < columns:
+                    if config.attention is AttentionInput.NEIGHBORS and 0 <= i + p < rows and 0 <= j + q < columns:
                         inner = inner + v[i + p, j + q] @ weights["neighbors"]["kernel"][:, number]
                 e[i, j] = np.tanh(inner) @ score["vector"]
         alpha = softmax(e)

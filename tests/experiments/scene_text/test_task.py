@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
-from experiments.scene_text.task import TextImages, TextImagesConfig
+from experiments.scene_text.model import FAMILY, AttentionInput, ShowAttendReadConfig
+from experiments.scene_text.task import SceneText, SceneTextConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -23,18 +23,18 @@ GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
 
 @pytest.fixture(scope="module")
-def task() -> TextImages:
-    return TextImages(TextImagesConfig(pixels=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
+def task() -> SceneText:
+    return SceneText(SceneTextConfig(pixels=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
-def model_of(task: TextImages, attention: Attended = Attended.NEIGHBORS) -> Model:
+def model_of(task: SceneText, attention: AttentionInput = AttentionInput.NEIGHBORS) -> Model:
     """Over 8 x 8 places, or 8 columns."""
-    config = TextReaderConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention=attention)
+    config = ShowAttendReadConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention=attention)
     return FAMILY.build(config, task.interface, Precision())
 
 
 @functools.cache
-def view_of(task: TextImages, *, train: bool = False) -> View:
+def view_of(task: SceneText, *, train: bool = False) -> View:
     """A model that has learned nothing."""
     model, normal = model_of(task), np.random.default_rng(0).normal
     shapes = model.functional.shapes()
@@ -60,7 +60,7 @@ def places_by_hand(batch: dict, row: int, step: int) -> set[int]:
     return found
 
 
-def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextImages) -> None:
+def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: SceneText) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
@@ -86,13 +86,13 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextImages) 
 
 @pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
 def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
-    task = TextImages(TextImagesConfig(pixels=32, batch_size=8, num_eval_examples=1, curved=share))
+    task = SceneText(SceneTextConfig(pixels=32, batch_size=8, num_eval_examples=1, curved_fraction=share))
     turns, sides = (task.source(0)[0][name] for name in ("turns", "sides"))
     spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
     assert sum(each > 0 for each in spread) == bent
 
 
-def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task: TextImages) -> None:
+def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task: SceneText) -> None:
     names = {(each.name, each.split, each.at_end) for each in task.evaluations}
     kinds = [f"{line}{what}" for line in ("curved", "straight") for what in ("", "_loss", "_looking")]
     assert names == {(kind, split, split == "test") for kind in kinds for split in ("validation", "test")}
@@ -105,13 +105,13 @@ def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task:
     images = [of[key].batches[0]["image"] for key in of if "_" not in key[0]]
     for number, one in enumerate(images):
         assert all((one != other).any() for other in images[:number])
-    columns = model_of(task, Attended.COLUMNS).sites
+    columns = model_of(task, AttentionInput.COLUMNS).sites
     assert {each.name for each in task.evaluations if each.applies(columns)} == {
         name for name in kinds if not name.endswith("_looking")
     }
 
 
-def test_the_evaluation_of_looking_is_that_of_the_maps(task: TextImages) -> None:
+def test_the_evaluation_of_looking_is_that_of_the_maps(task: SceneText) -> None:
     view = view_of(task)
     (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("curved_looking", "validation"))
     step = jax.jit(lambda variables, batch: evaluation.step(view._replace(variables=variables), batch, None)[0])
@@ -175,7 +175,7 @@ def test_the_report_counts_whole_strings_and_glyphs() -> None:
     assert list(report.samples) == [{"target": "A4K", "output": "A4K"}]
 
 
-def test_glyphs_are_linked_to_their_places(task: TextImages) -> None:
+def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
     sites = model_of(task).sites
     labels = task.labels(sites).completed(sites)
     assert labels.images["grid"].shape == (3, 32, 32, 3)
@@ -188,7 +188,7 @@ def test_glyphs_are_linked_to_their_places(task: TextImages) -> None:
         for step in range(len(glyphs)):
             wanted = places_by_hand(task.shown, row, step) if step < len(glyphs) - 1 else set()
             assert {link.key for link in links if link.query == step} == wanted
-    columns = task.labels(model_of(task, Attended.COLUMNS).sites)
+    columns = task.labels(model_of(task, AttentionInput.COLUMNS).sites)
     assert columns.links is None
     assert not columns.images
 
@@ -197,7 +197,7 @@ def test_glyphs_are_linked_to_their_places(task: TextImages) -> None:
     "options",
     [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
 )
-def test_a_given_string_is_painted_and_read(task: TextImages, options: dict) -> None:
+def test_a_given_string_is_painted_and_read(task: SceneText, options: dict) -> None:
     view = view_of(task)
     answers = task.answer(view, Request(["A4K", "straight PT2", "curved JJJ"], decoding=options))
     assert len(answers.lines) == 3
@@ -209,7 +209,7 @@ def test_a_given_string_is_painted_and_read(task: TextImages, options: dict) -> 
     assert labels.images["grid"].shape == (3, 32, 32, 3)
 
 
-def test_places_are_known_of_strings_that_were_read_right(task: TextImages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_known_of_strings_that_were_read_right(task: SceneText, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
     said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
     monkeypatch.setattr(task, "decode", lambda *given: said[:, 0])
@@ -234,7 +234,7 @@ def test_places_are_known_of_strings_that_were_read_right(task: TextImages, monk
         ("A4K", {"max_new_tokens": 7}, "--max_new_tokens=7: the longest string has 6 glyphs with its end"),
     ],
 )
-def test_what_cannot_be_read_is_refused(task: TextImages, text: str, options: dict, said: str) -> None:
+def test_what_cannot_be_read_is_refused(task: SceneText, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         task.answer(view_of(task), Request([text], decoding=options))
 
@@ -242,18 +242,18 @@ def test_what_cannot_be_read_is_refused(task: TextImages, text: str, options: di
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 6}, "config.task: fewest=6 and most=5"),
+        ({"min_length": 6}, "config.task: min_length=6 and max_length=5"),
         ({"alphabet": "ab"}, "config.task: alphabet='ab'"),
-        ({"curved": 1.5}, "config.task.curved=1.5 must be at most 1"),
+        ({"curved_fraction": 1.5}, "config.task.curved_fraction=1.5 must be at most 1"),
         ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        TextImagesConfig(**wrong)
+        SceneTextConfig(**wrong)
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: TextImages) -> None:
+def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: SceneText) -> None:
     view, batch = view_of(task, train=True), task.source(1)[0]
     totals = task.totals(batch)
     loss, aux = jax.jit(lambda: task.objectives[0].loss(view, batch, totals, jax.random.key(0)))()
@@ -265,6 +265,6 @@ def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: TextImages)
     assert set(aux.metrics) == {"loss", "accuracy"}
 
 
-def test_a_site_without_a_grid_is_not_linked(task: TextImages) -> None:
+def test_a_site_without_a_grid_is_not_linked(task: SceneText) -> None:
     text = Site(SITE, Axis("target"), Axis("source"), ("0",), ("0",))
     assert task.labels([text]).links is None
