@@ -275,8 +275,8 @@ def test_more_positions_than_are_learned_are_refused_and_bytenet_has_no_limit() 
 
 
 def test_a_source_unfolds_to_whole_positions() -> None:
-    assert [ByteNetConfig().unfolded(length) for length in (0, 1, 5, 6, 10, 15)] == [0, 2, 6, 8, 12, 18]
-    assert ByteNetConfig(length_factor=1.1).unfolded(50) == 55
+    assert [ByteNetConfig().unfolded_length(length) for length in (0, 1, 5, 6, 10, 15)] == [0, 2, 6, 8, 12, 18]
+    assert ByteNetConfig(length_factor=1.1).unfolded_length(50) == 55
     assert ByteNetConfig().dilations == (1, 2, 4, 8, 16)
     assert model_of("bytenet").sites == ()
 

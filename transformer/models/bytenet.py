@@ -31,8 +31,9 @@ from transformer.models.task_interface import TRANSLATION, TaskInterface
 class ByteNetConfig(DilatedConvolutionConfig):
     """The defaults are the paper's for translation (section 5): 30 blocks a side of d = 800.
 
-    `width` is d: blocks carry 2 d features and convolve d. Each side has so many sets of blocks. `length_factor` and
-    `length_offset` are a and b of the length a |s| + b to which the encoder unfolds (section 3.2).
+    `width` is d: blocks carry 2 d features and convolve d. `encoder_sets` and `decoder_sets` are the sets of blocks of
+    each side. `length_factor` and `length_offset` are a and b of the length a |s| + b to which the encoder unfolds
+    (section 3.2).
     """
 
     width: Positive = 800
@@ -42,16 +43,16 @@ class ByteNetConfig(DilatedConvolutionConfig):
     length_offset: Count = 0
     dropout: Rate = 0.1
 
-    def unfolded(self, length: int) -> int:
-        """The length to which the encoder unfolds over a source of this one: a |s| + b, rounded up."""
+    def unfolded_length(self, length: int) -> int:
+        """Return the length to which the encoder unfolds a source of this length: a |s| + b, rounded up."""
         # 1.1 x 50 is a little more than 55 to a computer.
         return math.ceil(round(self.length_factor * length + self.length_offset, 6))
 
 
 class ByteNet(DilatedConvolutionDecoder):
-    """Encoder, and decoder on top of it, over one joint vocabulary, whose embedding both share.
+    """ByteNet: a decoder on top of an encoder, with one joint vocabulary and a shared embedding.
 
-    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token); padding is the
     token `pad`, at the end only. Outputs: logits [B, T, V]. The decoder's input at a position is the embedding of the
     word before plus the encoder's output of the same position, zeros beyond the last of these (section 3.2; that they
     are added is our reading).
@@ -71,20 +72,20 @@ class ByteNet(DilatedConvolutionDecoder):
         self._make_head(vocabulary, builder)
 
     def encode(self, source_BxS: Int[Array, "B S"]) -> tuple[Float[Array, "B U F"], Int[Array, " B"]]:
-        """The representation, zero beyond the length to which each source unfolds, and the sources' lengths.
+        """Return the source representation, zero beyond its unfolded length, and the lengths of the sources.
 
         Between a source's end and that length the encoder reads zeros in place of words.
         """
         count, lengths_B = source_BxS.shape[1], real_lengths(source_BxS, self.pad)
         # By a table, for floating-point numbers would round some products up.
-        unfolded_B = jnp.asarray([self.config.unfolded(length) for length in range(count + 1)])[lengths_B]
-        longest = self.config.unfolded(count)
+        unfolded_B = jnp.asarray([self.config.unfolded_length(length) for length in range(count + 1)])[lengths_B]
+        longest = self.config.unfolded_length(count)
         x_BxUxF = _to_length(self._embedded(source_BxS, lengths_B), max(count, longest))
         x_BxUxF = run_sets(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
         return jnp.where(real_positions(unfolded_B, longest)[..., None], x_BxUxF, 0), lengths_B
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
-        """Teacher forcing: the words of a known target, each with the representation of its position."""
+        """Return the embeddings of a known target, each plus the source representation at its position."""
         representation_BxUxF, source_lengths_B = self.encode(jnp.asarray(inputs["source"]))
         target_BxT = jnp.asarray(inputs["target"])
         lengths_B = target_lengths(target_BxT, source_lengths_B, self.pad)
@@ -99,26 +100,26 @@ class ByteNet(DilatedConvolutionDecoder):
         return Cache((), carry, representation_BxUxF, weights), jnp.full(rows, self.begin, jnp.int32)
 
     def next_block_inputs(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
-        """The words that were chosen, each with the representation of its position."""
+        """Return the embeddings of the chosen tokens, each plus the source representation at its position."""
         position_BxM = by_example(cache.rows.position, len(cache.examples))
         read_BxMxF = jnp.take_along_axis(cache.examples, position_BxM[..., None], axis=1, mode="fill", fill_value=0)
         return self.embedding(tokens_R, self.dtype) + as_rows(read_BxMxF)
 
     def _embedded(self, tokens_BxT: Array, lengths_B: Array) -> Array:
-        """The words' vectors, zero beyond the lengths (section 3.3)."""
+        """Return the embeddings of the tokens, zero beyond the lengths (section 3.3)."""
         x_BxTxF = self.embedding(tokens_BxT, self.dtype)
         x_BxTxF = jnp.where(real_positions(lengths_B, tokens_BxT.shape[1])[..., None], x_BxTxF, 0)
         return place(x_BxTxF, "batch", "length", None)
 
 
 def _to_length(x_BxTxF: Array, length: int) -> Array:
-    """As many positions: the first of them, or zeros behind the last."""
+    """Cut or zero-pad to `length` positions."""
     more = max(length - x_BxTxF.shape[1], 0)
     return jnp.pad(x_BxTxF[:, :length], ((0, 0), (0, more), (0, 0)))
 
 
 def build(config: ByteNetConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task with inputs `source` and `target` and one joint vocabulary; it attends to nothing."""
+    """Build the model for a task with inputs `source` and `target` and a joint vocabulary; it has no attention."""
     return Model(Functional(lambda builder: ByteNet(config, interface, builder), precision), ())
 
 

@@ -28,9 +28,9 @@ from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
 @dataclasses.dataclass(frozen=True)
 class ByteNetDecoderConfig(DilatedConvolutionConfig):
-    """`sets` of blocks; the defaults are section 4's.
+    """The defaults are those of section 4; `sets` is the number of sets of blocks.
 
-    A position is scored from 1 + `sets` (`kernel_size` - 1) (2 `max_dilation` - 1) words.
+    The receptive field of a position is 1 + `sets` (`kernel_size` - 1) (2 `max_dilation` - 1) words.
     """
 
     width: Positive = 512
@@ -38,7 +38,7 @@ class ByteNetDecoderConfig(DilatedConvolutionConfig):
 
 
 class ByteNetDecoder(DilatedConvolutionDecoder):
-    """Embedding, causal sets of residual blocks, and the score of the token that follows each.
+    """ByteNet's decoder as a language model: embedding, causal sets of residual blocks, and an output layer.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
     [B, T, V].
@@ -55,10 +55,10 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         self._make_head(vocabulary, builder)
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
-        """The tokens.
+        """Return the embeddings of the tokens.
 
         Raises:
-            UserError: For packed rows, whose texts a convolution would read across.
+            UserError: If rows are packed: a convolution would read across texts.
         """
         if "segments" in inputs:
             raise UserError(
@@ -92,7 +92,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
 
 
 def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; it attends to nothing."""
+    """Build the model for a task with inputs `tokens`; it has no attention."""
     return Model(Functional(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
 
 

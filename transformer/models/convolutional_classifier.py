@@ -1,4 +1,4 @@
-"""A small residual network over images, with self-attention within its grids where asked for."""
+"""A residual convolutional network for images, with optional self-attention after its stages."""
 
 import dataclasses
 
@@ -24,11 +24,11 @@ from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterfac
 class ConvolutionalClassifierConfig(Config, path="config.model"):
     """Stages of convolutions, the mean of the last grid, and a linear map to the classes.
 
-    `attention` names the stages, from 0, behind which a block of self-attention stands, whose queries, keys and values
-    have 1 / `reduction` of the features (Zhang et al. 2019). `dropout` is that of the mean.
+    `attention_stages` are the stages, from 0, that a block of self-attention follows; its queries, keys and values have
+    1 / `attention_reduction` of the features (Zhang et al. 2019). `dropout` acts on the pooled features.
 
     Raises:
-        UserError: For stages that there are not, and values out of range.
+        UserError: If a stage does not exist, or a value is out of range.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
@@ -47,7 +47,7 @@ class ConvolutionalClassifierConfig(Config, path="config.model"):
 
 
 class ConvolutionalClassifier(StatelessModule):
-    """Stage after stage, the norm and mean of the last grid, logits W m + b.
+    """Convolutional stages, norm and mean of the last grid, and the logits W m + b.
 
     inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
     """
@@ -82,7 +82,7 @@ class ConvolutionalClassifier(StatelessModule):
     def features(
         self, x: Float[Array, "B Y X C"], capture: Capture | None = None
     ) -> tuple[Float[Array, "B F"], dict[str, Captured]]:
-        """The mean of the last grid, from which the classes are scored, and maps."""
+        """Return the mean of the last grid, from which the logits are computed, and the attention maps."""
         maps: dict[str, Captured] = {}
         for number in range(len(self.config.encoder.channels)):
             x = getattr(self, f"stage_{number}")(x)
@@ -94,15 +94,15 @@ class ConvolutionalClassifier(StatelessModule):
 
 
 def site_name(stage: int) -> str:
-    """The site of the attention behind a stage."""
+    """Return the name of the attention site after a stage."""
     return f"stage_{stage}/self"
 
 
 def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for images of the task's size; without attention it has no maps.
+    """Build the model for images of the task's size; without attention it has no maps.
 
     Raises:
-        UserError: For images that the strides before an attention do not divide.
+        UserError: If the strides before an attention do not divide the images.
     """
     _, height, width, _ = interface.inputs["image"].shape
     sites = []

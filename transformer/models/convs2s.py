@@ -38,12 +38,11 @@ class ConvS2SConfig(Config, path="config.model"):
     """The defaults are the paper's for English-Romanian (section 4.3).
 
     `width`: of every block's inputs and outputs; `embedding`: of words, positions, queries, keys and values, and of
-    what words are scored from; `kernel_size`: the positions that a block reads; `max_length`: the rows of each table of
+    the output layer; `kernel_size`: the positions that a block reads; `max_length`: the rows of each table of
     positions; `vocab_size`: those of the vocabulary, None for as many as the task has tokens.
 
     Raises:
-        UserError: For sizes below 1.
-        ValueError: For a dropout outside [0, 1).
+        UserError: If a size is below 1, or the dropout is outside [0, 1).
     """
 
     embedding: Positive = 512
@@ -58,7 +57,7 @@ class ConvS2SConfig(Config, path="config.model"):
 
 
 class EncodedSource(NamedTuple):
-    """What every layer of the decoder reads: keys z, values z + e, and the number m of words."""
+    """The encoded source that every decoder layer attends to: keys z, values z + e, and its length m."""
 
     keys: Float[Array, "B S 1 E"]
     values: Float[Array, "B S 1 E"]
@@ -66,9 +65,9 @@ class EncodedSource(NamedTuple):
 
 
 class GatedConvolution(Module):
-    """sqrt(0.5) (v(W [h_(i-k/2) ... h_(i+k/2)] + b) + h_i), v([A B]) = A sigmoid(B) (section 3.2, and 3.4).
+    """Gated convolution, sqrt(0.5) (v(W [h_(i-k/2) ... h_(i+k/2)] + b) + h_i), v([A B]) = A sigmoid(B) (section 3.2).
 
-    Dropout acts on what the convolution reads. A causal one reads h_(i-k+1) ... h_i.
+    Dropout acts on the inputs of the convolution. A causal one reads h_(i-k+1) ... h_i.
     """
 
     def __init__(self, config: ConvS2SConfig, padding: Padding, builder: Builder):
@@ -80,24 +79,24 @@ class GatedConvolution(Module):
     def __call__(
         self, h_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], key: Key[Array, ""] | None
     ) -> Float[Array, "B T F"]:
-        """Whole sequences; zero beyond their lengths where the inputs are."""
+        """Run whole sequences; outputs beyond their lengths are zero if the inputs are."""
         sums = self.convolution(dropout(h_BxTxF, self.dropout, key), lengths_B=lengths_B)
         return place(_add_at_half_variance(ConvolutionActivation.GLU(sums), h_BxTxF), "batch", "length", None)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P F"]:
-        """What `step` reads before the first position."""
+        """Return the past inputs before the first position."""
         return self.convolution.layer.initial(rows, dtype)
 
     def step(
         self, h_RxF: Float[Array, "R F"], past_RxPxF: Float[Array, "R P F"]
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"]]:
-        """One more position of every row, and the inputs that the next one reads."""
+        """Run one more position of every row; also return the past inputs that the next one reads."""
         sums, past_RxPxF = self.convolution.layer.step(h_RxF, past_RxPxF, kernel=self.convolution.kernel)
         return _add_at_half_variance(ConvolutionActivation.GLU(sums), h_RxF), past_RxPxF
 
 
 class DecoderBlock(Module):
-    """A causal gated convolution, and attention from its output (section 3.3).
+    """A causal gated convolution, followed by attention (section 3.3).
 
     d_i = W h_i + b + g_i; a_ij = softmax_j(d_i . z_j); c_i = m sqrt(1/m) sum_j a_ij (z_j + e_j);
     sqrt(0.5) (h_i + W' c_i + b'), g being the embeddings of the words that the decoder reads. (The authors' code halves
@@ -118,7 +117,7 @@ class DecoderBlock(Module):
         key: Key[Array, ""] | None,
         capture: Capture | None,
     ) -> tuple[Float[Array, "B T F"], Captured | None]:
-        """Whole sequences, and the maps asked for."""
+        """Run whole sequences; also return the captured maps."""
         assert mask.query_lengths is not None
         return self._attend(self.convolution(h_BxTxF, mask.query_lengths, key), g_BxTxE, source, mask, capture)
 
@@ -130,7 +129,7 @@ class DecoderBlock(Module):
         source: EncodedSource,
         capture: Capture | None,
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"], Captured | None]:
-        """One more position of every row: the beams of an example are queries of one attention."""
+        """Run one more position of every row; the beams of an example are queries of one attention."""
         h_RxF, past_RxPxF = self.convolution.step(h_RxF, past_RxPxF)
         h_BxMxF, g_BxMxE = (by_example(each, len(source.lengths)) for each in (h_RxF, g_RxE))
         h_BxMxF, captured = self._attend(h_BxMxF, g_BxMxE, source, Mask(key_lengths=source.lengths), capture)
@@ -152,9 +151,9 @@ class DecoderBlock(Module):
 
 
 class ConvS2S(StatelessModule):
-    """Encoder and decoder over one joint vocabulary, whose embedding both share.
+    """ConvS2S: encoder and decoder with one joint vocabulary and a shared embedding.
 
-    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token); padding is the
     token `pad`, at the end only. Outputs: logits [B, T, V]. Every layer but the tables is weight-normed (section 3.5).
     """
 
@@ -183,10 +182,10 @@ class ConvS2S(StatelessModule):
         self.output = _linear(config.embedding, ("vocabulary", vocabulary), of_dropped)
 
     def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> EncodedSource:
-        """The blocks' outputs as keys z, and z + e as values.
+        """Encode the source: the blocks' outputs are the keys z, and z + e the values.
 
-        As many attentions send gradients into the encoder as the decoder has layers: they are divided by twice that,
-        but for those of the embeddings e (section 3.4; the 2 is of the authors' code).
+        Every decoder layer sends gradients into the encoder: they are divided by twice the number of layers, except for
+        those of the embeddings e (section 3.4; the 2 is from the authors' code).
         """
         lengths_B = real_lengths(source_BxS, self.pad)
         embedding_key, layers_key = _split_key(key, 2)
@@ -209,7 +208,7 @@ class ConvS2S(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """Teacher forcing: what `logits` scores the words of a known target from."""
+        """Return the final hidden states of a known target, from which `logits` computes the logits."""
         source_key, embedding_key, layers_key, output_key = _split_key(key if train else None, 4)
         source = self.encode(jnp.asarray(inputs["source"]), source_key)
         target_BxT, asked = jnp.asarray(inputs["target"]), capture_at(SITE, capture)
@@ -253,7 +252,7 @@ class ConvS2S(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same blocks over one more word of every row."""
+        """Run one more token of every row through the blocks."""
         asked, position_R = capture_at(SITE, capture), cache.rows["position"]
         g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
         h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
@@ -273,7 +272,7 @@ class ConvS2S(StatelessModule):
         lengths_B: Int[Array, " B"],
         key: Key[Array, ""] | None,
     ) -> Float[Array, "B T E"]:
-        """Word + position, zero beyond the lengths (section 3.1)."""
+        """Return token plus position embeddings, zero beyond the lengths (section 3.1)."""
         count = tokens_BxT.shape[1]
         x_BxTxE = self._looked_up(tokens_BxT, positions, jnp.arange(count)[None])
         x_BxTxE = jnp.where(real_positions(lengths_B, count)[..., None], x_BxTxE, 0)
@@ -284,7 +283,7 @@ class ConvS2S(StatelessModule):
 
 
 class WeightNormed[Layer: Linear | Convolution1D](Module):
-    """A layer whose kernel is w = g v / ||v||, for each output by itself (Salimans and Kingma 2016, equation 2).
+    """A layer with weight normalization, w = g v / ||v|| for each output (Salimans and Kingma 2016, equation 2).
 
     v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialization draws it.
     `outputs` is the logical name and the number of the outputs, which are the kernel's last axis.
@@ -299,22 +298,22 @@ class WeightNormed[Layer: Linear | Convolution1D](Module):
 
     @property
     def kernel(self) -> Float[Array, "*I F"]:
-        """w, by which the layer computes."""
+        """The normalized kernel w."""
         direction = self.layer.kernel[...]
         return direction * jax.lax.broadcast_to_rank(self.length[...] / _kernel_norms(direction), direction.ndim)
 
     def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
-        """The layer's outputs; `given` as it takes them beside x."""
+        """Return the layer's outputs; `given` are its further arguments."""
         return self.layer(x, kernel=self.kernel, **given)
 
 
 def _kernel_norms(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
-    """The Euclidean length of every output's weights."""
+    """Return the Euclidean norm of the weights of every output."""
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
 
 
 def _linear(inputs: int, outputs: tuple[str, int], builder: Builder) -> WeightNormed:
-    """A weight-normed matrix and a bias; of the axes of the matrix one is "embed"."""
+    """Build a weight-normalized linear layer; one axis of its matrix is "embed"."""
     name, size = outputs
     read, along = ("features", "features") if name == "embed" else ("embed", name)
     linear = Linear(((read, inputs),), (outputs,), bias=True, builder=builder)
@@ -322,23 +321,23 @@ def _linear(inputs: int, outputs: tuple[str, int], builder: Builder) -> WeightNo
 
 
 def _add_at_half_variance(x: Array, y: Array) -> Array:
-    """The sum at half its variance."""
+    """Return sqrt(0.5) (x + y), which keeps the variance."""
     return (x + y) * HALF_VARIANCE
 
 
 def _scale_gradient(x: Array, factor: float) -> Array:
-    """The same x, whose gradient is multiplied by the factor."""
+    """Return x, with its gradient multiplied by the factor."""
     fixed = jax.lax.stop_gradient(x)
     return fixed + factor * (x - fixed)
 
 
 def _split_key(key: Key[Array, ""] | None, count: int) -> tuple[Key[Array, ""] | None, ...]:
-    """So many keys of one, or none of none."""
+    """Split a key into `count`; without a key return None for each."""
     return (None,) * count if key is None else tuple(jax.random.split(key, count))
 
 
 def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | None:
-    """A key for each layer of a scan."""
+    """Return a key for each layer of a scan; None without a key."""
     return None if key is None else jax.random.split(key, count)
 
 
@@ -346,7 +345,7 @@ def build(config: ConvS2SConfig, interface: TaskInterface, precision: Precision)
     """Build the model for a task with inputs `source` and `target` and a joint vocabulary.
 
     Raises:
-        UserError: If the task's sources or targets have more positions than the tables.
+        UserError: If the task's sources or targets are longer than `max_length`.
     """
     check_max_length(config.max_length, interface)
     layers = tuple(map(str, range(config.decoder_layers)))

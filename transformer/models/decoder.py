@@ -63,7 +63,7 @@ class DecoderConfig(TransformerConfig):
 
 
 class Decoder(TokenDecoder):
-    """Causal blocks over one sequence of tokens.
+    """Decoder-only Transformer: causal blocks over one sequence of tokens.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is); for packed rows
     instead `segments` [B, T], 1 and up, 0 where padding, which never see each other, and `positions` [B, T] within
@@ -92,7 +92,7 @@ class Decoder(TokenDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B *T _"], Aux]:
-        """The logits of every position, or those of the classes."""
+        """Return the logits of every position, or of the classes if the task has any."""
         if self.classes is None:
             return super().forward(state, inputs, train=train, key=key, capture=capture)
         _, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
@@ -130,7 +130,7 @@ class Decoder(TokenDecoder):
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
+        """Prefill the right-padded prompts; the first step reads each row's last prompt token again."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
         lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32)))
@@ -165,7 +165,7 @@ class Decoder(TokenDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The logits behind each row's new token, and the maps of its attention over the cache's slots."""
+        """Return the logits after each row's new token, the next cache, and maps over the slots of the cache."""
         logits_RxV, cache, aux = self.step_rows(
             self.layers,
             cache,

@@ -1,4 +1,4 @@
-"""What ByteNet's two families share: causal sets of residual blocks, run over whole texts or a token at a time."""
+"""Sets of dilated residual convolutions, over whole texts or one token at a time; the base of both ByteNets."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,14 +23,13 @@ from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
 
 @dataclasses.dataclass(frozen=True)
 class DilatedConvolutionConfig(Config, path="config.model"):
-    """Residual blocks that carry 2 `width` features and convolve `width`, in sets.
+    """Sets of dilated residual blocks, which carry 2 `width` features and convolve `width` of them.
 
-    The dilations of a set's blocks are 1, 2, 4 ... `max_dilation`; `kernel_size`: the positions that a convolution
-    reads. `vocab_size`: rows of the vocabulary, None for as many as the task has tokens. `dropout` acts on what
-    words are scored from.
+    A set has a block for each dilation 1, 2, 4 ... `max_dilation`; a convolution reads `kernel_size` positions.
+    `vocab_size`: None for as many as the task has tokens. `dropout` acts on the final hidden states.
 
     Raises:
-        UserError: For a largest dilation that is no power of two.
+        UserError: If `max_dilation` is no power of two.
     """
 
     width: Positive
@@ -48,12 +47,12 @@ class DilatedConvolutionConfig(Config, path="config.model"):
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """Those of a set's blocks: 1, 2, 4 and so on."""
+        """The dilation of each block of a set: 1, 2, 4 and so on."""
         return tuple(2**power for power in range(self.max_dilation.bit_length()))
 
 
 class ResidualBlock(Module):
-    """x + W_3 r(conv(r(W_1 r(x)))), r = ReLU of LayerNorm: 2 d features to d, and back (section 3.6 and figure 3)."""
+    """Residual block, x + W_3 r(conv(r(W_1 r(x)))), r = ReLU of LayerNorm, 2 d features to d and back (section 3.6)."""
 
     def __init__(self, config: DilatedConvolutionConfig, window: Window, builder: Builder):
         inner, outer = config.width, 2 * config.width
@@ -65,14 +64,14 @@ class ResidualBlock(Module):
         self.expand = Linear((("features", inner),), (("embed", outer),), bias=True, builder=builder)
 
     def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
-        """Whole sequences; nothing reads what stands beyond their lengths."""
+        """Run whole sequences; nothing beyond their lengths is read."""
         convolved = self.convolution(self._before(x_BxTxF), lengths_B)
         return place(x_BxTxF + self._behind(convolved), "batch", "length", None)
 
     def step(
         self, x_RxF: Float[Array, "R F"], past_RxPxI: Float[Array, "R P I"]
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P I"]]:
-        """One more position of every row, and the convolution's inputs that later ones read."""
+        """Run one more position of every row; also return the past inputs that later positions read."""
         convolved, past_RxPxI = self.convolution.step(self._before(x_RxF), past_RxPxI)
         return x_RxF + self._behind(convolved), past_RxPxI
 
@@ -84,7 +83,7 @@ class ResidualBlock(Module):
 
 
 class ResidualSet(Module):
-    """One block for each dilation, the smallest first (section 3.4)."""
+    """A set of residual blocks, one for each dilation, the smallest first (section 3.4)."""
 
     def __init__(self, config: DilatedConvolutionConfig, padding: Padding, builder: Builder):
         self.dilations = config.dilations
@@ -94,11 +93,11 @@ class ResidualSet(Module):
 
     @property
     def blocks(self) -> tuple[ResidualBlock, ...]:
-        """The blocks in their order."""
+        """The blocks in order."""
         return tuple(getattr(self, f"dilation_{dilation}") for dilation in self.dilations)
 
     def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
-        """All blocks, one after another."""
+        """Run all blocks, one after another."""
         for block in self.blocks:
             x_BxTxF = block(x_BxTxF, lengths_B)
         return x_BxTxF
@@ -109,14 +108,14 @@ PastInputs = tuple[tuple[Float[Array, "R _ I"], ...], ...]
 
 
 class DecoderCarry(NamedTuple):
-    """What a row carries from step to step: its position, and every block's newest inputs, set by set."""
+    """The carry of a row between decoding steps: its position, and the past inputs of every block, set by set."""
 
     position: Int[Array, " R"]
     past: PastInputs
 
 
 def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: jax.typing.DTypeLike) -> PastInputs:
-    """What the blocks of causal sets read before the first position: zeros."""
+    """Return the past inputs before the first position: zeros, for every block of causal sets."""
     return tuple(
         tuple(block.convolution.initial(rows, dtype) for block in layer_of(sets, of_set).blocks) for of_set in weights
     )
@@ -125,7 +124,7 @@ def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: 
 def step_sets(
     sets: Module, weights: Sequence[Any], x_RxF: Array, past: PastInputs
 ) -> tuple[Float[Array, "R F"], PastInputs]:
-    """One more position of every row through all sets, and what their blocks read at later ones."""
+    """Run one more position of every row through all sets; also return the next past inputs."""
     after = []
     for params, of_set in zip(weights, past, strict=True):
         grown = []
@@ -137,14 +136,15 @@ def step_sets(
 
 
 def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
-    """Whole sequences through one set after another."""
+    """Run whole sequences through one set after another."""
     return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 
 class DilatedConvolutionDecoder(StatelessModule):
-    """`decoder`, sets of causal blocks over embedded tokens, then the score of the token that follows each.
+    """Base class of decoders of causal dilated convolutions over embedded tokens.
 
-    A family says what enters the blocks at known positions (`block_inputs`), and at the next one (`next_block_inputs`).
+    A family implements the inputs of the blocks, of whole sequences (`block_inputs`) and of the next position
+    (`next_block_inputs`).
     """
 
     config: DilatedConvolutionConfig
@@ -158,11 +158,11 @@ class DilatedConvolutionDecoder(StatelessModule):
         self.output = Linear((("embed", outer),), (("vocabulary", vocabulary),), bias=True, builder=builder)
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
-        """What the blocks read at every position, and how many positions of each row are real."""
+        """Return the inputs of the blocks at every position, and the length of each row."""
         raise NotImplementedError
 
     def next_block_inputs(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
-        """What the blocks read at the next position of every row."""
+        """Return the inputs of the blocks at the next position of every row."""
         return self.embedding(tokens_R, self.dtype)
 
     def hidden(
@@ -191,7 +191,7 @@ class DilatedConvolutionDecoder(StatelessModule):
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same blocks over one more token of every row."""
+        """Run one more token of every row through the blocks."""
         x_RxF, past = step_sets(self.decoder, cache.weights, self.next_block_inputs(tokens_R, cache), cache.rows.past)
         cache = cache._replace(rows=DecoderCarry(cache.rows.position + 1, past))
         return self.logits(self._read_out(x_RxF, None)), cache, Aux({}, {}, state)

@@ -40,10 +40,10 @@ STACK = "encoder"
 
 
 class Head(enum.Enum):
-    """What scores the tokens: BERT's head of masked language models, or none, so that the states come out.
+    """The head: `masked`, BERT's masked language modeling head, or `none`, which returns the hidden states.
 
-    pretraining: both heads of BERT's pre-training, the masked one and behind the pooler, which is then always there,
-    one of two logits: the second text follows the first, or is from elsewhere (Devlin et al. 2019, section 3.1).
+    pretraining: both heads of BERT's pre-training, masked language modeling and, after the pooler, next-sentence
+    prediction with two logits (Devlin et al. 2019, section 3.1).
     """
 
     MASKED = "masked"
@@ -55,9 +55,9 @@ class Head(enum.Enum):
 class EncoderConfig(TransformerConfig):
     """The defaults are BERT base (Devlin et al. 2019, section 3).
 
-    `token_types`: how many token types have an embedding (sentence A or B), 0 for none. `add_pooling_layer` adds the
-    projection of the first state that classifiers read. `position_offset` rows of the position table stand before the
-    first position's (RoBERTa: 2).
+    `token_types`: how many token types have an embedding (sentence A or B), 0 for none. `add_pooling_layer` adds BERT's
+    pooler, the projection of the first state that classifiers read. The position table has `position_offset` rows
+    before that of the first position (RoBERTa: 2).
     """
 
     layers: Layers = 12
@@ -85,7 +85,7 @@ class EncoderConfig(TransformerConfig):
 
     @property
     def pooled(self) -> bool:
-        """Whether the model has a pooler: asked for, or because a head reads it."""
+        """Whether the model has a pooler, asked for or needed by the head."""
         return self.add_pooling_layer or self.head is Head.PRETRAINING
 
 
@@ -95,19 +95,19 @@ def _square(config: EncoderConfig, builder: Builder) -> Linear:
 
 
 class MaskedHead(Module):
-    """norm(activation(x W + b)), from which the tokens are scored (Devlin et al. 2019, its code)."""
+    """BERT's masked language modeling head before the output matrix, norm(activation(x W + b)) (its code)."""
 
     def __init__(self, config: EncoderConfig, *, builder: Builder):
         self.transform, self.norm = _square(config, builder), config.make_norm(builder)
         self.activation = config.activation.function
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Transform every state by itself."""
+        """Transform every state."""
         return self.norm(self.activation(self.transform(x)))
 
 
 class Encoder(TokenModel):
-    """Blocks in which every token sees every other.
+    """Encoder-only Transformer: blocks of bidirectional self-attention.
 
     inputs: `tokens` [B, T]; `types` [B, T] where the model has any (absent: all 0); `lengths` [B], beyond which an
     example is padding (absent: the padding token ends it). Outputs: logits [B, T, V] of the token that stands at
@@ -146,7 +146,7 @@ class Encoder(TokenModel):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T _"], Aux]:
-        """The logits of every position, or its states where there is no head."""
+        """Return the logits of every position, or the hidden states without a head."""
         hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
         return hidden_BxTxE if self.head is None else self.logits(hidden_BxTxE), aux
 
@@ -159,7 +159,7 @@ class Encoder(TokenModel):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """The states behind the last block."""
+        """Return the hidden states after the last block."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._lengths(tokens_BxT)
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
@@ -181,10 +181,10 @@ class Encoder(TokenModel):
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every token from states behind the last block.
+        """Return the logits from the hidden states after the last block.
 
         Raises:
-            ValueError: For a model without a head.
+            ValueError: If the model has no head.
         """
         if self.head is None:
             raise ValueError("this encoder has no head that scores tokens: build it with config.model.head=masked")
@@ -198,7 +198,7 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
     """Build the model of this config for a task.
 
     Raises:
-        UserError: If the task's texts have more positions than the model, or it needs a head or kinds of tokens.
+        UserError: If the task's texts are longer than `max_length`, or the task needs a head or token types.
     """
     check_max_length(config.max_length, interface)
     if config.head is Head.NONE and interface.signature in (

@@ -44,7 +44,7 @@ class EncoderDecoderConfig(TransformerConfig):
     """The defaults are Transformer base (Vaswani et al. 2017, table 3).
 
     `max_length` is the greatest number of positions of a source or a target; `attention_windows` are those of
-    self-attention. `cross` says what the decoder reads of the source.
+    self-attention. `cross` is the kind of cross-attention.
     """
 
     encoder_layers: Layers = 6
@@ -65,9 +65,9 @@ class EncoderDecoderConfig(TransformerConfig):
 
 
 class EncoderDecoder(TokenDecoder):
-    """Encoder and decoder over one shared embedding, which also scores the output (section 3.4).
+    """Encoder-decoder Transformer with one shared embedding, which is also the output matrix (section 3.4).
 
-    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token, whatever its
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token, whatever its
     number); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
@@ -131,7 +131,11 @@ class EncoderDecoder(TokenDecoder):
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
-        """The encoder's output, the lengths of the sources, and what its layers returned beside."""
+        """Encode the source.
+
+        Returns:
+            The encoder's output, the lengths of the sources, and the auxiliary results of the layers.
+        """
         source_BxS = jnp.asarray(inputs["source"])
         lengths = real_lengths(source_BxS, self.pad)
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
@@ -187,7 +191,7 @@ class EncoderDecoder(TokenDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The logits behind each row's new token, and the maps of its attention over cache and memory."""
+        """Return the logits after each row's new token, the next cache, and maps over cache and source."""
         mask = Mask(key_lengths=cache.examples["lengths"])
         logits_RxV, cache, aux = self.step_rows(
             self.decoder,
@@ -205,7 +209,7 @@ def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Pre
     """Build the model of this config for a task.
 
     Raises:
-        UserError: If the task's longest source or target has more positions than the model.
+        UserError: If the task's longest source or target is longer than `max_length`.
     """
     check_max_length(config.max_length, interface)
     # A target position reads one token and predicts the next: as a query it is known by the one that it

@@ -28,7 +28,7 @@ SITE = "classifier/attention"
 
 
 class Pooling(enum.Enum):
-    """What of the outputs h_1 ... h_T the class is scored from.
+    """How the outputs h_1 ... h_T are pooled into one vector.
 
     last: the last states, of a bidirectional layer that of each direction: forward at T and backward at 1.
     mean: their mean. max: the largest value of each feature.
@@ -46,14 +46,15 @@ class Pooling(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentClassifierConfig(Config, path="config.model"):
-    """Word vectors of `embedding` features, the recurrent layers `encoder`, a `pooling` of their outputs, the classes.
+    """Word vectors of `embedding` features, the recurrent layers `encoder`, `pooling`, and a linear layer.
 
-    Of attention alone: its `score`, `hops`, and `hidden`, the features of the score's hidden layer, 0 for as many as an
-    output has. `dropout` acts on the word vectors and on what the classes are scored from. `vocab_size`: None for
-    as many as the task has tokens. `elmo`: features that stand beside the word vectors.
+    For pooling by attention: its `score`, the number of `hops`, and `attention_hidden_width`, the features of the
+    score's hidden layer, 0 for as many as an output has. `dropout` acts on the word vectors and on the pooled vector.
+    `vocab_size`: None for as many as the task has tokens. `elmo`: ELMo features that are concatenated to the word
+    vectors.
 
     Raises:
-        UserError: For sizes below 1.
+        UserError: If a size is below 1.
     """
 
     embedding: Positive = 128
@@ -70,23 +71,23 @@ class RecurrentClassifierConfig(Config, path="config.model"):
 
     @property
     def read_width(self) -> int:
-        """The features of a token that the recurrent layers read."""
+        """The input features of the recurrent layers."""
         return self.embedding + self.elmo.output_width
 
     @property
     def pooled_width(self) -> int:
-        """The features that the classes are scored from."""
+        """The features of the pooled vector."""
         return self.encoder.output_width * (self.hops if self.pooling is Pooling.ATTENTION else 1)
 
     def attention(self, max_text_length: int) -> AttentionCellConfig:
-        """The attention over texts of at most `max_text_length` tokens: a head for each hop."""
+        """Return the config of the attention over texts of at most `max_text_length` tokens: a head for each hop."""
         return AttentionCellConfig(
             self.score, heads=self.hops, head_dim=self.attention_hidden_width, max_length=max_text_length
         )
 
 
 class RecurrentClassifier(StatelessModule):
-    """Word vectors (and features of ELMo), recurrent layers, pooling, and logits W r + b of the pooled vector r.
+    """Word vectors (with ELMo features), recurrent layers, pooling, and the logits W r + b of the pooled vector r.
 
     inputs: `tokens` [B, T], `lengths` [B], beyond which an example is padding. Outputs: logits [B, C].
     """
@@ -113,7 +114,7 @@ class RecurrentClassifier(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
-        """The logits of the classes; what stands at or beyond a text's length is never read."""
+        """Return the logits of the classes; nothing beyond a text's length is read."""
         keys = jax.random.split(key, 3) if train and key is not None else (None, None, None)
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
@@ -133,7 +134,7 @@ class RecurrentClassifier(StatelessModule):
         lengths_B: Int[Array, " B"],
         asked: Capture | None,
     ) -> tuple[Float[Array, "B P"], Captured | None]:
-        """One vector for each text, zero for an empty one, from outputs that are zero at padding."""
+        """Pool outputs, which are zero at padding, into one vector for each text; zero for an empty text."""
         match self.config.pooling:
             case Pooling.LAST:
                 return last.hidden, None
@@ -156,12 +157,12 @@ class RecurrentClassifier(StatelessModule):
 
 
 def max_text_length(interface: TaskInterface) -> int:
-    """The greatest length of a text in tokens."""
+    """Return the largest length of a text in tokens."""
     return interface.inputs["tokens"].shape[1]
 
 
 def build(config: RecurrentClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task of texts and classes; a pooling without attention has no maps."""
+    """Build the model for a task of texts and classes; pooling without attention has no maps."""
     sites: tuple[Site, ...] = ()
     if config.pooling is Pooling.ATTENTION:
         query, hops = Axis("class", AxisKind.SLOTS, size=1), tuple(map(str, range(config.hops)))

@@ -38,9 +38,9 @@ SITE = "decoder/tape"
 
 
 class Memory(enum.Enum):
-    """What a layer keeps of its past.
+    """What a layer remembers of the past.
 
-    state: the last state alone. tape: all states, which each step attends to in place of the last (Cheng et al. 2016,
+    state: The last state. tape: All states, which each step attends to instead of the last (Cheng et al. 2016,
     LSTMN; transformer.layers.lstmn), of an LSTM.
     """
 
@@ -50,13 +50,13 @@ class Memory(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentDecoderConfig(Config, path="config.model"):
-    """Layers of `cell`, each reading the outputs of the one beneath.
+    """A stack of recurrent layers of `cell`.
 
-    `dropout` acts on what each layer and the output read. `hidden`: the features of a tape's score, 0 for as many as
-    `width`. `vocab_size`: None for as many as the task has tokens.
+    `dropout` acts on the inputs of each layer and of the output. `attention_hidden_width`: the features of the hidden
+    layer of a tape's score, 0 for as many as `width`. `vocab_size`: None for as many as the task has tokens.
 
     Raises:
-        UserError: For sizes below 1, and for a tape of another cell than an LSTM.
+        UserError: If a size is below 1, or the memory is a tape and the cell is no LSTM.
     """
 
     cell: Cell = Cell.LSTM
@@ -83,12 +83,12 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         return self.attention_hidden_width or self.width
 
     def stack(self) -> RecurrentConfig:
-        """One layer."""
+        """Return the config of one layer."""
         return RecurrentConfig(self.cell, self.width, forget_bias=self.forget_bias)
 
 
 class RecurrentDecoder(StatelessModule):
-    """Embedding, recurrent layers, and the score of the token that follows each.
+    """Recurrent language model: embedding, recurrent layers, and an output layer.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
     [B, T, V], or, where the task has classes, logits [B, C] of them, which are in the extras of `hidden` as `classes`.
@@ -116,7 +116,7 @@ class RecurrentDecoder(StatelessModule):
 
     @property
     def layers(self) -> tuple[RecurrentLayer | TapeLayer, ...]:
-        """The layers, from the one that reads the tokens upwards."""
+        """The layers, the lowest first."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
 
     def hidden(
@@ -131,7 +131,7 @@ class RecurrentDecoder(StatelessModule):
         """What `logits` scores the tokens from.
 
         Raises:
-            UserError: For packed rows, whose texts a state would run through.
+            UserError: If rows are packed: a state would carry over from one text to the next.
         """
         if "segments" in inputs:
             raise UserError(
@@ -153,7 +153,7 @@ class RecurrentDecoder(StatelessModule):
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
     def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B *T _"], Aux]:
-        """The logits of every position, or those of the classes."""
+        """Return the logits of every position, or of the classes if the task has any."""
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
         return aux.extras["classes"] if self.classes is not None else self.logits(hidden_BxTxE), aux
 
@@ -177,7 +177,7 @@ class RecurrentDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The logits behind each row's new token, and the weights over the slots of its tapes."""
+        """Return the logits after each row's new token, the next cache, and the weights over the tapes."""
         x_RxE, after, weights = self._embedded(tokens_R), [], []
         for layer, carried in zip(self.layers, cache.rows, strict=True):
             if isinstance(layer, TapeLayer):
@@ -195,7 +195,7 @@ class RecurrentDecoder(StatelessModule):
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
 
     def _initial(self, rows: int, slots: int) -> tuple[CellState | Tape, ...]:
-        """What every layer carries before the first token; tapes have so many slots."""
+        """Return the initial carry of every layer; tapes have `slots` slots."""
         return tuple(
             layer.initial(rows, slots, self.dtype) if isinstance(layer, TapeLayer) else layer.initial(rows, self.dtype)
             for layer in self.layers
@@ -208,7 +208,7 @@ class RecurrentDecoder(StatelessModule):
         key: Key[Array, ""] | None,
         capture: Capture | None,
     ) -> tuple[Float[Array, "B T F"], tuple[CellState | Tape, ...], Captured | None]:
-        """All tokens through one layer after another: the outputs, what each carries on, and the maps of tapes."""
+        """Run all tokens through the layers; return the outputs, the carry of each layer, and the maps of the tapes."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
@@ -240,13 +240,13 @@ def _tape_step(layer: TapeLayer, tape: Tape, x_BxE: Array, key: None) -> tuple[T
 
 
 def _layers(each: list[Captured | None]) -> Captured | None:
-    """What one layer after another captured, with a leading layer axis as from a scan over layers."""
+    """Stack what the layers captured, with a leading layer axis."""
     captured = [of_layer for of_layer in each if of_layer is not None]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None
 
 
 def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; a state has no maps."""
+    """Build the model for a task with inputs `tokens`; without tapes it has no maps."""
     sites: tuple[Site, ...] = ()
     if config.memory is Memory.TAPE:
         layers = tuple(map(str, range(config.layers)))

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer over vectors of real numbers (Garg et al. 2022): numbers in, numbers out."""
+"""The decoder-only Transformer for in-context regression (Garg et al. 2022): vectors in, real numbers out."""
 
 import dataclasses
 import functools
@@ -31,12 +31,12 @@ STACK = "decoder"
 
 @dataclasses.dataclass(frozen=True)
 class RegressionDecoderConfig(Config, path="config.model"):
-    """GPT-2's blocks and learned positions; the fields are those of every Transformer (TransformerConfig).
+    """GPT-2's blocks and learned positions; the fields are those of `TransformerConfig`.
 
-    They begin as small widths need it: GPT-2's own deviation of 0.02 is that of a width of 2,500.
+    The initialization suits small widths; GPT-2's own standard deviation of 0.02 suits a width of 2,500.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     layers: Layers = 4
@@ -58,7 +58,7 @@ class RegressionDecoderConfig(Config, path="config.model"):
 
     @property
     def blocks(self) -> TransformerConfig:
-        """The blocks; positions are added before them."""
+        """The config of the blocks; positions are added before them."""
         return blocks_of(self)
 
 
@@ -90,7 +90,7 @@ class RegressionDecoder(BlockStacks):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T O"], Aux]:
-        """The numbers at every step."""
+        """Return the predicted numbers at every step."""
         vectors_BxTxI = jnp.asarray(inputs["vectors"], self.dtype)
         embedding_key, layers_key = split_key(key if train else None)
         positions_TxE = self.positions(jnp.arange(vectors_BxTxI.shape[1])).astype(self.dtype)
@@ -108,10 +108,10 @@ class RegressionDecoder(BlockStacks):
 
 
 def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task's vectors.
+    """Build the model for a task's vectors.
 
     Raises:
-        UserError: If its sequences have more steps than the model has positions.
+        UserError: If the task's sequences are longer than `max_length`.
     """
     check_max_length(config.max_length, interface)
     steps = Axis("steps", AxisKind.STEPS)

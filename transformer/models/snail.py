@@ -30,21 +30,21 @@ _KERNEL, _POOL = 3, 2  # of the convolutions over images
 
 
 class Block(enum.Enum):
-    """One block of the stack."""
+    """The kind of a block."""
 
     ATTENTION = "attention"
     CONVOLUTIONS = "convolutions"
 
 
 class EnabledBlocks(enum.Enum):
-    """Which blocks of the stack there are: both kinds, or those of one kind alone."""
+    """Which kinds of blocks the stack has, for ablations."""
 
     BOTH = "both"
     ATTENTION = "attention"
     CONVOLUTIONS = "convolutions"
 
     def has(self, block: Block) -> bool:
-        """Whether a block of this kind is kept."""
+        """Return whether the stack has blocks of this kind."""
         return self is EnabledBlocks.BOTH or self.value == block.value
 
 
@@ -53,14 +53,14 @@ _OMNIGLOT = (Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION, Block.CONVOLU
 
 @dataclasses.dataclass(frozen=True)
 class SnailConfig(Config, path="config.model"):
-    """A step's features, a stack of `blocks` in their order, and a linear map at every step.
+    """An embedding of every step, a stack of `blocks`, and a linear output layer.
 
-    `keys` and `values` are the sizes of the blocks of attention, `filters` those of the blocks of convolutions, one
-    after another; of `parts` that are left out the sizes stay unused. An image becomes `embedding` features by
-    convolutions of so many `channels`, a vector by a linear map. The defaults are the paper's for Omniglot.
+    `key_sizes` and `value_sizes` are those of each attention block, `filters` those of each convolution block; the
+    sizes of blocks that `enabled_blocks` leaves out are not used. An image becomes `embedding` features by convolutions
+    with `channels`, a vector by a linear layer. The defaults are the paper's for Omniglot.
 
     Raises:
-        UserError: For sizes below 1, and for as many as there are no blocks.
+        UserError: If a size is below 1, or there are not as many sizes as blocks.
     """
 
     embedding: Positive = 64
@@ -90,7 +90,7 @@ class SnailConfig(Config, path="config.model"):
 
     @property
     def stack(self) -> tuple[tuple[Block, tuple[int, ...]], ...]:
-        """The blocks that there are, each with its sizes."""
+        """The enabled blocks, each with its sizes."""
         sizes = {
             Block.ATTENTION: zip(self.key_sizes, self.value_sizes, strict=True),
             Block.CONVOLUTIONS: ((each,) for each in self.filters),
@@ -98,15 +98,15 @@ class SnailConfig(Config, path="config.model"):
         every = [(block, tuple(next(iter(sizes[block])))) for block in self.blocks]
         return tuple((block, size) for block, size in every if self.enabled_blocks.has(block))
 
-    def attentions(self) -> int:
-        """How many blocks of attention there are."""
+    def count_attention_blocks(self) -> int:
+        """Return the number of attention blocks."""
         return sum(block is Block.ATTENTION for block, _ in self.stack)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """The rows and columns that the convolutions leave of an image.
+        """Return the rows and columns of the last grid of an image's convolutions.
 
         Raises:
-            UserError: For an image of which nothing is left.
+            UserError: If the image is too small.
         """
         halved = _POOL ** len(self.channels)
         rows, columns = height // halved, width // halved
@@ -119,7 +119,7 @@ class SnailConfig(Config, path="config.model"):
 
 
 class DenseBlock(Module):
-    """[x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], of x_t and x_(t - dilation) (Mishra et al. 2018, figure 2a)."""
+    """Dense block, [x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], of x_t and x_(t - dilation) (figure 2a)."""
 
     def __init__(self, inputs: int, filters: int, dilation: int, *, builder: Builder):
         window = Window(2, dilation=dilation, padding=Padding.CAUSAL)
@@ -127,12 +127,12 @@ class DenseBlock(Module):
         self.convolution = Convolution1D(inputs, ("features", filters), window, activation=gated, builder=builder)
 
     def __call__(self, x_BxTxI: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """The features with `filters` new ones behind them."""
+        """Return the features, with `filters` new ones appended."""
         return jnp.concatenate([x_BxTxI, self.convolution(x_BxTxI)], axis=-1)
 
 
 def dilations(length: int) -> tuple[int, ...]:
-    """1, 2, 4, ... of the ceil(log2 length) dense blocks of one block, whose last step so reads all of `length` steps.
+    """Return 1, 2, 4, ..., the dilations of the ceil(log2 length) dense blocks, so that the last step reads all steps.
 
     The paper's pseudo-code counts i from 1 and writes 2^i, by which no block would read a step at an odd distance; its
     figure and its text, a receptive field of all steps, are what these are.
@@ -149,14 +149,14 @@ class TemporalBlock(Module):
             setattr(self, f"dense_{number}", DenseBlock(inputs + number * filters, filters, dilation, builder=builder))
 
     def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """The features with those of every dense block behind them."""
+        """Return the features, with those of every dense block appended."""
         for number in range(self.count):
             x = getattr(self, f"dense_{number}")(x)
         return x
 
 
 class AttentionBlock(Module):
-    """[x_t ; sum over s <= t of p_ts v_s], p_t = softmax over s <= t of q_t k_s / sqrt(K) (section 3, figure 2b).
+    """Attention block, [x_t ; sum_{s <= t} p_ts v_s], p_t = softmax_{s <= t} q_t k_s / sqrt(K) (section 3, figure 2b).
 
     q = W_q x + b_q and k = W_k x have K features, v = W_v x + b_v has V: a bias of the keys would add the same to all
     logits of a step.
@@ -172,16 +172,16 @@ class AttentionBlock(Module):
     def __call__(
         self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
     ) -> tuple[Float[Array, "B T O"], Captured | None]:
-        """The features with what is read behind them, and the map."""
+        """Return the features, with what is read appended, and the captured map."""
         q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
         read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
         return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
 
 
 class ImageEmbedding(Module):
-    """Convolutions of 3 x 3, each with a batch norm, a relu and the largest of each 2 x 2, and a linear map (appendix).
+    """3 x 3 convolutions, each with batch norm, ReLU and 2 x 2 max pooling, and a linear layer (appendix).
 
-    What a grid of an odd side has in its last row and column is left out of the largest.
+    Pooling drops the last row and column of a grid of odd size.
     """
 
     def __init__(self, config: SnailConfig, image: tuple[int, ...], *, builder: Builder):
@@ -198,13 +198,13 @@ class ImageEmbedding(Module):
         self.output = Linear((("features", flat),), embedded, bias=True, builder=builder)
 
     def initial_state(self) -> dict[str, BatchStatistics]:
-        """The statistics of every norm."""
+        """Return the initial statistics of every batch norm."""
         return {f"norm_{number}": getattr(self, f"norm_{number}").initial_state() for number in range(self.count)}
 
     def __call__(
         self, x: Float[Array, "N Y X C"], state: Mapping[str, BatchStatistics], *, train: bool
     ) -> tuple[Float[Array, "N E"], dict[str, BatchStatistics]]:
-        """The features of every image, and the next statistics."""
+        """Return the features of every image, and the next statistics."""
         after = {}
         for number in range(self.count):
             name = f"norm_{number}"
@@ -215,7 +215,7 @@ class ImageEmbedding(Module):
 
 
 def max_pool(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
-    """The largest of every 2 x 2 places."""
+    """Max pooling over 2 x 2 pixels."""
     count, height, width, channels = x_NxYxXxC.shape
     rows, columns = height // _POOL, width // _POOL
     cut = x_NxYxXxC[:, : rows * _POOL, : columns * _POOL].reshape(count, rows, _POOL, columns, _POOL, channels)
@@ -226,10 +226,9 @@ def max_pool(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
 
 
 class Snail(Module):
-    """Features of every step, the blocks, W x_t + b: an output of a step is of it and of those before alone.
+    """SNAIL: an embedding of every step, the blocks, and W x_t + b; an output depends on no later step.
 
-    In training a batch norm's statistics are those of all images of a batch, the only way from a later step to an
-    earlier one.
+    Except in training through batch norm, whose statistics are those of all images of a batch.
 
     inputs: `images` [B, T, Y, X, C] and `shown` [B, T], the class of each image plus 1, 0 where it is not told; or
     `vectors` [B, T, I]. Outputs: logits of the classes, or numbers, [B, T, O].
@@ -261,11 +260,11 @@ class Snail(Module):
         self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict[str, BatchStatistics]:
-        """The statistics of the images' norms; the key is not needed."""
+        """Return the initial statistics of the batch norms; the key is not needed."""
         return self.embedding.initial_state() if self.of_images else {}
 
-    def see(self, state: Any, inputs: Inputs, *, train: bool) -> tuple[Float[Array, "B T F"], Any]:
-        """The features of every step, and the next state."""
+    def embed_steps(self, state: Any, inputs: Inputs, *, train: bool) -> tuple[Float[Array, "B T F"], Any]:
+        """Return the embedding of every step, and the next state."""
         if not self.of_images:
             return self.embedding(jnp.asarray(inputs["vectors"], self.dtype)), state
         images = jnp.asarray(inputs["images"], self.dtype)
@@ -286,8 +285,8 @@ class Snail(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T O"], Aux]:
-        """The outputs at every step."""
-        x, after = self.see(state, inputs, train=train)
+        """Return the outputs at every step."""
+        x, after = self.embed_steps(state, inputs, train=train)
         maps: list[Captured | None] = []
         for number, (block, _) in enumerate(self.config.stack):
             made = getattr(self, f"block_{number}")
@@ -302,21 +301,21 @@ class Snail(Module):
 
 
 def output_width(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:
-    """The features behind a block of so many before it, in an episode of so many steps."""
+    """Return the output features of a block with `width` input features, for episodes of `length` steps."""
     return width + (sizes[1] if block is Block.ATTENTION else sizes[0] * len(dilations(length)))
 
 
 def image_grid_shape(length: int) -> tuple[int, int]:
-    """Rows and columns of the smallest grid that is hardly higher than wide and has room for so many images."""
+    """Return rows and columns of the smallest nearly square grid that holds `length` images."""
     rows = math.isqrt(length)
     return rows, -(-length // rows)
 
 
 def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for episodes of a task's length; without attention it has no maps.
+    """Build the model for episodes of the task's length; without attention blocks it has no maps.
 
     Raises:
-        UserError: For images of which the convolutions leave nothing.
+        UserError: If the images are too small for the convolutions.
     """
     if "images" in interface.inputs:
         _, length, height, _, _ = interface.inputs["images"].shape
@@ -324,7 +323,7 @@ def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -
         key = Axis("shot", AxisKind.GRID, shape=image_grid_shape(length), stride=float(height))
     else:
         query = key = Axis("steps", AxisKind.STEPS)
-    layers = tuple(map(str, range(config.attentions())))
+    layers = tuple(map(str, range(config.count_attention_blocks())))
     sites = (Site(SITE, query, key, layers, heads=("0",), causal=True),) if layers else ()
     return Model(Functional(lambda builder: Snail(config, interface, builder), precision), sites)
 

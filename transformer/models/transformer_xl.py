@@ -29,10 +29,10 @@ from transformer.models.transformer_base import (
 
 @dataclasses.dataclass(frozen=True)
 class TransformerXLConfig(DecoderConfig):
-    """The decoder's, and `memory_length`, the positions of earlier segments that every layer keeps and attends to.
+    """The keys of the decoder, and `memory_length`, how many positions of earlier segments every layer attends to.
 
-    Positions must be within attention: places counted from a segment's beginning would say the same of a memory's
-    tokens as of the segment's own (section 3.2).
+    Positions must be relative, within attention: absolute positions, counted from a segment's beginning, would confuse
+    the memory's tokens with the segment's (section 3.2).
     """
 
     positions: Positions = FOR_SEGMENTS
@@ -48,7 +48,7 @@ class TransformerXLConfig(DecoderConfig):
 
 
 class DecoderWithMemory(Decoder):
-    """The decoder, whose segments have a memory.
+    """Transformer-XL: a decoder whose segments attend to a memory of earlier segments.
 
     inputs: those of the decoder, whole or padded texts; `memory` [B, L, M, E], what the segments before have left, and
     `past` [B], how many positions of the same text stand before the segment: of a memory the last that many are real

@@ -1,4 +1,4 @@
-"""The vision Transformer: an image is a sentence of patches (Dosovitskiy et al. 2021; DeiT, Touvron et al. 2021)."""
+"""The Vision Transformer over patches of an image (Dosovitskiy et al. 2021; DeiT, Touvron et al. 2021)."""
 
 import dataclasses
 import enum
@@ -34,7 +34,7 @@ STACK = "encoder"
 
 
 class ImagePooling(enum.Enum):
-    """What the classes are scored from.
+    """How the states are pooled for the classification head.
 
     class_token: the state of a learned token in front of the patches (Dosovitskiy et al. 2021, equation 4).
     mean: the mean of the states of the patches (appendix D.3); there is no token in front.
@@ -49,7 +49,7 @@ class ImagePooling(enum.Enum):
 
     @property
     def tokens(self) -> int:
-        """The tokens in front of the patches."""
+        """The number of tokens before the patches."""
         return {ImagePooling.CLASS_TOKEN: 1, ImagePooling.MEAN: 0, ImagePooling.DISTILLED: 2}[self]
 
 
@@ -62,7 +62,7 @@ class VitConfig(Config, path="config.model"):
     `size` names a published model whose values fill the keys that are not given.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     patch_size: Positive = 16
@@ -94,14 +94,14 @@ class VitConfig(Config, path="config.model"):
 
     @property
     def blocks(self) -> TransformerConfig:
-        """The blocks, which know nothing of images."""
+        """The config of the Transformer blocks."""
         return blocks_of(self)
 
     def grid(self, height: int, width: int) -> Axis:
-        """The patches of images of so many pixels, behind the tokens in front, as the axis of a map.
+        """Return the axis of attention maps: the tokens before the patches, and the grid of patches.
 
         Raises:
-            UserError: For images that the patches do not divide.
+            UserError: If the patch size does not divide the image.
         """
         if height % self.patch_size or width % self.patch_size:
             raise UserError(
@@ -113,7 +113,7 @@ class VitConfig(Config, path="config.model"):
 
 
 class Vit(BlockStacks):
-    """z_0 = [class; x_1 E; ... x_N E] + E_pos; blocks; y = norm(z_L) of the class token (equations 1 to 4).
+    """Vision Transformer: z_0 = [class; x_1 E; ... x_N E] + E_pos; blocks; y = norm(z_L) (equations 1 to 4).
 
     inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
     """
@@ -142,7 +142,7 @@ class Vit(BlockStacks):
         self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
 
     def patches(self, image_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
-        """A vector of each patch, row by row."""
+        """Return the embedding of each patch, row by row."""
         (rows, columns), patch = self.shape, self.patch
         cut = image_BxYxXxC.reshape(len(image_BxYxXxC), rows, patch, columns, patch, -1)
         cut = jnp.swapaxes(cut, 2, 3).reshape(len(cut), rows * columns, patch, patch, -1)
@@ -172,7 +172,7 @@ class Vit(BlockStacks):
         return self.logits(x_BxNxE), Aux(stack_maps(STACK, aux), {}, state)
 
     def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
-        """The score of every class from the states behind the last block."""
+        """Return the logits of the classes from the states after the last block."""
         match self.pooling:
             case ImagePooling.CLASS_TOKEN:
                 return self.head(x_BxNxE[:, 0])
@@ -186,10 +186,10 @@ class Vit(BlockStacks):
 
 
 def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for images of the task's size.
+    """Build the model for images of the task's size.
 
     Raises:
-        UserError: For images that the patches do not divide.
+        UserError: If the patch size does not divide the images.
     """
     _, height, width, _ = interface.inputs["image"].shape
     grid = config.grid(height, width)
@@ -209,7 +209,7 @@ def check_placement(config: VitConfig, placement: Placement) -> None:
 def _size(
     patch: int, layers: int, width: int, heads: int, citation: str, published: float, **others: Any
 ) -> PublishedSize:
-    """Images of 224 pixels a side and the thousand classes of ImageNet."""
+    """Return a published size, for images of 224 x 224 pixels and the 1000 classes of ImageNet."""
     values = {
         "patch_size": patch,
         "layers": layers,

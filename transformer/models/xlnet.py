@@ -77,7 +77,7 @@ class XLNetConfig(TransformerConfig):
 
 
 class XLNet(TokenModel):
-    """Predicts tokens in any order of factorization.
+    """XLNet: predicts tokens in any factorization order.
 
     inputs: `tokens` [B, T]; `order` [B, T], the place of each position in its order, from 0, a lower one being known
     to a higher (absent: from left to right); positions of the same place see each other, but no query of that place
@@ -111,7 +111,7 @@ class XLNet(TokenModel):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B P E"], Aux]:
-        """The query stream behind the last layer, from which `logits` scores the tokens of its positions."""
+        """Return the query stream after the last layer, from which `logits` computes the logits."""
         streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=True)
         assert streams.query is not None
         return streams.query, aux._replace(state=state)
@@ -125,7 +125,7 @@ class XLNet(TokenModel):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """The content stream alone: what fine-tuning reads, and what a memory is made of (sections 2.3 and 2.4)."""
+        """Return the content stream, which fine-tuning reads and memories consist of (sections 2.3 and 2.4)."""
         streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=False)
         return streams.content, aux._replace(state=state)
 
@@ -183,7 +183,7 @@ class XLNet(TokenModel):
         return masks_of(order_BxT, real_BxT, asked_BxT, filled(slots, past_B, 0))
 
     def _kinds(self, inputs: Inputs) -> Kinds | None:
-        """Whether query and key are of two kinds; a memory is of kind 0."""
+        """Return whether query and key have different token types; those of a memory are 0."""
         if not self.config.relative_segments:
             return None
         types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
@@ -191,25 +191,25 @@ class XLNet(TokenModel):
         return Kinds(types_BxT[:, :, None] != of_keys[:, None])
 
     def _closed(self, streams: Streams) -> Streams:
-        """Both streams behind the final norm, where there is one."""
+        """Apply the final norm, if there is one, to both streams."""
         if self.norm is None:
             return streams
         return Streams(self.norm(streams.content), None if streams.query is None else self.norm(streams.query))
 
 
 def _slots(inputs: Inputs) -> int:
-    """The positions of the memory that a segment is read behind."""
+    """Return the number of positions of the memory; 0 without one."""
     return inputs["memory"].shape[2] if "memory" in inputs else 0
 
 
 def _maps_of(maps: tuple[Asked, ...]) -> dict[str, Captured]:
-    """The maps of the layers of a period, by site, in the order of the layers."""
+    """Return the captured maps by site, in the order of the layers."""
     of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
     return {site: jax.tree.map(interleave_periods, *each) for site, each in of_sites if each[0] is not None}
 
 
 def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of this config for a task; its positions are distances, so that no text is too long for it."""
+    """Build the model of this config for a task; with relative positions, texts may have any length."""
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = key_axis(config.memory_length)
     return Model(
