@@ -16,7 +16,7 @@ def checkout(tmp_path: Path, root: Path) -> Path:
     """A checkout with the scripts and two locks, and a PATH that holds the bare tools."""
     shutil.copytree(root / ".ci", tmp_path / ".ci")
     (tmp_path / "requirements").mkdir()
-    for lock in ("run", "dev"):
+    for lock in ("run", "dev", "docs"):
         (tmp_path / "requirements" / f"{lock}.txt").write_text(f"{lock} 1\n")
     (tmp_path / "bin").mkdir()
     for tool in TOOLS:
@@ -117,9 +117,10 @@ def test_the_environment_imports_the_checkout_from_any_folder(checkout, tmp_path
         (library / "headwise.pth").unlink()
 
 
-def test_the_lock_of_the_tests_serves_the_runs_too(checkout):
+@pytest.mark.parametrize("lock", ["dev", "docs"])
+def test_the_locks_of_the_tests_and_of_the_site_serve_the_runs_too(checkout, lock):
     python(checkout / "bin" / "python3.13")
-    call(checkout, ".ci/install", "dev")
+    call(checkout, ".ci/install", lock)
     call(checkout, ".ci/install", "run")
     assert installs(checkout) == 1
 
