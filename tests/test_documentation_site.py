@@ -75,6 +75,7 @@ def test_the_site_asks_nothing_of_the_network() -> None:
     assert SITE["theme"]["font"] is False
     assert SITE["strict"] is True
     assert not {"extra_css", "extra_javascript"} & set(SITE)
+    assert [script for script in SITE["extra"]["polyfills"] if not (DOCS / script).is_file()] == []
     assert not [
         path for path in PAGES if re.search(r"<(script|link|iframe)|!\[[^]]*\]\(https?:", path.read_text("utf-8"))
     ]
