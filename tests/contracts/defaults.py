@@ -28,7 +28,7 @@ class Toy(PlainTask):
         return GeneratedBatches(self.draw, seed)
 
     @property
-    def probed(self):
+    def probe_batch(self):
         return {name: x[:4] for name, x in self.source(12345)[0].items()}
 
 

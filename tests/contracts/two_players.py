@@ -48,7 +48,7 @@ class Duel(Toy):
         return Report({"distance": float(np.abs(sums["middle"] - CENTER).max())})
 
     @property
-    def probed(self):
+    def probe_batch(self):
         return {"noise": np.random.default_rng(0).normal(size=(4, *SHAPE[1:])).astype(np.float32)}
 
     def labels(self, sites):

@@ -31,12 +31,12 @@ FAILURE = "(?:No space left on device|Input/output error)"
 # What a run can do without: it says so once, and goes on.
 OPTIONAL = re.compile(r"run/(log\.txt|tensorboard)(/|$)")
 # An older checkpoint that stays is in nobody's way.
-STAYS = re.compile(rf"that are older than is kept could not be removed yet: .*{FAILURE}.*; the run goes on$")
+STAYS = re.compile(rf"could not be removed yet: .*{FAILURE}.*; training continues$")
 # The disk has not taken a checkpoint whose commit had been reported: it may be gone after a power cut, so it is never
 # gone on from. One that a later checkpoint follows costs the run nothing, and a line says so; behind the last one the
 # run must fail, as its end state is not on the disk: the next start goes on from the one before.
 UNVERIFIED = rf"checkpoints/(\d+) was not written as it was saved: .*{FAILURE}.*; it is kept as damaged-\1, and .*"
-REPLACED = re.compile(UNVERIFIED + "; the run goes on$")
+REPLACED = re.compile(UNVERIFIED + "; training continues$")
 NOT_REPLACED = re.compile(UNVERIFIED + "; start the same command again to go on$")
 SAYS = re.compile(rf"{FAILURE}; .*, then start the same command again")
 
@@ -71,7 +71,7 @@ def wrong(ended: Ended, fault: Fault, workdir: Path) -> list[str]:
     # On a disk that stays full, what the run can do without fails as well; or the run, before it has told of a
     # checkpoint that was set aside, which explains from where the next start goes on.
     most = len({*beside}) if fault.lasting else 1
-    extra = [line for line in beside if "; the run goes on" not in line]
+    extra = [line for line in beside if "; training continues" not in line]
     if len(beside) > most or not all(told and fault.lasting and re.search(UNVERIFIED, line) for line in extra):
         return [f"it said {len(lines)} lines: {ended.errors[:300]} ... {ended.errors[-300:]}"]
     if ended.code == 0:

@@ -192,7 +192,7 @@ def test_signals_are_heard_whatever_the_main_thread_does(
     finally:
         process.kill()
     assert ("RunStopped: stopped before step" in said) == (code == 1)
-    assert (" again: ended" in said) == (code == 130)
+    assert (" again: stopped" in said) == (code == 130)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_no_signal_but_a_second_ctrl_c_ends_a_run_that_stops_and_none_ends_a_sav
         said = process.stderr.read()
     finally:
         process.kill()
-    assert said.index("SIGTERM again: the run is stopping already") < said.index("as soon as the checkpoint under way")
-    assert said.index("as soon as the checkpoint under way") < said.index("saved\n") < said.index("again: ended; the")
+    assert said.index("SIGTERM again: already stopping") < said.index("as soon as the checkpoint is saved")
+    assert said.index("as soon as the checkpoint is saved") < said.index("saved\n") < said.index("again: stopped; the")
 
 
 @pytest.mark.parametrize("others", [(12, False), (11, True)], ids=["a unit later", "waiting in the same unit"])

@@ -305,7 +305,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_goes_on_where_it_can(
         ours.info("after")
     assert [line.rpartition(" ")[2] for line in directory.log_file.read_text().splitlines()] == ["before", "after"]
     said = capfd.readouterr().err
-    assert said == f"{directory.log_file} lacks lines: No space left on device; the run goes on\n"
+    assert said == f"{directory.log_file} lacks lines: No space left on device; training continues\n"
 
 
 def test_a_disk_that_is_full_is_no_mistake_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

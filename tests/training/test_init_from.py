@@ -188,9 +188,9 @@ def test_another_vocabulary_more_positions_and_a_fresh_head(source: Path, tmp_pa
     assert report.lines()[2:] == [
         "  resized: embedding/table (260, 8) -> (264, 8), 260 along axis 0 kept",
         "  resized: positions/table (16, 8) -> (14, 8), 14 along axis 0 kept",
-        "  fresh by 'output_bias/* = fresh': output_bias/bias",
-        "  fresh by 'unembedding/* = fresh': unembedding/kernel",
-        "  not used of it: output_bias/bias, unembedding/kernel",
+        "  initialized randomly by rule 'output_bias/* = fresh': output_bias/bias",
+        "  initialized randomly by rule 'unembedding/* = fresh': unembedding/kernel",
+        "  not used: output_bias/bias, unembedding/kernel",
     ]
 
 
@@ -490,8 +490,8 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     assert report.lines() == [
         f"initialized from {folder}, a gpt2 model as Hugging Face publishes it",
         f"  loaded: {len(found) - 1} parameters ({count:,} numbers)",
-        "  fresh by 'head/* = fresh': head/kernel",
-        "  not used of it: positions/table",
+        "  initialized randomly by rule 'head/* = fresh': head/kernel",
+        "  not used: positions/table",
     ]
     assert load_tokenizer(tmp_path).encode(["the q"]) == from_huggingface(folder).encode(["the q"])
     with RunDirectory.claim(tmp_path / "other", {}) as directory:
@@ -517,7 +517,7 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     assert report is not None
     assert report.lines()[1:] == [
         "  loaded: 2 parameters (50 numbers)",
-        "  merged with what LoRA learned beside them: query/kernel",
+        "  merged with their LoRA updates: query/kernel",
     ]
     # With LoRA of its own it goes on with what was learned.
     again = of_none(Variables(old, {}))

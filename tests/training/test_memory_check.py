@@ -46,7 +46,7 @@ def test_the_memory_of_a_machine_is_what_it_has_and_swaps(tmp_path: Path) -> Non
 
 def test_a_model_beyond_the_machine_leaves_no_run(tmp_path: Path) -> None:
     config = json.loads(json.dumps({**CONFIG, "model": {**CONFIG["model"], "feed_forward": 2**31 - 1}}))
-    with pytest.raises(UserError, match=r"the state of this model takes .* GB"):
+    with pytest.raises(UserError, match=r"out of memory: parameters and optimizer state take .* GB"):
         train(resolve_config(config), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 

@@ -163,4 +163,4 @@ def test_a_run_says_what_it_trains_where_that_is_not_all() -> None:
     objective = Objective("fit", lambda *_: None)  # type: ignore[arg-type,return-value]
     assert describe_trainable(OptimizerConfig(), objective, BESIDE) == []
     lora = OptimizerConfig(trainable=("*/lora/*", "head/*"))
-    assert describe_trainable(lora, objective, BESIDE) == ["fit trains 3 of 6 parameters, 14 of 44 numbers"]
+    assert describe_trainable(lora, objective, BESIDE) == ["fit trains 14 of 44 parameters, in 3 of 6 arrays"]

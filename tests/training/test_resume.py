@@ -345,7 +345,7 @@ def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> No
     shutil.copytree(half, folder)
     fewer = experiment.resolve_config(config(steps=2, log_every=2, checkpoint_every=2))
     records = (folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match=rf"config\.steps=2 is behind the run's checkpoint of step {SAVED}"):
+    with pytest.raises(UserError, match=rf"config\.steps=2 is less than the step of the latest checkpoint, {SAVED}"):
         train.train(fewer, folder)
     assert (folder / "metrics.jsonl").read_bytes() == records
 
@@ -470,7 +470,7 @@ def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp
         (folder / "checkpoints.json").unlink()
     before = contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps")
     for _ in range(2):
-        with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*put them back, or choose another"):
+        with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*restore them, or choose another"):
             train.train(experiment.resolve_config(CONFIG), folder)
     assert contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps") == before
 

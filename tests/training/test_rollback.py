@@ -104,7 +104,7 @@ def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
 ) -> None:
     trial = Trial(tmp_path, 500)
     roll_back(trial.run, RollbackRequest(500, 10))
-    assert capsys.readouterr().out == "going back to step 500, past 10 batches from number 500 on\n"
+    assert capsys.readouterr().out == "rolling back to step 500 and skipping 10 batches from batch 500\n"
     roll_back(trial.run, RollbackRequest(500, 10))
     assert capsys.readouterr().out == (
         "--rollback_to_step=500 --skip_batches=10 was done before and changes nothing: to skip more, pass another "
@@ -168,7 +168,7 @@ def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) 
     trial = Trial(tmp_path, 500)
     found = explain_not_finite(NonFiniteError(630, "maps['self'] at step 630 holds NaN"), trial.run)
     assert isinstance(found, RunFailed)  # which a command tells in one line, and ends with 1
-    assert str(found).startswith("maps['self'] at step 630 holds NaN; the run goes on from step 500")
+    assert str(found).startswith("maps['self'] at step 630 holds NaN; the run resumes from step 500")
     assert trial.follow(str(found)) == RollbackRequest(500, 130)
     assert "python -m launch.train --workdir=" in str(found)
     begun = NonFiniteError(0, "maps['self'] at step 0 holds NaN")

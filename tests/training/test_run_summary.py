@@ -21,7 +21,7 @@ def test_a_run_says_what_it_waits_for_before_its_step_is_compiled(tmp_path, monk
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith("small: ")
     assert first.endswith(f"training to step 8; run directory {tmp_path / 'run'}")
-    assert last == "compiling the training step; its first figures come behind that"
+    assert last == "compiling the train step; metrics follow after compilation"
 
 
 def test_a_warmup_that_the_run_does_not_reach_the_end_of_is_told(tmp_path, monkeypatch, capsys):

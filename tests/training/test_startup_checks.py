@@ -247,7 +247,7 @@ def test_an_evaluation_of_maps_that_the_model_lacks_is_left_out_and_said_so() ->
     assert not read.applies(toy_model().sites)
     assert evaluation(reads=("symbols", "memory")).applies(toy_model().sites)
     assert skipped_evaluations(toy_model(), [read, evaluation()]) == [
-        "validation/seen is left out: the model has no map of target against source"
+        "evaluation validation/seen is skipped: the model has no attention map of target over source"
     ]
 
 

@@ -217,7 +217,7 @@ def test_patience_ends_with_steps_in_a_row_alone() -> None:
     [
         (5, {"loss": np.inf, "gradient_norm": 1.0}, "loss is inf; lower"),
         (5, {"loss": 1.0, "player/gradient_norm": np.nan}, "player/gradient_norm is nan"),
-        (0, {"loss": 0.0, "gradient_norm": 0.0}, "nothing but padding: it has no tokens"),
+        (0, {"loss": 0.0, "gradient_norm": 0.0}, "all padding: it has no tokens"),
         (
             5,
             {"loss": 1.0, "gradient_norm": 123.456},

@@ -376,7 +376,7 @@ def test_what_an_optional_sink_raises_is_said_once_and_stops_nothing(
         writer.flush()
     writer.close()
     said = capsys.readouterr().err
-    assert said == "the events: [Errno 5] Input/output error: 'events'; the run goes on without\n"
+    assert said == "the events: [Errno 5] Input/output error: 'events'; training continues without it\n"
 
 
 def test_that_the_directory_is_lost_is_no_fault_of_an_optional_sink() -> None:

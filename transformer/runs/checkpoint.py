@@ -134,7 +134,7 @@ class Checkpoints:
         """
         storage_of(self._directory).check(self._directory)
         latest = self.latest()
-        self._tell_unverified("; the run goes on")
+        self._tell_unverified("; training continues")
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")
         leaves = named_leaves(state)
@@ -312,8 +312,8 @@ class Checkpoints:
         try:
             self._remove([step for step in steps if step not in {*kept, *steps[-self._max_to_keep :]}], newest)
         except OSError as error:  # no reason to end a run whose newest checkpoint is sound
-            what = f"checkpoints in {self._directory} that are older than is kept could not be removed yet"
-            announce(f"{what}: {error}; the run goes on")
+            what = f"old checkpoints in {self._directory} could not be removed yet"
+            announce(f"{what}: {error}; training continues")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._listed():

@@ -133,7 +133,7 @@ class RunMessages:
         """End behind the unit that the furthest process had begun when it heard of the wish to stop."""
         index, count = jax.process_index(), jax.process_count()
         if index != news["process"]:
-            write_stderr(f"process {news['process']} was told to stop by {news['stop']}: so does process {index}")
+            write_stderr(f"process {news['process']} received {news['stop']}: process {index} stops too")
         # Told by a thread, so that nobody waits for a process that waits for this one.
         self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._monitor.hold()))
         if index == 0:
@@ -148,7 +148,7 @@ class RunMessages:
 
     def _end_behind(self, held: list[PausePoint]) -> None:
         if not any(each.made for each in held):
-            write_stderr("stopped before a step was done; start the same command again")
+            write_stderr("stopped before the first step; start the same command again")
             exit_at_once()
         self._monitor.end_behind(max(each.begun for each in held))
 

@@ -135,20 +135,22 @@ def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None
         name = signal.Signals(number).name
         if first is None:
             first = time.monotonic()
-            write_stderr(f"{name}: the run stops behind what it is doing, and saves; a second Ctrl-C ends it at once")
+            write_stderr(
+                f"{name}: stopping after the current step and saving a checkpoint; press Ctrl-C again to stop at once"
+            )
             threading.Thread(target=stop, args=(name,), name="stopping", daemon=True).start()
         elif time.monotonic() - first <= _SAME_REQUEST:
             continue
         elif number == signal.SIGTERM:
-            write_stderr(f"{name} again: the run is stopping already, and saves")
+            write_stderr(f"{name} again: already stopping and saving")
         else:
             if save_in_progress():
-                write_stderr(f"{name} again: ended as soon as the checkpoint under way is saved")
+                write_stderr(f"{name} again: stopping as soon as the checkpoint is saved")
             call_when_no_save_runs(functools.partial(_exit_by_signal, number))
 
 
 def _exit_by_signal(number: int) -> None:
-    write_stderr(f"{signal.Signals(number).name} again: ended; the run goes on from its last checkpoint")
+    write_stderr(f"{signal.Signals(number).name} again: stopped; the run resumes from its last checkpoint")
     exit_at_once(128 + number)
 
 

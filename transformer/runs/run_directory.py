@@ -380,7 +380,7 @@ class _LogLines:
         except OSError as error:
             if not self._said:
                 self._said = True
-                write_stderr(f"{self._path} lacks lines: {error.strerror or error}; the run goes on")
+                write_stderr(f"{self._path} lacks lines: {error.strerror or error}; training continues")
 
 
 @contextlib.contextmanager

@@ -134,11 +134,14 @@ class InitReport:
             casts[change] = casts.get(change, 0) + 1
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
         if self.merged:
-            lines.append(f"  merged with what LoRA learned beside them: {_list_paths(self.merged)}")
+            lines.append(f"  merged with their LoRA updates: {_list_paths(self.merged)}")
         for rule in dict.fromkeys(plan.fresh.values()):
-            lines.append(f"  fresh by {rule!r}: {_list_paths([path for path, by in plan.fresh.items() if by == rule])}")
+            lines.append(
+                f"  initialized randomly by rule {rule!r}: "
+                f"{_list_paths([path for path, by in plan.fresh.items() if by == rule])}"
+            )
         if self.unused:
-            lines.append(f"  not used of it: {_list_paths(self.unused)}")
+            lines.append(f"  not used: {_list_paths(self.unused)}")
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 

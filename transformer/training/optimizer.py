@@ -266,4 +266,4 @@ def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Map
     if len(trained) == len(sizes):
         return []
     numbers, whole = sum(sizes[path] for path in trained), sum(sizes.values())
-    return [f"{objective.name} trains {len(trained)} of {len(sizes)} parameters, {numbers:,} of {whole:,} numbers"]
+    return [f"{objective.name} trains {numbers:,} of {whole:,} parameters, in {len(trained)} of {len(sizes)} arrays"]

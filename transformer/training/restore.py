@@ -139,13 +139,15 @@ def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -
         announce(f"{path}: {change}")
     before = metadata.get("commit")
     if is_primary() and before is not None and before != now["commit"]:
-        announce(f"{path}: trained by commit {before} up to step {step}, and goes on with {now['commit']}")
+        announce(f"{path}: was trained with commit {before} up to step {step} and resumes with {now['commit']}")
 
 
 def _announce_missing_checkpoint(directory: RunDirectory, sound: ValidCheckpoint[Any]) -> None:
     last = run_on_primary(lambda: last_saved_step(directory.checkpoints))
     if is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
-        announce(f"{directory.checkpoints}: the checkpoint of step {last} is gone; step {sound.step} is used instead")
+        announce(
+            f"{directory.checkpoints}: the checkpoint of step {last} is missing; step {sound.step} is used instead"
+        )
 
 
 def _set_aside_damaged_maps(directory: RunDirectory) -> None:
@@ -161,7 +163,7 @@ def _set_aside_damaged_maps(directory: RunDirectory) -> None:
     if what is not None:
         name = next(name for name in _damaged_names() if not path.with_name(name).exists())
         storage_of(path).move_tree(path, path.with_name(name))
-        announce(f"{path}: {what}; it is kept as {name}, and maps are stored anew from here on")
+        announce(f"{path}: {what}; it is kept as {name}, and a new map store is started")
 
 
 def _damaged_names() -> Iterator[str]:

@@ -141,7 +141,7 @@ def _rollback_target(run: TrainingRun, wanted: RollbackRequest | None, steps: li
         passed = [list(each) for each in merge_ranges([*passed, [first, last - first + 1]])]
     ranges = tuple(BatchRange(*each) for each in passed)
     _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.skip, ranges, step))
-    print(f"going back to step {step}, past {wanted.skip} batches from number {first} on", flush=True)
+    print(f"rolling back to step {step} and skipping {wanted.skip} batches from batch {first}", flush=True)
     return step
 
 
@@ -164,8 +164,8 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: So
         diverged.first,
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
-        f"{run.experiment.run.seed}, goes on from step {way.step} and meets them again: to go past them, "
-        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips bears more of them",
+        f"{run.experiment.run.seed}, resumes from step {way.step} and trains on them again: to skip them, "
+        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips tolerates more of them",
     )
 
 
@@ -173,7 +173,7 @@ def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
     """Return the error with the command that skips the batch."""
     way = _way_past(run, bad.step)
     return InvalidBatch(
-        bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_rewind_command(run, way)}"
+        bad.step, f"{bad}; to skip all batches from step {way.step} up to it, {_rewind_command(run, way)}"
     )
 
 
@@ -185,7 +185,7 @@ def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteErro
         return found
     return NonFiniteError(
         found.step,
-        f"{found}; the run goes on from step {way.step} and comes here again: to go past the batches since, "
+        f"{found}; the run resumes from step {way.step} and would fail again: to skip the batches since, "
         f"{_rewind_command(run, way)}",
     )
 
@@ -239,7 +239,7 @@ def check_parameters_finite(state: TrainState, run: TrainingRun, latest: int | N
             where = "at the start" if latest is None else f"in checkpoint {latest}"
             steps = [step for step in run.checkpoints.steps() if latest is None or step < latest]
             raise RunFailed(
-                f"the parameter {name} is not finite {where}, and no update can mend it: "
+                f"the parameter {name} is not finite {where}, and no update can repair it: "
                 + (
                     "begin with others"
                     if latest is None

@@ -52,8 +52,9 @@ class TrainingRun(NamedTuple):
         latest, steps = self.checkpoints.latest(), self.experiment.run.steps
         if latest is not None and latest > steps:
             raise UserError(
-                f"config.steps={steps} is behind the run's checkpoint of step {latest}: say {latest} or more, or "
-                "another --workdir"
+                f"config.steps={steps} is less than the step of the latest checkpoint, {latest}: set at least "
+                f"{latest}, or "
+                "choose another --workdir"
             )
         return latest
 
@@ -145,8 +146,8 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
         evidence = f"its metrics reach step {reached}"
     if evidence is not None:
         raise UserError(
-            f"--workdir={directory.path} has lost its checkpoints: {evidence}, but {path} holds none; put them back, "
-            "or choose another --workdir to begin again; nothing was overwritten"
+            f"--workdir={directory.path} has lost its checkpoints: {evidence}, but {path} is empty; restore them, "
+            "or choose another --workdir to start again; nothing was overwritten"
         )
 
 
@@ -181,7 +182,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     lines += skipped_evaluations(components.model, task.evaluations)
     if not complete:
         # The longest silence of a run: whoever waits knows for what.
-        lines.append("compiling the training step; its first figures come behind that")
+        lines.append("compiling the train step; metrics follow after compilation")
     print("\n".join(lines), flush=True)
 
 

@@ -58,8 +58,8 @@ def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
         return
     _, path, leaf = max(sizes, key=lambda each: each[0])
     raise UserError(
-        f"the state of this model takes {needed / GB:,.0f} GB, parameters and moments alone, and this machine has "
-        f"{memory / GB:,.0f} GB for it: choose a smaller model, or divide it by config.sharding; the largest array is "
+        f"out of memory: parameters and optimizer state take {needed / GB:,.0f} GB, and this device has "
+        f"{memory / GB:,.0f} GB: use a smaller model, or shard it with config.sharding; the largest array is "
         f"{jax.tree_util.keystr(path[1:], simple=True, separator='/')} of {'x'.join(map(str, leaf.shape))}"
     )
 
@@ -81,7 +81,8 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
 def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a line for each evaluation that is skipped because the model lacks the maps that it reads."""
     return [
-        f"{each.split}/{each.name} is left out: the model has no map of {each.reads[0]} against {each.reads[1]}"
+        f"evaluation {each.split}/{each.name} is skipped: the model has no attention map of {each.reads[0]} over "
+        f"{each.reads[1]}"
         for each in evaluations
         if each.reads is not None and not each.applies(model.sites)
     ]

@@ -128,6 +128,6 @@ def describe_skip(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndar
             return f"{name} is {value}; {advice}"
     for name, total in totals.items():
         if total == 0:
-            return f"the batch is nothing but padding: it has no {name}; look at the data"
+            return f"the batch is all padding: it has no {name}; check the data"
     lengths = ", ".join(f"{name} is {value:.4g}" for name, value in values.items() if _ends(name, (_GRADIENT,)))
     return f"{lengths}, a spike by config.update_guard.spike_factor, or the model's state is not finite; {advice}"

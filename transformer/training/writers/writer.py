@@ -145,6 +145,6 @@ class BestEffortWriter:
             raise
         except Exception as error:
             broken, self._writer = self._writer, None
-            announce(f"{self._name}: {' '.join(str(error).split())[:300]}; the run goes on without")
+            announce(f"{self._name}: {' '.join(str(error).split())[:300]}; training continues without it")
             with contextlib.suppress(Exception):
                 broken.close()
