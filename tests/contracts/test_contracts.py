@@ -165,7 +165,7 @@ def mapped(trial: Trial) -> None:
     """The maps of every site are probabilities, are stored at their steps, and come back."""
     half, sites = trial.case.steps // 2, trial.setting.model.sites
     labels = trial.setting.task.labels(sites).completed(sites)
-    store = MapStore.existing(trial.folder / "maps")
+    store = MapStore.open_existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
     for step, maps in zip((0, trial.case.steps), seen_by(trial.setting, trial.first, trial.final), strict=True):
         for name, weights_LxBxHxQxK in maps.items():

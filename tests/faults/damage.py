@@ -187,7 +187,7 @@ def _data_of(run: Path, file: Path) -> Iterator[None]:
 
 
 def _maps(run: Path) -> Any:
-    store = MapStore.existing(run / "maps")
+    store = MapStore.open_existing(run / "maps")
     read = {}
     for site in store.sites:
         read[site.name] = store.statistics(site.name).values.tobytes().hex()

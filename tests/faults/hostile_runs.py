@@ -183,7 +183,7 @@ CONFIG: dict[str, Spoil] = {
         "task.lengths": [10**20],
         "task.vocabulary": -1,
         "precision": {"parameters": "object"},
-        "maps": {"megabytes": -1.0},
+        "maps": {"max_megabytes": -1.0},
         "sharding": {"data": 10**9},
         "optimizer.learning_rate": 1e999,
         "unheard_of": 1,

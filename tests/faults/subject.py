@@ -186,7 +186,7 @@ def result(run: Path) -> dict[str, Any]:
     restored = checkpoints.restore_leaves(  # verified against the manifest's digests
         latest, {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
     )
-    store = MapStore.existing(run / "maps")
+    store = MapStore.open_existing(run / "maps")
     for site in store.sites:
         store.statistics(site.name)
         for step in store.steps:

@@ -22,7 +22,7 @@ from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from transformer.config import RunConfig, UserError, from_config
 from transformer.json_files import read_as
-from transformer.maps.report.head_history import read_heads
+from transformer.maps.report.head_history import read_head_statistics
 from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
@@ -117,9 +117,9 @@ ABOUT = {
 
 
 def _read_maps(folder: Path) -> None:
-    for open_maps in (MapStore.existing, MapStore.tiers_at, MapStore.check):
+    for open_maps in (MapStore.open_existing, MapStore.tiers_at, MapStore.check):
         open_maps(folder / "maps")
-    store = MapStore.existing(folder / "maps")
+    store = MapStore.open_existing(folder / "maps")
     for site in store.sites:
         store.statistics(site.name)
         for step in store.steps:
@@ -160,7 +160,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "rollback.json": lambda folder: read_rollback_record(RunDirectory(folder)),
     "metrics.jsonl": lambda folder: read_curves(RunDirectory(folder)),
     "samples.jsonl": lambda folder: read_samples(RunDirectory(folder)),
-    "heads.jsonl": lambda folder: read_heads(folder / "heads.jsonl"),
+    "heads.jsonl": lambda folder: read_head_statistics(folder / "heads.jsonl"),
     "sweep.json": _read_sweep,
     "trials.jsonl": _read_sweep,
     "ledger": _read_sweep,

@@ -87,7 +87,7 @@ def found_under(name: str) -> dict[str, Any]:
     with Checkpoints.open_read_only(run / "checkpoints") as checkpoints:
         manifest = checkpoints._load_manifest(4)
     (trial,) = (sweep / "trials").iterdir()
-    store = MapStore.existing(run / "maps")
+    store = MapStore.open_existing(run / "maps")
     return {
         "files": sorted({_without_names(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}),
         "of the sweep": sorted({_without_names(path.relative_to(sweep)) for path in sweep.rglob("*")}),

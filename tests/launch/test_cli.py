@@ -119,7 +119,7 @@ def value_of(config: dict, key: str) -> object:
         ("parameter_averages.ema.decay=0", 0.0),
         ("parameter_averages.last.every=7", 7),
         ("parameter_averages.ema.patterns=*/kernel,decoder/*", ["*/kernel", "decoder/*"]),
-        ("maps.rows=2", 2),
+        ("maps.full_rows=2", 2),
         ("sharding.sequence_attention=ring", "ring"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
         (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
         (["--config.parameter_averages.ema.dcay=0.5"], "did you mean config.parameter_averages.ema.decay?"),
-        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: megabytes, rows, top"),
+        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: max_megabytes, full_rows, top_k"),
         (
             ["--config.task.name=translate"],
             "'translate' is unknown: did you mean 'translation'? known: translation, ",

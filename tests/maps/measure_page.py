@@ -138,7 +138,7 @@ def measure(folder: Path, browser: Browser, name: str, path: Path) -> dict[str, 
     left_out = page.locator("#left-out")
     found["left out"] = left_out.inner_text() if left_out.is_visible() else "nothing"
     if name == "causal":
-        store = MapStore.existing(folder / "causal" / "maps")
+        store = MapStore.open_existing(folder / "causal" / "maps")
         found["drawn from stored, at most"] = furthest(page, store, folder)
     page.close()
     return found

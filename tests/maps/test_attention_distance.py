@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.attention_distance import PIXELS, distances, evenly_spread, named_in_pixels
+from transformer.maps.attention_distance import PIXELS, distances, distances_in_pixels, uniform_distance
 from transformer.maps.report.head_history import probe_tables
 from transformer.maps.store import MapStore, Statistics
 
 
 @pytest.fixture(scope="module")
 def store(image_run) -> MapStore:
-    return MapStore.existing(image_run.directory / "maps")
+    return MapStore.open_existing(image_run.directory / "maps")
 
 
 def apart(first: int, second: int, axis: Axis) -> float:
@@ -49,7 +49,7 @@ def test_the_page_has_the_mean_attention_distance_in_pixels(store):
 def test_a_head_that_reads_all_alike_looks_as_far_as_patches_lie_apart():
     axis = Axis("patches", AxisKind.GRID, shape=(3, 5), stride=4.0, leading=2)
     pairs = [apart(a, b, axis) for a, b in itertools.product(range(15), repeat=2)]
-    assert evenly_spread(axis) == pytest.approx(np.mean(pairs))
+    assert uniform_distance(axis) == pytest.approx(np.mean(pairs))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_head_that_reads_all_alike_looks_as_far_as_patches_lie_apart():
 )
 def test_only_on_one_grid_is_there_a_distance_in_pixels(query, key):
     statistics = Statistics(("entropy", "distance"), np.ones((1, 1, 1, 1, 2), np.float32))
-    assert named_in_pixels(statistics, Site("here", query, key, ("0",), ("0",))) is statistics
+    assert distances_in_pixels(statistics, Site("here", query, key, ("0",), ("0",))) is statistics
 
 
 def test_a_head_that_reads_no_patch_has_no_distance(store, monkeypatch):

@@ -18,8 +18,8 @@ from transformer.maps.capture_plan import (
     Tiers,
     alignment_error,
     choose_tiers,
-    levels_of,
-    make_plan,
+    map_levels,
+    plan_capture,
     statistic_names,
 )
 from transformer.tasks.axis_labels import Labels, Link
@@ -81,7 +81,7 @@ def test_a_probe_keeps_levels_and_statistics_of_each_example(backend):
     site = Site("here", GRID, GRID, ("0", "1"), ("0", "1"))
     labels = Labels({"patches": (("p",) * 13,) * 2}, ("one", "two"))
     look = look_at(q, k, Mask(), backend)
-    plan = make_plan(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
+    plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
     kept = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"]
     logits = np.einsum("bqhd,bkhd->bhqk", np.asarray(q, np.float64), np.asarray(k, np.float64)) / 2
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -106,7 +106,7 @@ def test_induction_is_measured_on_the_examples_that_repeat_alone():
     site = Site("here", TOKENS, TOKENS, ("0", "1"), ("0",), causal=True)
     labels = labeled(length, length, periods=(None, 4))
     look = look_at(q, k, Mask(causal=True), Backend.EINSUM)
-    plan = make_plan(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
+    plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
     statistics = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"].statistics
     assert np.isnan(statistics["induction"][0]).all()
     np.testing.assert_allclose(statistics["induction"][1], 1, atol=1e-5)
@@ -119,25 +119,25 @@ def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     lengths = jnp.asarray([60, 40])
     look = look_at(q, q, Mask(query_lengths=lengths, key_lengths=lengths), Backend.EINSUM)
     traced = jax.eval_shape(lambda: look(WHOLE))
-    whole = make_plan(traced, (site,), labels, MapsConfig())
+    whole = plan_capture(traced, (site,), labels, MapsConfig())
     assert whole.sizes == {"here": (60, 60)}
     kept = jax.eval_shape(lambda: whole.stored_maps(look(whole.request())))["here"]
     assert kept.levels["full"].codes.shape == (2, 2, 1, 60, 60)
-    little = make_plan(traced, (site,), labels, MapsConfig(megabytes=0.05))
+    little = plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05))
     assert little.sizes == {"here": (100, 100)}
     assert little.tiers.cells == (64,)
     kept = jax.eval_shape(lambda: little.stored_maps(look(little.request())))["here"]
     assert kept.levels["pooled-64"].codes.shape == (2, 2, 1, 50, 50)
     assert kept.rows.codes.shape == (2, 2, 1, 8, 100)
     assert kept.top[0].shape == (2, 2, 1, 100, 8)
-    assert make_plan(traced, (site,), labels, MapsConfig(megabytes=0.02)).tiers == Tiers((64,), rows=8, top=1)
-    assert make_plan(traced, (site,), labels, MapsConfig(megabytes=0.05), tiers=whole.tiers) == whole
+    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.02)).tiers == Tiers((64,), rows=8, top=1)
+    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05), tiers=whole.tiers) == whole
 
 
 def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
     """Counted array by array: a byte a code and a root, four a scale and a key."""
     *heads, queries, keys = shape
-    levels = levels_of(queries, keys, tiers.cells)
+    levels = map_levels(queries, keys, tiers.cells)
     rows = [(level.queries, level.keys) for level in levels]
     found = sum(q * k + 5 * q for q, k in rows)
     if levels[-1].name != "full":
@@ -148,25 +148,25 @@ def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
 @pytest.mark.parametrize("megabytes", [2_000, 5_000, 20_000])
 @pytest.mark.parametrize("shape", [(12, 4, 12, 1024, 1024), (24, 1, 16, 8192, 8192)])
 def test_the_finest_level_that_fits_is_kept(shape, megabytes):
-    tiers = choose_tiers(MapsConfig(megabytes=megabytes), [shape], steps=10)
+    tiers = choose_tiers(MapsConfig(max_megabytes=megabytes), [shape], steps=10)
     assert bytes_of_a_step(shape, tiers) * 10 <= megabytes * 1e6
     finer = Tiers((*tiers.cells, 2 * tiers.cells[-1]), tiers.rows, tiers.top)
     assert (
-        levels_of(*shape[-2:], tiers.cells)[-1].name == "full" or bytes_of_a_step(shape, finer) * 10 > megabytes * 1e6
+        map_levels(*shape[-2:], tiers.cells)[-1].name == "full" or bytes_of_a_step(shape, finer) * 10 > megabytes * 1e6
     )
 
 
 def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
     shape = (12, 4, 12, 1024, 1024)
-    everything = choose_tiers(MapsConfig(megabytes=1e6), [shape], steps=10)
+    everything = choose_tiers(MapsConfig(max_megabytes=1e6), [shape], steps=10)
     assert everything.cells == (64, 128, 256, 512, 1024)
-    assert levels_of(1024, 1024, everything.cells)[-1].name == "full"
-    assert choose_tiers(MapsConfig(megabytes=1e-6), [shape], steps=10) == Tiers((64,), rows=1, top=0)
+    assert map_levels(1024, 1024, everything.cells)[-1].name == "full"
+    assert choose_tiers(MapsConfig(max_megabytes=1e-6), [shape], steps=10) == Tiers((64,), rows=1, top=0)
     assert choose_tiers(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).cells == (64,)
 
 
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(UserError, match=r"rows=0.* at least 1"):
-        MapsConfig(rows=0)
-    with pytest.raises(UserError, match=r"config\.maps\.megabytes=0"):
-        MapsConfig(megabytes=0)
+        MapsConfig(full_rows=0)
+    with pytest.raises(UserError, match=r"config\.maps\.max_megabytes=0"):
+        MapsConfig(max_megabytes=0)

@@ -9,7 +9,7 @@ import pytest
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import quantize_maps
-from transformer.maps.head_matching import assign, maps_similarity, match_heads, statistics_similarity
+from transformer.maps.head_matching import assign_heads, maps_similarity, match_heads, statistics_similarity
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels
 
@@ -150,7 +150,7 @@ def test_pairs_have_the_largest_sum_of_similarities():
     best = max(
         sum(similarity[row, column] for row, column in enumerate(order)) for order in itertools.permutations(range(5))
     )
-    assert sum(similarity[pair] for pair in assign(similarity)) == pytest.approx(best)
+    assert sum(similarity[pair] for pair in assign_heads(similarity)) == pytest.approx(best)
 
 
 @pytest.mark.parametrize(

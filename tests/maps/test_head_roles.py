@@ -9,9 +9,17 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.head_roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
+from transformer.maps.head_roles import (
+    MIN_BROAD_FRACTION,
+    MIN_ROLE_SCORE,
+    Role,
+    RoleAssessment,
+    Rows,
+    classify_heads,
+    is_mark,
+)
 from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
-from transformer.maps.report.role_descriptions import WORDS, rows_of, summary, words_of
+from transformer.maps.report.role_descriptions import ROLE_TEXTS, role_texts, roles_data, sample_rows
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels, Link
 
@@ -77,7 +85,7 @@ def by_hand(habit: str, site: Site, rows: Rows) -> tuple[float, float]:
     return math.fsum(shares) / len(shares), math.fsum(evens) / len(evens)
 
 
-def only(readings: tuple[Reading, ...]) -> Reading:
+def only(readings: tuple[RoleAssessment, ...]) -> RoleAssessment:
     (reading,) = readings
     return reading
 
@@ -102,7 +110,7 @@ CASES += [(BOTH_WAYS, "by 1", Role.NEXT_TOKEN, 1), (BOTH_WAYS, "by 4", Role.DIST
 )
 def test_a_head_is_called_by_what_it_does(site, habit, role, distance):
     rows = planted(habit, site, 0.85)
-    reading = only(read_heads(rows, site, LABELS))
+    reading = only(classify_heads(rows, site, LABELS))
     assert (reading.nearest, reading.plays, reading.distance) == (role, True, distance)
     share, even = by_hand(habit, site, rows)
     assert reading.share == pytest.approx(share, abs=1e-9)
@@ -117,31 +125,31 @@ def test_any_slot_can_be_the_one_place_of_a_head(key):
     weights[..., key] = 0.82
     labels = Labels({}, ("an example",))
     site = Site("memory/read", *axes, layers=("0",), heads=("0",))
-    reading = only(read_heads(Rows(tuple(range(6)), weights), site, labels.completed((site,))))
+    reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels.completed((site,))))
     assert (reading.nearest, reading.plays) == (Role.ONE_PLACE, True)
     assert (reading.share, reading.even) == (pytest.approx(0.82), pytest.approx(0.1))
 
 
-@pytest.mark.parametrize(("strength", "plays"), [(PLAYED - 0.02, False), (PLAYED + 0.02, True)])
+@pytest.mark.parametrize(("strength", "plays"), [(MIN_ROLE_SCORE - 0.02, False), (MIN_ROLE_SCORE + 0.02, True)])
 def test_the_threshold_is_a_share_of_the_way_from_even_to_all(strength, plays):
     # What is spread evenly lies on the role's keys too: the strength of a planted habit is its score.
-    reading = only(read_heads(planted("by -1", BOTH_WAYS, strength), BOTH_WAYS, LABELS))
+    reading = only(classify_heads(planted("by -1", BOTH_WAYS, strength), BOTH_WAYS, LABELS))
     assert reading.score == pytest.approx(strength, abs=0.01)
     assert (reading.nearest is Role.PREVIOUS_TOKEN and reading.plays) == plays
 
 
 @pytest.mark.parametrize("site", [CAUSAL, BOTH_WAYS])
 def test_an_even_head_is_broad_and_a_random_sharp_one_is_nothing(site):
-    even = only(read_heads(planted("", site, 0), site, LABELS))
+    even = only(classify_heads(planted("", site, 0), site, LABELS))
     assert (even.nearest, even.plays, even.share) == (Role.BROAD, True, pytest.approx(1))
     for seed in range(20):
         rng = np.random.default_rng(seed)
         weights = planted("", site, 0).weights * np.exp(1.5 * rng.normal(size=(3, 1, 1, 15, 15)))
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-12)
-        reading = only(read_heads(Rows(tuple(range(15)), weights), site, LABELS))
+        reading = only(classify_heads(Rows(tuple(range(15)), weights), site, LABELS))
         assert not reading.plays
         assert reading.nearest is not None
-        assert reading.score < (BROAD if reading.nearest is Role.BROAD else PLAYED)
+        assert reading.score < (MIN_BROAD_FRACTION if reading.nearest is Role.BROAD else MIN_ROLE_SCORE)
 
 
 def test_padding_says_nothing():
@@ -149,7 +157,7 @@ def test_padding_says_nothing():
     padded = np.full((3, 1, 1, 20, 20), 0.7)
     for example, words in enumerate(TEXTS):
         padded[example, ..., : len(words), : len(words)] = rows.weights[example, ..., : len(words), : len(words)]
-    assert read_heads(Rows(tuple(range(20)), padded), BOTH_WAYS, LABELS) == read_heads(rows, BOTH_WAYS, LABELS)
+    assert classify_heads(Rows(tuple(range(20)), padded), BOTH_WAYS, LABELS) == classify_heads(rows, BOTH_WAYS, LABELS)
 
 
 def test_what_few_rows_could_show_is_not_judged():
@@ -158,9 +166,13 @@ def test_what_few_rows_could_show_is_not_judged():
     labels = Labels({"text": (tuple(words),)}, ("one",))
     for habit in ("by -3", "same"):
         rows = planted(habit, CAUSAL, 1.0, (words,))
-        assert only(read_heads(rows, CAUSAL, labels)).nearest not in (Role.DISTANCE, Role.SAME_TOKEN, Role.INDUCTION)
-    single = read_heads(Rows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, Labels({"text": (("a",),)}, ("",)))
-    assert single == (Reading(0, 0, None, False),)
+        assert only(classify_heads(rows, CAUSAL, labels)).nearest not in (
+            Role.DISTANCE,
+            Role.SAME_TOKEN,
+            Role.INDUCTION,
+        )
+    single = classify_heads(Rows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, Labels({"text": (("a",),)}, ("",)))
+    assert single == (RoleAssessment(0, 0, None, False),)
 
 
 def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
@@ -171,7 +183,7 @@ def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
     rows = planted("first", CAUSAL, 0.9, texts)
     rows.weights[0] = planted("by -6", CAUSAL, 0.9, texts).weights[0]
     rows.weights[0, ..., :7, :7] = planted("", CAUSAL, 0, texts).weights[0, ..., :7, :7]
-    reading = only(read_heads(rows, CAUSAL, labels))
+    reading = only(classify_heads(rows, CAUSAL, labels))
     assert (reading.nearest, reading.plays) == (Role.INDUCTION, True)
     # From the seventh symbol on each row reads one key of the q + 1 that it sees.
     assert reading.even == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
@@ -190,9 +202,9 @@ def cross() -> tuple[Site, Labels, np.ndarray]:
 
 def test_a_head_that_follows_the_links_aligns():
     site, labels, weights = cross()
-    reading = only(read_heads(Rows(tuple(range(6)), weights), site, labels))
+    reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels))
     assert (reading.nearest, reading.plays, reading.share) == (Role.ALIGNMENT, True, 1.0)
-    straight = only(read_heads(Rows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
+    straight = only(classify_heads(Rows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
     assert straight.nearest is not Role.ALIGNMENT
     # Nothing between two sequences is a previous token.
     assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
@@ -205,10 +217,10 @@ def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(
         ("the antecedent", "the antecedent", "reads the antecedent", "a head that reads the antecedent"),
     ):
         MapStore.open(tmp_path / str(linked), (site,), dataclasses.replace(labels, linked=linked), "abc")
-        kept = MapStore.existing(tmp_path / str(linked)).labels
-        words = words_of(kept)
+        kept = MapStore.open_existing(tmp_path / str(linked)).labels
+        words = role_texts(kept)
         assert (words[Role.ALIGNMENT].name, words[Role.ALIGNMENT].does) == (name, does)
-        assert {role: each for role, each in words.items() if role is not Role.ALIGNMENT}.items() <= WORDS.items()
+        assert {role: each for role, each in words.items() if role is not Role.ALIGNMENT}.items() <= ROLE_TEXTS.items()
         store = SimpleNamespace(steps=(1,), site=lambda _: site, labels=kept)
         assert f"became {said} at step 7" in describe_role(HeadRole(site.name, 0, 0, Role.ALIGNMENT, 1.0, 7), store)
 
@@ -218,7 +230,7 @@ def test_patches_and_slots_have_no_tokens_to_be_the_same():
     site = Site("memory/self", slots, slots, ("0",), ("0",))
     labels = Labels({"slots": (slots.names(),)}, ("one",))
     for habit, role in (("by 0", Role.DIAGONAL), ("by -1", None)):
-        reading = only(read_heads(planted(habit, site, 0.9, (list(slots.names()),)), site, labels))
+        reading = only(classify_heads(planted(habit, site, 0.9, (list(slots.names()),)), site, labels))
         assert (reading.nearest if reading.plays else None) is role
 
 
@@ -230,11 +242,11 @@ def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
     places = np.indices((4, 5)).reshape(2, -1)
     steps = np.abs(places[:, :, None] - places[:, None]).max(axis=0)
 
-    def reading_of(near_PxP: np.ndarray) -> Reading:
+    def reading_of(near_PxP: np.ndarray) -> RoleAssessment:
         weights = np.full((1, 1, 1, 21, 21), 0.1 / 21)
         weights[0, 0, 0, 0] = 1 / 21
         weights[0, 0, 0, 1:, 1:] += 0.9 * near_PxP / near_PxP.sum(axis=-1, keepdims=True)
-        return only(read_heads(Rows(tuple(range(21)), weights), site, labels))
+        return only(classify_heads(Rows(tuple(range(21)), weights), site, labels))
 
     touching = steps <= 1
     reading = reading_of(touching)
@@ -260,17 +272,17 @@ def test_text_is_no_mark(token):
 
 def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
     run = write_run(tmp_path, steps=(100, 1600))
-    store = MapStore.existing(tmp_path / "maps")
-    told = summary(store)
+    store = MapStore.open_existing(tmp_path / "maps")
+    told = roles_data(store)
     assert told["step"] == 1600
-    assert [kind["role"] for kind in told["kinds"]] == [role.value for role in WORDS]
-    assert set(WORDS) == set(Role)
-    roles, heads = list(WORDS), iter(told["heads"])
+    assert [kind["role"] for kind in told["kinds"]] == [role.value for role in ROLE_TEXTS]
+    assert set(ROLE_TEXTS) == set(Role)
+    roles, heads = list(ROLE_TEXTS), iter(told["heads"])
     for number, site in enumerate(run.sites):
         maps = np.moveaxis(run.maps[1600][site.name], 1, 0)
-        for reading in read_heads(Rows(tuple(range(20)), maps), site, run.labels):
+        for reading in classify_heads(Rows(tuple(range(20)), maps), site, run.labels):
             s, layer, head, role, nearest, distance, share, even, score, simpler = next(heads)
-            assert simpler == [[rule.value, number] for rule, number in reading.untold]
+            assert simpler == [[rule.value, number] for rule, number in reading.ambiguous_with]
             assert (s, layer, head, distance) == (number, reading.layer, reading.head, reading.distance)
             assert (role, roles[nearest]) == (nearest if reading.plays else -1, reading.nearest)
             assert [share, even, score] == pytest.approx([100 * each for each in reading[5:8]], abs=1)
@@ -288,11 +300,11 @@ def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
 
 def test_of_maps_that_are_not_whole_the_whole_rows_are_read(tmp_path):
     run = write_long_run(tmp_path)
-    store = MapStore.existing(tmp_path / "maps")
-    rows = rows_of(store, run.sites[0], 40)
+    store = MapStore.open_existing(tmp_path / "maps")
+    rows = sample_rows(store, run.sites[0], 40)
     assert len(rows.positions) == 4
     np.testing.assert_allclose(
         rows.weights[0, 1, 2], run.maps[40]["decoder/self"][1, 0, 2, list(rows.positions)], atol=0.01
     )
-    named = {(layer, head): role for _, layer, head, role, *_ in summary(store)["heads"]}
-    assert named[0, 0] == list(WORDS).index(Role.FIRST_TOKEN)
+    named = {(layer, head): role for _, layer, head, role, *_ in roles_data(store)["heads"]}
+    assert named[0, 0] == list(ROLE_TEXTS).index(Role.FIRST_TOKEN)

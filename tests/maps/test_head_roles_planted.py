@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.head_roles import Reading, Role, Rows, Rule, Simpler, heads_that_play, read_heads
+from transformer.maps.head_roles import Role, RoleAssessment, Rows, Rule, SimplerRule, classify_heads, heads_with_role
 from transformer.tasks.axis_labels import Labels
 
 LENGTH = 48
@@ -88,8 +88,8 @@ def planted(habit: Habit, labels: Labels) -> Rows:
     return Rows(tuple(range(LENGTH)), weights)
 
 
-def reading_of(habit: Habit, labels: Labels) -> Reading:
-    (reading,) = read_heads(planted(habit, labels), SITE, labels)
+def reading_of(habit: Habit, labels: Labels) -> RoleAssessment:
+    (reading,) = classify_heads(planted(habit, labels), SITE, labels)
     return reading
 
 
@@ -109,7 +109,7 @@ def test_no_planted_head_is_called_what_it_is_not(probe: str) -> None:
     for name, (habit, role, distance) in HEADS.items():
         reading = reading_of(habit, PROBES[probe])
         right = (reading.nearest, reading.distance) == (role, distance) if reading.plays else role is None
-        if not (right or reading.untold):
+        if not (right or reading.ambiguous_with):
             wrong.append((name, reading))
     assert wrong == []
     assert len(HEADS) * len(PROBES) >= 200
@@ -118,8 +118,8 @@ def test_no_planted_head_is_called_what_it_is_not(probe: str) -> None:
 @pytest.mark.parametrize("probe", ["several periods", "no period", "text and one repeat"])
 def test_where_texts_tell_heads_apart_they_are_named(probe: str) -> None:
     """A text of one period leaves one distance open, and its multiples; others leave none."""
-    untold = [name for name, (habit, *_) in HEADS.items() if reading_of(habit, PROBES[probe]).untold]
-    assert untold == []
+    ambiguous_with = [name for name, (habit, *_) in HEADS.items() if reading_of(habit, PROBES[probe]).ambiguous_with]
+    assert ambiguous_with == []
 
 
 def test_what_cannot_be_told_is_named_with_what_it_may_be() -> None:
@@ -127,12 +127,12 @@ def test_what_cannot_be_told_is_named_with_what_it_may_be() -> None:
     for habit in (at(11), last(induction)):
         reading = reading_of(habit, labels)
         assert (reading.nearest, reading.plays) == (Role.INDUCTION, False)
-        assert set(reading.untold) == {Simpler(Rule.DISTANCE, -11), Simpler(Rule.POSITION)}
+        assert set(reading.ambiguous_with) == {SimplerRule(Rule.DISTANCE, -11), SimplerRule(Rule.POSITION)}
         assert reading.share > 0.9
-        assert heads_that_play(Role.INDUCTION, planted(habit, labels), SITE, labels) == set()
+        assert heads_with_role(Role.INDUCTION, planted(habit, labels), SITE, labels) == set()
     varied = PROBES["several periods"]
-    assert heads_that_play(Role.INDUCTION, planted(induction, varied), SITE, varied) == {(0, 0)}
-    assert heads_that_play(Role.INDUCTION, planted(at(11), varied), SITE, varied) == set()
+    assert heads_with_role(Role.INDUCTION, planted(induction, varied), SITE, varied) == {(0, 0)}
+    assert heads_with_role(Role.INDUCTION, planted(at(11), varied), SITE, varied) == set()
 
 
 def test_on_one_text_marks_are_told_from_one_place() -> None:
@@ -140,7 +140,11 @@ def test_on_one_text_marks_are_told_from_one_place() -> None:
     text = tuple(f"w{number}" if number != 5 else "," for number in range(LENGTH))
     one = labels_of([(text, None)])
     reading = reading_of(lambda text, query: [5] if query >= 5 else [], one)
-    assert (reading.nearest, reading.plays, reading.untold) == (Role.MARK, False, (Simpler(Rule.ONE_PLACE, 5),))
+    assert (reading.nearest, reading.plays, reading.ambiguous_with) == (
+        Role.MARK,
+        False,
+        (SimplerRule(Rule.ONE_PLACE, 5),),
+    )
     moved = labels_of([(text, None), ((*text[1:10], *text[:1], *text[10:]), None)])
     reading = reading_of(lambda text, query: [key for key in range(query + 1) if text[key] == ","], moved)
-    assert (reading.nearest, reading.plays, reading.untold) == (Role.MARK, True, ())
+    assert (reading.nearest, reading.plays, reading.ambiguous_with) == (Role.MARK, True, ())

@@ -23,7 +23,7 @@ def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> No
         ),
         tmp_path / "run",
     )
-    store = MapStore.existing(tmp_path / "run" / "maps")
+    store = MapStore.open_existing(tmp_path / "run" / "maps")
     found = [role for role in head_roles(store) if role.role is Role.INDUCTION]
     assert found
     # It takes two layers: one finds what stood before, the next looks for it.

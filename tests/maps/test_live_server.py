@@ -18,14 +18,14 @@ from tests.maps.test_page import browser  # noqa: F401  a fixture
 from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.report import live_server as serve
-from transformer.maps.report.live_server import Server, Shown, awaited, signature
+from transformer.maps.report.live_server import PageServer, ServedPage, file_versions, missing_files
 from transformer.maps.report.page import render
 from transformer.maps.store import MapStore
 
 
 @pytest.fixture
 def server():
-    with Server(0, Shown(b"<p>page</p>", "one")) as server:
+    with PageServer(0, ServedPage(b"<p>page</p>", "one")) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
         server.shutdown()
@@ -58,7 +58,7 @@ def test_it_gives_out_the_page_and_its_version(server):
     assert ask(server.port, "/version")[2] == b"one"
     status, headers, body = ask(server.port, method="HEAD")
     assert (status, headers["Content-Length"], body) == (200, "11", b"")
-    server.shown = Shown(b"new", "two")
+    server.shown = ServedPage(b"new", "two")
     assert (ask(server.port)[2], ask(server.port, "/version")[2]) == (b"new", b"two")
 
 
@@ -111,13 +111,13 @@ def test_it_is_for_reading_alone(server, method):
 @pytest.mark.parametrize("port", [70_000, -1])
 def test_a_port_that_cannot_be_is_refused_in_one_line(port):
     with pytest.raises(UserError, match=f"port={port} cannot be used") as caught:
-        Server(port, Shown(b"", ""))
+        PageServer(port, ServedPage(b"", ""))
     assert "\n" not in str(caught.value)
 
 
 def test_a_taken_port_is_refused_in_one_line(server):
     with pytest.raises(UserError, match=rf"port={server.port} cannot be used \(.*in use\): name another one"):
-        Server(server.port, Shown(b"", ""))
+        PageServer(server.port, ServedPage(b"", ""))
 
 
 class Live:
@@ -237,16 +237,16 @@ def test_a_run_that_writes_while_it_is_read_is_read_again(run, tmp_path):
 
 def test_the_signature_is_that_of_all_that_a_page_is_made_from(run, tmp_path):
     shutil.copytree(run.directory, tmp_path / "run")
-    seen = {signature([tmp_path / "run"])}
+    seen = {file_versions([tmp_path / "run"])}
     for name in ("metrics.jsonl", "samples.jsonl", "maps/zarr.json"):
         with (tmp_path / "run" / name).open("a") as file:
             file.write("\n")
-        seen.add(signature([tmp_path / "run"]))
+        seen.add(file_versions([tmp_path / "run"]))
     (tmp_path / "run" / "heads.jsonl").write_text("")
     (tmp_path / "run" / "maps" / "written-1.json").write_text("{}")
-    seen.add(signature([tmp_path / "run"]))
+    seen.add(file_versions([tmp_path / "run"]))
     assert len(seen) == 5
-    assert awaited(tmp_path / "run") is None
+    assert missing_files(tmp_path / "run") is None
 
 
 @pytest.mark.browser

@@ -12,8 +12,8 @@ from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.page import write_report
-from transformer.maps.report.run_data import leaves, read_curves
-from transformer.maps.rollout import rollout_of
+from transformer.maps.report.run_data import flatten_config, read_curves
+from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
 
@@ -125,7 +125,7 @@ def test_a_step_minus_itself_is_nothing(report, visit):  # noqa: F811
 
 @pytest.mark.browser
 def test_the_difference_of_two_runs_is_of_heads_that_are_alike(run, other_run, compared, visit, tmp_path):  # noqa: F811
-    store, other = (MapStore.existing(each.directory / "maps") for each in (run, other_run))
+    store, other = (MapStore.open_existing(each.directory / "maps") for each in (run, other_run))
     match = next(m for m in match_heads(store, other) if m.site == "encoder/self" and m.head != m.other_head)
     page = visit(compared, f"#site=encoder/self&example=1&layer={match.layer}&head={match.head}&step=800&compare=run")
     title = page.locator("#detail-title").inner_text()
@@ -170,7 +170,7 @@ def test_without_another_run_there_is_none_to_compare_with(report, visit):  # no
 @pytest.mark.browser
 @pytest.mark.parametrize("site", ["encoder/self", "decoder/self", "decoder/cross"])
 def test_rollout_mixes_as_the_analysis_does_and_is_no_attribution(run, report, visit, site):  # noqa: F811
-    store = MapStore.existing(run.directory / "maps")
+    store = MapStore.open_existing(run.directory / "maps")
     page = visit(report, f"#site={site}&example={EXAMPLE + 1}&layer=2&head=1&step=800")
     plain = pixels(page)
     page.locator("#rollout").check()
@@ -178,7 +178,7 @@ def test_rollout_mixes_as_the_analysis_does_and_is_no_attribution(run, report, v
     title = page.locator("#detail-title").inner_text()
     assert "layer 2 · all heads" in title
     assert "how attention mixes positions, not an attribution" in title
-    expected = rollout_of(store, site, 800)[EXAMPLE]
+    expected = read_rollout(store, site, 800)[EXAMPLE]
     for layer in (2, 1, 0):
         for query, key in ((3, 0), (3, 2), (2, 2), (1, 0)):
             assert float(tip(page, query, key).split()[0]) == pytest.approx(expected[layer, query, key], abs=0.001)
@@ -256,7 +256,7 @@ def test_the_curves_of_two_runs_are_laid_over_each_other_and_their_configs_set_b
     own = list(read_curves(RunDirectory(run.directory))["loss"])
     assert names == [*own, *(f"{split} of demo, seed 1" for split in own)]
     assert loss.locator("path.stroke.against").count() == len(own)
-    configs = [dict(leaves(RunDirectory(each.directory).config())) for each in (run, other_run)]
+    configs = [dict(flatten_config(RunDirectory(each.directory).config())) for each in (run, other_run)]
     differing = [key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)]
     rows = page.locator("#config-differences tbody tr")
     assert [row.locator("th, td").all_inner_texts() for row in rows.all()] == [

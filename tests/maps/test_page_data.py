@@ -17,7 +17,7 @@ from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.quantize import Quantized, quantize
 from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spread_order
-from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin
+from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin_curve
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.axis_labels import Labels
@@ -254,7 +254,7 @@ def test_metrics_of_a_run_that_was_killed_and_resumed(tmp_path):
 def test_thinning_keeps_ends_and_spikes():
     curve = [(step, float(step % 7)) for step in range(5000)]
     curve[1234] = (1234, 900.0)
-    thinned = thin(curve, 100)
+    thinned = thin_curve(curve, 100)
     assert len(thinned) <= 100
     assert {curve[0], curve[-1], curve[1234]} <= set(thinned)
     assert thinned == sorted(thinned)

@@ -21,7 +21,7 @@ SITE = "#site=encoder/self&example=2&layer=1&head=2&step=800"
 
 @pytest.fixture(scope="module")
 def store(run) -> MapStore:
-    return MapStore.existing(run.directory / "maps")
+    return MapStore.open_existing(run.directory / "maps")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tests.maps.conftest import make_kept, write_record
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.attention.sites import Axis, Site
 from transformer.maps.report.page import write_report
-from transformer.maps.report.role_descriptions import WORDS, summary
+from transformer.maps.report.role_descriptions import ROLE_TEXTS, roles_data
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def told(run):
-    return summary(MapStore.existing(run.directory / "maps"))
+    return roles_data(MapStore.open_existing(run.directory / "maps"))
 
 
 def name_of(run, head) -> str:
@@ -28,7 +28,7 @@ def name_of(run, head) -> str:
 
 def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, told, visit):  # noqa: F811
     page = visit(report, "#site=encoder/self")
-    badges = [words.badge for words in WORDS.values()]
+    badges = [words.badge for words in ROLE_TEXTS.values()]
     expected = [
         "–" if role < 0 else badges[role] or f"{'+' if distance > 0 else '−'}{abs(distance)}"
         for site, _, _, role, _, distance, *_ in told["heads"]
@@ -38,7 +38,7 @@ def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, t
     assert len(set(expected) - {"–"}) >= 3
     sentences = page.locator(".told-head").all_inner_texts()
     assert len(sentences) == len(told["heads"])
-    order = [len(WORDS) if head[3] < 0 else head[3] for head in told["heads"]]
+    order = [len(ROLE_TEXTS) if head[3] < 0 else head[3] for head in told["heads"]]
     shown = [re.search(r"Head (\d)\.(\d) of (.*?) · (self|cross)", each).groups() for each in sentences]
     places = [
         next(
@@ -55,12 +55,12 @@ def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, t
         *_, role, _, _, share, even, _, simpler = told["heads"][place]
         assert f"{share}%" in sentence
         assert ("none of these; nearest “" in sentence) == (role < 0 and not simpler)
-        if role >= 0 and list(WORDS)[role].value not in ("broad", "alignment"):
+        if role >= 0 and list(ROLE_TEXTS)[role].value not in ("broad", "alignment"):
             assert f"{share}% of its weight (evenly spread: {even}%)" in sentence
     assert "over 8 examples at step 1,600, the last" in page.locator("#roles-note").inner_text()
     assert "at least 40% of the way" in page.locator("#roles-note").inner_text()
     page.locator(".roles-panel summary").click()
-    assert page.locator("#role-rules dt").count() == len(WORDS) + 1  # and of what cannot be told
+    assert page.locator("#role-rules dt").count() == len(ROLE_TEXTS) + 1  # and of what cannot be told
 
 
 def test_what_cannot_be_told_is_said_with_what_it_may_be(visit, tmp_path):  # noqa: F811

@@ -14,7 +14,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.png import png
 from transformer.maps.capture_plan import Tiers
 from transformer.maps.report.page import write_report
-from transformer.maps.rollout import rollout_of
+from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels, Link
 
@@ -202,7 +202,7 @@ def test_rollout_is_drawn_over_the_image_layer_after_layer(image_run, patches, v
     assert page.locator(".strips .note").all_inner_texts() == [
         "What “[CLS]” mixes in (the class token), layer after layer, all heads"
     ]
-    mixed = rollout_of(MapStore.existing(image_run.directory / "maps"), "encoder/self", 40)
+    mixed = read_rollout(MapStore.open_existing(image_run.directory / "maps"), "encoder/self", 40)
     for layer in range(2):
         weight = items.nth(layer).locator(".strip-weight").inner_text()
         assert float(weight) == pytest.approx(mixed[0, layer, 0, 1:].max(), abs=0.012)

@@ -10,13 +10,13 @@ import pytest
 from transformer.config import UserError
 from transformer.maps.report.head_history import (
     COLUMNS,
-    Table,
+    StatisticsTable,
     change_points,
     encode_table,
     head_roles,
     history_payload,
     probe_tables,
-    read_heads,
+    read_head_statistics,
     training_table,
 )
 from transformer.maps.store import MapStore
@@ -25,7 +25,7 @@ from transformer.runs.run_directory import RunDirectory
 
 @pytest.fixture(scope="module")
 def store(run) -> MapStore:
-    return MapStore.existing(run.directory / "maps")
+    return MapStore.open_existing(run.directory / "maps")
 
 
 def decode(facts: dict, text: str, heads: tuple[int, int]) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_a_table_keeps_its_values_and_what_is_not_defined():
     values = rng.normal(size=(3, 2, 4, 50)).astype(np.float32) * np.array([1, 1e-4, 1e5])[:, None, None, None]
     values[1, 0, 2, 7:] = np.nan
     values[2] = 5.0
-    table = Table("mean", ("a", "b", "c"), tuple(range(50)), values)
+    table = StatisticsTable("mean", ("a", "b", "c"), tuple(range(50)), values)
     facts, text = encode_table(table)
     there = decode(facts, text, (2, 4))
     assert (np.isnan(there) == np.isnan(values)).all()
@@ -97,11 +97,11 @@ def test_single_examples_give_way_to_the_budget(run, store):
 
 def test_the_other_run_is_told_too(run, store, other_run):
     facts, blocks = history_payload(
-        store, RunDirectory(run.directory), 25_000_000, MapStore.existing(other_run.directory / "maps")
+        store, RunDirectory(run.directory), 25_000_000, MapStore.open_existing(other_run.directory / "maps")
     )
     table = next(table for table in facts["sites"][1]["tables"] if table["source"] == "against")
     text = next(block.text for block in blocks if block.name == "history-1-against")
-    names, values = MapStore.existing(other_run.directory / "maps").statistics("decoder/self")
+    names, values = MapStore.open_existing(other_run.directory / "maps").statistics("decoder/self")
     row = table["names"].index("entropy")
     expected = np.asarray(values)[..., names.index("entropy")].mean(axis=1)
     np.testing.assert_allclose(decode(table, text, (3, 4))[row], np.moveaxis(expected, 0, -1), atol=1e-4)
@@ -116,7 +116,7 @@ def test_training_batches_are_read_from_their_file(run, store, tmp_path):
         {"step": 5, "site": "encoder/self", "entropy": [[3.0] * 4] * 3, "largest_logit": [[0.5] * 4] * 3},
     ]
     (tmp_path / "heads.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 9, "si')
-    (table,) = training_table(read_heads(tmp_path / "heads.jsonl")["encoder/self"], store.sites[0])
+    (table,) = training_table(read_head_statistics(tmp_path / "heads.jsonl")["encoder/self"], store.sites[0])
     assert (table.names, table.steps) == (("entropy", "largest_logit"), (0, 5))
     assert table.values_NxLxHxS[0, 2, 3].tolist() == [1.0, 3.0]
     assert np.isnan(table.values_NxLxHxS[1, 0, 0, 0])
@@ -128,10 +128,10 @@ def test_training_batches_are_read_from_their_file(run, store, tmp_path):
 
 
 def test_a_damaged_line_is_named_and_no_file_is_no_fault(tmp_path):
-    assert read_heads(tmp_path / "heads.jsonl") == {}
+    assert read_head_statistics(tmp_path / "heads.jsonl") == {}
     (tmp_path / "heads.jsonl").write_text('nonsense\n{"step": 1, "site": "a"}\n')
     with pytest.raises(UserError, match=r"heads\.jsonl:1 is no JSON object with step and site"):
-        read_heads(tmp_path / "heads.jsonl")
+        read_head_statistics(tmp_path / "heads.jsonl")
 
 
 def test_many_steps_are_thinned_to_what_can_be_seen(store):

@@ -8,7 +8,7 @@ import pytest
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import UserError
 from transformer.maps.capture_plan import Tiers, quantize_maps
-from transformer.maps.rollout import is_self_attention, rollout, rollout_across, rollout_of, stacks_of
+from transformer.maps.rollout import is_self_attention, read_rollout, rollout, rollout_across, rollout_stacks
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels
 
@@ -117,7 +117,7 @@ def write_store(path, tiers: Tiers) -> MapStore:
 def test_rollout_of_a_store_is_that_of_its_maps(tmp_path):
     store = write_store(tmp_path / "maps", Tiers())
     for site in (ENCODER, DECODER):
-        found = rollout_of(store, site.name, 10)
+        found = read_rollout(store, site.name, 10)
         np.testing.assert_allclose(found, by_hand(make_weights(site.causal)), atol=0.02)
         np.testing.assert_allclose(found, by_hand(store.read(site.name, 10).astype(np.float64)), atol=1e-6)
 
@@ -155,23 +155,23 @@ def test_rollout_across_is_its_definition(with_encoder):
 
 def test_cross_attention_is_rolled_out_with_the_self_attention_beside_it(tmp_path):
     store = write_store(tmp_path / "maps", Tiers())
-    assert stacks_of(CROSS, store.sites, LABELS) == (DECODER, ENCODER)
+    assert rollout_stacks(CROSS, store.sites, LABELS) == (DECODER, ENCODER)
     whole = [make_weights(causal) for causal in (False, True, False)]
-    np.testing.assert_allclose(rollout_of(store, "decoder/cross", 10), across_by_hand(*whole), atol=0.02)
+    np.testing.assert_allclose(read_rollout(store, "decoder/cross", 10), across_by_hand(*whole), atol=0.02)
     fewer = dataclasses.replace(DECODER, layers=LAYERS[:2])
-    assert stacks_of(CROSS, (ENCODER, fewer, CROSS), LABELS) is None
-    assert stacks_of(CROSS, (DECODER, CROSS), LABELS) == (DECODER, None)
+    assert rollout_stacks(CROSS, (ENCODER, fewer, CROSS), LABELS) is None
+    assert rollout_stacks(CROSS, (DECODER, CROSS), LABELS) == (DECODER, None)
 
 
 def test_rollout_without_self_attention_or_of_pooled_maps_is_refused(tmp_path):
     whole = write_store(tmp_path / "maps", Tiers())
     sites, whole.sites = whole.sites, (ENCODER, CROSS)
     with pytest.raises(UserError, match=r"decoder/cross.*from target to source"):
-        rollout_of(whole, "decoder/cross", 10)
+        read_rollout(whole, "decoder/cross", 10)
     whole.sites = sites
     whole.sites = tuple(dataclasses.replace(site, values=Values.REWEIGHTED) for site in whole.sites)
     with pytest.raises(UserError, match=r"site='encoder/self' has maps of values=reweighted: .* sum to one"):
-        rollout_of(whole, "encoder/self", 10)
+        read_rollout(whole, "encoder/self", 10)
     pooled = write_store(tmp_path / "pooled", Tiers(cells=(4,), rows=1, top=0))
     with pytest.raises(UserError, match="level='full'"):
-        rollout_of(pooled, "encoder/self", 10)
+        read_rollout(pooled, "encoder/self", 10)

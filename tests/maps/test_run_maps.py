@@ -17,7 +17,7 @@ def opened(run):
 
 
 def test_weights_have_the_names_of_their_axes_and_tokens(run, opened):
-    store = MapStore.existing(run.directory / "maps")
+    store = MapStore.open_existing(run.directory / "maps")
     weights = opened.weights("decoder/cross", example=2)
     assert weights.dims == ("step", "layer", "head", "query", "key")
     assert tuple(weights.step.values) == store.steps == opened.steps

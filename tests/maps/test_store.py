@@ -19,10 +19,10 @@ from transformer.data.wav import wav
 from transformer.json_files import checked
 from transformer.maps import store as module
 from transformer.maps import store as store_module
-from transformer.maps.capture_plan import StoredMaps, Tiers, levels_of, quantize_maps
-from transformer.maps.checksums import DamagedMaps
+from transformer.maps.capture_plan import StoredMaps, Tiers, map_levels, quantize_maps
+from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
-from transformer.maps.store_metadata import describe_site
+from transformer.maps.store_metadata import site_metadata
 from transformer.runs.exceptions import NonFiniteError
 from transformer.tasks.axis_labels import Labels, Link
 
@@ -41,7 +41,7 @@ SITES = (
 def test_all_that_a_site_is_comes_back(values):
     slots, patches = Axis("memory", AxisKind.SLOTS, size=3), Axis("patches", AxisKind.GRID, shape=(2, 3), leading=1)
     site = Site("memory/read", patches, slots, ("0", "1"), ("read",), causal=True, values=values)
-    assert checked(Site, json.loads(json.dumps(describe_site(site))), "a site") == site
+    assert checked(Site, json.loads(json.dumps(site_metadata(site))), "a site") == site
 
 
 def some_weights(seed: int) -> dict[str, np.ndarray]:
@@ -74,7 +74,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
     maps = {step: some_weights(step) for step in (10, 20, 30)}
     for step in maps:
         store.write(step, some_maps(step, store))
-    reader = MapStore.existing(tmp_path / "maps")
+    reader = MapStore.open_existing(tmp_path / "maps")
     assert reader.steps == (10, 20, 30)
     assert (reader.sites, reader.labels, reader.config_hash) == (SITES, LABELS, "abc")
     for step, values in maps.items():
@@ -119,7 +119,7 @@ def test_a_store_is_continued_where_it_stopped(tmp_path):
     store.write(1, some_maps(1, store))
     again = open_store(tmp_path / "maps", config_hash="def")
     again.write(2, some_maps(2, again))
-    reader = MapStore.existing(tmp_path / "maps")
+    reader = MapStore.open_existing(tmp_path / "maps")
     assert (reader.steps, reader.config_hash) == ((1, 2), "def")
     assert np.abs(reader.read("encoder/self", 1)).sum() > 0
 
@@ -129,14 +129,14 @@ def test_truncate_drops_what_lies_beyond_the_checkpoint(tmp_path):
     for step in (10, 20, 30):
         store.write(step, some_maps(step, store))
     store.truncate(after_step=20)
-    assert MapStore.existing(tmp_path / "maps").steps == (10, 20)
+    assert MapStore.open_existing(tmp_path / "maps").steps == (10, 20)
     assert zarr.open_group(tmp_path / "maps", mode="r")["decoder/cross/full/codes"].shape[0] == 2
     store.write(30, some_maps(99, store))
     fresh = open_store(tmp_path / "fresh")
     fresh.write(30, some_maps(99, fresh))
     np.testing.assert_array_equal(store.read("decoder/cross", 30), fresh.read("decoder/cross", 30))
     store.truncate(after_step=0)
-    assert MapStore.existing(tmp_path / "maps").steps == ()
+    assert MapStore.open_existing(tmp_path / "maps").steps == ()
 
 
 class Killed(BaseException):
@@ -173,14 +173,14 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
                 patch.setattr(Path, "replace", die)
         with pytest.raises(Killed):
             store.write(20, some_maps(20, store))
-    reader = MapStore.existing(tmp_path / "maps")
+    reader = MapStore.open_existing(tmp_path / "maps")
     assert reader.steps == (10,)
     np.testing.assert_array_equal(reader.read("decoder/cross", 10), before)
     again = open_store(tmp_path / "maps")
     again.write(20, some_maps(21, again))
     fresh = open_store(tmp_path / "fresh")
     fresh.write(20, some_maps(21, fresh))
-    assert MapStore.existing(tmp_path / "maps").steps == (10, 20)
+    assert MapStore.open_existing(tmp_path / "maps").steps == (10, 20)
     for site in SITES:
         np.testing.assert_array_equal(again.read(site.name, 20), fresh.read(site.name, 20))
 
@@ -202,7 +202,7 @@ def test_a_store_of_other_sites_or_labels_is_refused(tmp_path, changes, named):
     with pytest.raises(UserError, match=f"other {named}") as caught:
         open_store(tmp_path / "maps", **changes)
     assert "\n" not in str(caught.value)
-    assert MapStore.existing(tmp_path / "maps").steps == (1,)
+    assert MapStore.open_existing(tmp_path / "maps").steps == (1,)
 
 
 def test_a_store_of_another_version_says_so(tmp_path):
@@ -212,7 +212,7 @@ def test_a_store_of_another_version_says_so(tmp_path):
     group["attributes"]["version"] = 99
     path.write_text(json.dumps(group))
     with pytest.raises(UserError, match="version 99"):
-        MapStore.existing(tmp_path / "maps")
+        MapStore.open_existing(tmp_path / "maps")
     path.write_text("{")
     with pytest.raises(UserError, match="not the group of a map store"):
         open_store(tmp_path / "maps")
@@ -220,7 +220,7 @@ def test_a_store_of_another_version_says_so(tmp_path):
 
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match="no map store"):
-        MapStore.existing(tmp_path / "maps")
+        MapStore.open_existing(tmp_path / "maps")
     store = open_store(tmp_path / "maps")
     store.write(4, some_maps(4, store))
     with pytest.raises(UserError, match="step=5"):
@@ -257,7 +257,7 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         }
         with pytest.raises(NonFiniteError, match="decoder/cross"):
             store.write(5, maps)
-    assert MapStore.existing(tmp_path / "maps").steps == (4,)
+    assert MapStore.open_existing(tmp_path / "maps").steps == (4,)
     with pytest.raises(ValueError, match="lacks the axis 'source'"):
         open_store(tmp_path / "other", labels=dataclasses.replace(LABELS, tokens={"target": LABELS.tokens["target"]}))
 
@@ -271,14 +271,14 @@ def test_tokens_of_any_kind_come_back(tmp_path):
     hostile = ("</script>", "\x00", "\ud800", "שלום", "👩‍👩‍👧", "", "x" * 10_000)
     labels = Labels(tokens={"source": (hostile,)}, titles=("<b>",))
     MapStore.open(tmp_path / "maps", SITES[:1], labels, "abc")
-    assert MapStore.existing(tmp_path / "maps").labels == labels
+    assert MapStore.open_existing(tmp_path / "maps").labels == labels
 
 
 def test_the_store_moves(tmp_path):
     store = open_store(tmp_path / "maps")
     store.write(1, some_maps(1, store))
     shutil.move(tmp_path / "maps", tmp_path / "elsewhere")
-    assert MapStore.existing(tmp_path / "elsewhere").read("encoder/self", 1).shape == (2, 1, 2, 3, 3)
+    assert MapStore.open_existing(tmp_path / "elsewhere").read("encoder/self", 1).shape == (2, 1, 2, 3, 3)
 
 
 def test_statistics_come_back_by_name_step_and_example(tmp_path):
@@ -286,7 +286,7 @@ def test_statistics_come_back_by_name_step_and_example(tmp_path):
     assert store.statistics("encoder/self").values.shape[0] == 0
     for step in (1, 2):
         store.write(step, some_maps(step, store))
-    names, values = MapStore.existing(tmp_path / "maps").statistics("decoder/cross")
+    names, values = MapStore.open_existing(tmp_path / "maps").statistics("decoder/cross")
     assert {"entropy", "distance", "diagonality", "first_token", "alignment_error"} <= set(names)
     assert "alignment_error" not in store.statistics("encoder/self").names
     rng = np.random.default_rng([2, 1])
@@ -327,7 +327,7 @@ def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path)
     blocks = weights.reshape(2, 2, 3, 25, 4, 25, 4).max(axis=(4, 6))
     rows = weights[..., [0, 50, 99], :]
     store.write(7, {"decoder/self": quantize_maps(blocks, store.levels("decoder/self"), {}, rows, top)})
-    reader = MapStore.existing(tmp_path / "maps")
+    reader = MapStore.open_existing(tmp_path / "maps")
     first = np.moveaxis(weights, 1, 0)
     for side, block in ((16, 8), (32, 4)):
         expected = np.zeros((2, 2, 3, -(-100 // block), -(-100 // block)))
@@ -383,19 +383,19 @@ def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
 
         def write(writer: int, step: int) -> None:
-            patch.setattr(store_module, "own_pieces", lambda array: iter([half(array, writer)]))
+            patch.setattr(store_module, "local_shards", lambda array: iter([half(array, writer)]))
             stores[writer].write(step, {"decoder/self": kept})
 
         for writer, step in ((0, 1), (0, 2), (1, 1), (1, 2), (1, 3), (0, 3)):
             write(writer, step)
-        assert MapStore.existing(tmp_path / "maps").steps == (1, 2, 3)
+        assert MapStore.open_existing(tmp_path / "maps").steps == (1, 2, 3)
         # One drops its steps while the other writes again already.
         stores[0].truncate(after_step=1)
         write(0, 2)
         stores[1].truncate(after_step=1)
-        assert MapStore.existing(tmp_path / "maps").steps == (1,)
+        assert MapStore.open_existing(tmp_path / "maps").steps == (1,)
         write(1, 2)
-    reader = MapStore.existing(tmp_path / "maps")
+    reader = MapStore.open_existing(tmp_path / "maps")
     assert reader.steps == (1, 2)
     for step in reader.steps:
         np.testing.assert_array_equal(reader.read("decoder/self", step), plain.read("decoder/self", 1))
@@ -406,7 +406,7 @@ def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
 def test_a_run_goes_on_with_another_number_of_writers(tmp_path):
     """Each start holds what was complete, whoever wrote it, and no list of an earlier start is believed again."""
     kept = quantize_maps(
-        long_maps(40), (levels := levels_of(40, 40, (64,))), {"entropy": np.ones((2, 2, 3), np.float32)}
+        long_maps(40), (levels := map_levels(40, 40, (64,))), {"entropy": np.ones((2, 2, 3), np.float32)}
     )
     assert levels[-1].name == "full"
 
@@ -414,13 +414,13 @@ def test_a_run_goes_on_with_another_number_of_writers(tmp_path):
         for writer in of:
             with pytest.MonkeyPatch.context() as patch:
                 if len(stores) > 1:
-                    patch.setattr(store_module, "own_pieces", lambda array, own=writer: iter([half(array, own)]))
+                    patch.setattr(store_module, "local_shards", lambda array, own=writer: iter([half(array, own)]))
                 stores[writer].write(step, {"decoder/self": kept})
 
     def start(count: int) -> list[MapStore]:
         return [long_store(tmp_path / "maps", 40, (64,), writers=(writer, count)) for writer in range(count)]
 
-    steps = lambda: MapStore.existing(tmp_path / "maps").steps  # noqa: E731
+    steps = lambda: MapStore.open_existing(tmp_path / "maps").steps  # noqa: E731
     two = start(2)
     write(two, 1, 0, 1)
     write(two, 2, 1)  # the first was killed before
@@ -461,9 +461,9 @@ def test_writers_of_one_file_do_not_undo_each_other(tmp_path):
             stores[writer].write(step, {"decoder/self": kept})
 
     with pytest.MonkeyPatch.context() as patch, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        patch.setattr(store_module, "own_pieces", piece)
+        patch.setattr(store_module, "local_shards", piece)
         list(pool.map(write, range(2)))
-    plain, both = long_store(tmp_path / "plain", 40, (64,)), MapStore.existing(tmp_path / "maps")
+    plain, both = long_store(tmp_path / "plain", 40, (64,)), MapStore.open_existing(tmp_path / "maps")
     plain.write(1, {"decoder/self": kept})
     assert both.steps == (1, 2, 3, 4, 5)
     for step in both.steps:
@@ -496,7 +496,7 @@ def test_images_and_spectrograms_come_back(tmp_path):
         sounds={"frames": (wav(rng.random(9)),)},
     )
     open_store(tmp_path / "maps", sites=sites, labels=labels)
-    reader = MapStore.existing(tmp_path / "maps")
+    reader = MapStore.open_existing(tmp_path / "maps")
     assert reader.sites == sites
     assert reader.labels.periods == (None,)
     np.testing.assert_array_equal(reader.labels.images["patches"], labels.images["patches"])
@@ -512,7 +512,7 @@ def test_images_and_spectrograms_come_back(tmp_path):
         sounds={"frames": (wav(rng.random(5)), wav(rng.random(50)))},
     )
     open_store(tmp_path / "longer", sites=sites, labels=longer)
-    assert MapStore.existing(tmp_path / "longer").labels.sounds == longer.sounds
+    assert MapStore.open_existing(tmp_path / "longer").labels.sounds == longer.sounds
     other = dataclasses.replace(labels, images={"patches": labels.images["patches"] // 2})
     with pytest.raises(UserError, match="other labels"):
         open_store(tmp_path / "maps", sites=sites, labels=other)
@@ -545,7 +545,7 @@ def test_a_changed_byte_anywhere_is_noticed_and_names_its_step(tmp_path):
 
 
 def all_of(path) -> dict[str, np.ndarray]:
-    return all_of_store(MapStore.existing(path))
+    return all_of_store(MapStore.open_existing(path))
 
 
 def all_of_store(store: MapStore) -> dict[str, np.ndarray]:
@@ -579,8 +579,8 @@ def test_no_array_reaches_tensorstore_that_is_not_the_plans(tmp_path, change, sa
     text = change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change)
     file.write_text(text)
     for read in (
-        lambda: MapStore.existing(tmp_path / "maps").read("encoder/self", 1),
+        lambda: MapStore.open_existing(tmp_path / "maps").read("encoder/self", 1),
         lambda: MapStore.check(tmp_path / "maps"),
     ):
-        with pytest.raises(DamagedMaps, match=says):
+        with pytest.raises(CorruptMapsError, match=says):
             read()

@@ -38,7 +38,7 @@ def test_kill_9_and_resume_leave_every_step_once(tmp_path: Path, root: Path) -> 
         time.sleep(moments.uniform(0, 0.05))
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
-        steps = MapStore.existing(path).steps
+        steps = MapStore.open_existing(path).steps
         assert steps == tuple(range(1, len(steps) + 1))
         assert len(steps) >= start + CHECKPOINTED
         reached = len(steps)

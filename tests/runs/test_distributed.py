@@ -151,7 +151,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
     for line, other in zip(heads, others, strict=True):
         for statistic in set(line) - {"step", "site"}:
             np.testing.assert_allclose(line[statistic], other[statistic], atol=1e-4, rtol=1e-4)
-    store, plain = MapStore.existing(run / "maps"), MapStore.existing(reference / "maps")
+    store, plain = MapStore.open_existing(run / "maps"), MapStore.open_existing(reference / "maps")
     assert store.steps == plain.steps == (0, 2, 4)
     for step in plain.steps:
         got, wanted = store.read("decoder/self", step), plain.read("decoder/self", step)
@@ -231,7 +231,7 @@ def test_their_maps_are_those_of_one_bit_for_bit(group: Several, tmp_path: Path)
     plain = MapStore.open(tmp_path / "maps", (one_of_several.SITE,), one_of_several.LABELS, "")
     for step in (1, 2):
         plain.write(step, one_of_several.some_maps())
-    store = MapStore.existing(group.folder / "maps")
+    store = MapStore.open_existing(group.folder / "maps")
     assert store.steps == plain.steps
     for step in plain.steps:
         for part, wanted in zip(

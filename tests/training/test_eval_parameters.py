@@ -61,7 +61,7 @@ def test_what_is_generated_and_its_maps(same: Callable[[Shown], None], capsys: p
         )
         lines = capsys.readouterr().out
         (folder,) = (run / "generated").iterdir()
-        return {"lines": lines, "maps": MapStore.existing(folder / "maps").read(SITE, 0)}
+        return {"lines": lines, "maps": MapStore.open_existing(folder / "maps").read(SITE, 0)}
 
     same(generated)
 
@@ -69,7 +69,7 @@ def test_what_is_generated_and_its_maps(same: Callable[[Shown], None], capsys: p
 def test_the_page_of_a_checkpoint(same: Callable[[Shown], None], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[np.ndarray] = []
     monkeypatch.setattr(
-        show, "write_report", lambda run, budget, maps: seen.append(MapStore.existing(maps).read(SITE, 0))
+        show, "write_report", lambda run, budget, maps: seen.append(MapStore.open_existing(maps).read(SITE, 0))
     )
 
     def shown(run: Path) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def stopped(workdirs: Path) -> Path:
             train.train(experiment.resolve_config(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.open_read_only(folder / "checkpoints").latest() == SAVED
-    assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
+    assert MapStore.open_existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
     train.train(experiment.resolve_config(CONFIG), folder)
     return folder
@@ -151,7 +151,7 @@ def test_the_maps_are_those_of_one_run(alone: tuple[Path, str], stopped: Path) -
 
 
 def assert_one_store(alone: Path, other: Path) -> None:
-    one, two = (MapStore.existing(folder / "maps") for folder in (alone, other))
+    one, two = (MapStore.open_existing(folder / "maps") for folder in (alone, other))
     assert one.steps == two.steps == (0, 2, 4, 6, 8)
     for site in one.sites:
         for step in one.steps:
@@ -195,7 +195,7 @@ def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_report
         patch.setattr(killed[0], name, killed[1])
         with pytest.raises(Killed):
             train.train(experiment.resolve_config(CONFIG), folder)
-    assert SAVED in MapStore.existing(folder / "maps").steps
+    assert SAVED in MapStore.open_existing(folder / "maps").steps
     train.train(experiment.resolve_config(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
@@ -395,7 +395,7 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     monkeypatch.setattr(train, "train_loop", stopped_at_once)
     with pytest.raises(Killed):
         train.train(experiment.resolve_config(config(maps_every=1)), folder)
-    store = MapStore.existing(folder / "maps")
+    store = MapStore.open_existing(folder / "maps")
     assert (store.tiers.rows, store.tiers.top, store.steps) == (3, 0, (0, 2, 4))
 
 
@@ -438,7 +438,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_befo
     assert [path for path in one if one[path] != other[path]] == []
     assert without_clock(alone[0]) == without_clock(folder)
     assert (alone[0] / "samples.jsonl").read_bytes() == (folder / "samples.jsonl").read_bytes()
-    assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6, 8)
+    assert MapStore.open_existing(folder / "maps").steps == (0, 2, 4, 6, 8)
 
 
 def test_where_all_checkpoints_are_damaged_one_line_says_so_and_nothing_changes(

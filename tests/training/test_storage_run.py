@@ -16,7 +16,7 @@ from tests.training import small_run, written_run
 from tests.training.bucket_server import BucketServer, running
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
-from transformer.maps.report.live_server import awaited, signature
+from transformer.maps.report.live_server import file_versions, missing_files
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
@@ -88,7 +88,7 @@ def run(server: BucketServer) -> Path:
         with pytest.raises(Killed):
             train.train(experiment.resolve_config(CONFIG), run)
     assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
-    assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
+    assert MapStore.open_existing(run / "maps").steps == (0, 1, 2, 3)
     train.train(experiment.resolve_config(CONFIG), run)
     return run
 
@@ -100,7 +100,7 @@ def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Pa
         assert (disk / name).read_bytes() == (run / name).read_bytes()
     for name in ("tokenizer.json", "tokenizer_roles.json", "config.json"):
         assert (disk / name).read_bytes() == (run / name).read_bytes()
-    one, other = MapStore.existing(disk / "maps"), MapStore.existing(run / "maps")
+    one, other = MapStore.open_existing(disk / "maps"), MapStore.open_existing(run / "maps")
     assert one.steps == other.steps == (0, 1, 2, 3, 4)
     for site in one.sites:
         np.testing.assert_array_equal(one.read(site.name, 4), other.read(site.name, 4))
@@ -132,16 +132,16 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     recorded = recorded_config(str(run))
     assert recorded is not None
     assert recorded["name"] == "bucket"
-    assert awaited(run) is None
-    seen = signature([run])
-    assert seen == signature([run])
+    assert missing_files(run) is None
+    seen = file_versions([run])
+    assert seen == file_versions([run])
     page = write_report(run)
     assert (str(page), page.stat().length) == ("gs://bucket/runs/one/report.html", len(page.read_bytes()))
     assert "cross_entropy" in page.read_text()
-    assert signature([run]) == seen  # the page is not made from itself
+    assert file_versions([run]) == seen  # the page is not made from itself
     metrics = server.objects["bucket", "runs/one/metrics.jsonl"].content
     server.put("bucket", "runs/one/metrics.jsonl", metrics + json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
-    assert signature([run]) != seen
+    assert file_versions([run]) != seen
 
 
 def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(

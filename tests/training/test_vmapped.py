@@ -107,7 +107,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert [(line["step"], line["site"]) for line in heads[0]] == [(line["step"], line["site"]) for line in heads[1]]
     for here, there in zip(*heads, strict=True):
         np.testing.assert_allclose(here["entropy"], there["entropy"], rtol=1e-4)
-    stores = [MapStore.existing(at / "maps") for at in (one, other)]
+    stores = [MapStore.open_existing(at / "maps") for at in (one, other)]
     assert stores[0].steps == stores[1].steps == (0, 4, 8)
     for step in stores[0].steps:
         maps = [store.read("decoder/self", step) for store in stores]

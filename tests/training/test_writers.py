@@ -19,8 +19,8 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.png import png
-from transformer.maps.attention_png import wall
-from transformer.maps.capture_plan import levels_of, quantize_maps
+from transformer.maps.attention_png import render_head_grid
+from transformer.maps.capture_plan import map_levels, quantize_maps
 from transformer.runs.jsonl_records import read_records
 from transformer.storage.storage import DirectoryLost
 from transformer.training.writers.console import ConsoleWriter, LogWriter
@@ -395,7 +395,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     board.write_scalars(7, "train", {"loss": 2.5})
     board.write_samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
     entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
-    board.write_maps(7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
+    board.write_maps(7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, map_levels(5, 6, (64,)), {"entropy": entropy})})
     board.report_progress(7, 9)
     board.close()
     events = _events(tmp_path)
@@ -420,7 +420,8 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
 
 def test_a_wall_of_odd_values_is_still_a_image():
     weights = np.array([np.nan, np.inf, -np.inf, 2.0, -1.0, 0.5], np.float32).reshape(1, 1, 2, 3)
-    assert _gray_pixels(png(wall(weights))).shape == wall(weights).shape == (2 * 16 + 4, 3 * 16 + 4)
+    image = render_head_grid(weights)
+    assert _gray_pixels(png(image)).shape == image.shape == (2 * 16 + 4, 3 * 16 + 4)
 
 
 def test_neither_tensorflow_nor_torch_is_imported(tmp_path: Path):
@@ -436,8 +437,8 @@ from transformer.training.writers.tensorboard import TensorBoardWriter
 board = TensorBoardWriter({str(tmp_path / "events")!r})
 board.write_scalars(1, "train", {{"loss": 1.0}})
 board.write_samples(1, "train", [{{"source": "a"}}])
-from transformer.maps.capture_plan import levels_of, quantize_maps
-board.write_maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
+from transformer.maps.capture_plan import map_levels, quantize_maps
+board.write_maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), map_levels(2, 2, (64,)))}})
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

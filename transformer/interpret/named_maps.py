@@ -13,7 +13,7 @@ from transformer.attention.capture import Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.png import png
-from transformer.maps.attention_png import wall
+from transformer.maps.attention_png import render_head_grid
 from transformer.maps.run_maps import import_xarray
 from transformer.tasks.axis_labels import Labels
 
@@ -159,7 +159,7 @@ def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys
     layers, heads = weights_LxHxQxK.shape[:2]
     few = max(1, _DRAWN_HEADS // heads)
     shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]
-    image = base64.b64encode(png(wall(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
+    image = base64.b64encode(png(render_head_grid(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
     said = [f"{heads} heads, rows are queries; darker is more"]
     said += [f"the first {few} of {layers} layers"] if few < layers else []
     said += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []

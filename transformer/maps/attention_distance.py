@@ -12,19 +12,19 @@ from transformer.maps.store import MapStore, Statistics
 PIXELS = "distance_in_pixels"
 
 
-def of_one_grid(site: Site) -> Axis | None:
+def shared_grid(site: Site) -> Axis | None:
     """The grid whose patches a site's queries and keys both are; None where it has no such one."""
     return site.key if site.query == site.key and site.key.shape is not None else None
 
 
-def named_in_pixels(statistics: Statistics, site: Site) -> Statistics:
+def distances_in_pixels(statistics: Statistics, site: Site) -> Statistics:
     """The statistics of a site with the distance of its patches in pixels, under the name `PIXELS`.
 
     It is the mean attention distance of Dosovitskiy et al. (2021, figure 7): the mean over queries of
     sum_k w_qk |center of q - center of k| / sum_k w_qk. Both run over patches alone: what leads them, such as a class
     token, is no query here, and as a key it is left out of both sums. Other sites' statistics stay as they are.
     """
-    grid = of_one_grid(site)
+    grid = shared_grid(site)
     if grid is None:
         return statistics
     place = statistics.names.index(DISTANCE.name)
@@ -34,7 +34,7 @@ def named_in_pixels(statistics: Statistics, site: Site) -> Statistics:
     return Statistics((*statistics.names[:place], PIXELS, *statistics.names[place + 1 :]), values)
 
 
-def evenly_spread(grid: Axis) -> float:
+def uniform_distance(grid: Axis) -> float:
     """The distance in pixels of a head that reads all patches alike."""
     assert grid.shape is not None
     centers = grid.stride * np.indices(grid.shape).reshape(2, -1)
@@ -47,12 +47,12 @@ def distances(store: MapStore) -> list[dict[str, Any] | None]:
 
 
 def _of_site(store: MapStore, site: Site) -> dict[str, Any] | None:
-    grid = of_one_grid(site)
+    grid = shared_grid(site)
     if grid is None:
         return None
-    names, values_SxBxLxHxN = named_in_pixels(store.statistics(site.name), site)
+    names, values_SxBxLxHxN = distances_in_pixels(store.statistics(site.name), site)
     far_BxLxH = np.asarray(values_SxBxLxHxN[-1, ..., names.index(PIXELS)], np.float64)
-    return {"even": _rounded(evenly_spread(grid)), "heads": _means(far_BxLxH)}
+    return {"even": _rounded(uniform_distance(grid)), "heads": _means(far_BxLxH)}
 
 
 def _means(far_BxLxH: Float[np.ndarray, "B L H"]) -> list[list[float | None]]:

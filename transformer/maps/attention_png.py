@@ -7,7 +7,7 @@ _CELL = 48  # pixels that the longer side of a small map is scaled up to
 _GAP = 2  # pixels between two heads
 
 
-def wall(weights_LxHxQxK: Float[np.ndarray, "L H Q K"]) -> UInt8[np.ndarray, "height width"]:
+def render_head_grid(weights_LxHxQxK: Float[np.ndarray, "L H Q K"]) -> UInt8[np.ndarray, "height width"]:
     """A gray image of every head: a row a layer, a column a head, white for 0 and black for 1."""
     layers, heads, queries, keys = weights_LxHxQxK.shape
     scale = max(1, _CELL // max(queries, keys))

@@ -25,16 +25,16 @@ Sizes = Mapping[str, tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class MapsConfig(Config, path="config.maps"):
-    """The budget of a run's maps: at most `megabytes` before compression, over all its steps.
+    """The budget of a run's maps: at most `max_megabytes` before compression, over all its steps.
 
-    Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit
-    is pooled; of such a map up to `rows` whole rows, evenly spaced, and up to the `top` largest weights of every row
-    are kept beside it, as far as they fit.
+    Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit is pooled; of
+    such a map up to `full_rows` whole rows, evenly spaced, and up to the `top_k` largest weights of every row are kept
+    beside it, as far as they fit.
     """
 
-    megabytes: PositiveAmount = 500.0
-    rows: Positive = 8
-    top: Count = 8
+    max_megabytes: PositiveAmount = 500.0
+    full_rows: Positive = 8
+    top_k: Count = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class StoredMaps(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class CapturePlan:
     """The stored part of a batch's maps: its tiers, and the number of queries and keys of each site."""
 
     sites: tuple[Site, ...]
@@ -91,19 +91,19 @@ class Plan:
         """The stored maps of each site, from a pass with the capture of `request`."""
         stored = {}
         for site in self.sites:
-            levels = levels_of(*self.sizes[site.name], self.tiers.cells)
+            levels = map_levels(*self.sizes[site.name], self.tiers.cells)
             stored[site.name] = _quantize_site(maps[site.name], site, self.labels, levels)
         return stored
 
 
-def make_plan(
+def plan_capture(
     traced: Mapping[str, Captured],
     sites: Sequence[Site],
     labels: Labels,
     config: MapsConfig,
     times: int = 1,
     tiers: Tiers | None = None,
-) -> Plan:
+) -> CapturePlan:
     """The plan whose maps of `times` steps fit the budget of `config`, or with the `tiers` that were chosen before.
 
     `traced` are the abstract whole maps of a pass over the batch. A whole map is cut to the longest example;
@@ -114,10 +114,10 @@ def make_plan(
     sizes = {}
     for site in sites:
         queries, keys = shapes[site.name][-2:]
-        if levels_of(queries, keys, tiers.cells)[-1].name == "full":
+        if map_levels(queries, keys, tiers.cells)[-1].name == "full":
             queries, keys = (int(_lengths(axis.name, labels).max()) for axis in (site.query, site.key))
         sizes[site.name] = (queries, keys)
-    return Plan(tuple(sites), labels, tiers, sizes)
+    return CapturePlan(tuple(sites), labels, tiers, sizes)
 
 
 def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> Tiers:
@@ -125,8 +125,8 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
 
     Every level to the finest is kept, each of at most twice the cells a side of the one before.
     """
-    budget = config.megabytes * 1e6 / max(steps, 1)
-    tiers = Tiers((THUMBNAIL,), config.rows, config.top)
+    budget = config.max_megabytes * 1e6 / max(steps, 1)
+    tiers = Tiers((THUMBNAIL,), config.full_rows, config.top_k)
     # Beside the thumbnails, the larger part is reduced first.
     while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top or tiers.rows > 1):
         if tiers.top:
@@ -145,7 +145,7 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
 def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
     """Bytes of one step before compression: codes, scale (4 bytes) and root of a row, and the keys (4) of its top."""
     *heads, queries, keys = shape
-    levels = levels_of(queries, keys, tiers.cells)
+    levels = map_levels(queries, keys, tiers.cells)
     size = sum(level.queries * (level.keys + 5) for level in levels)
     if levels[-1].name != "full":
         size += min(tiers.rows, queries) * (keys + 5)
@@ -153,7 +153,7 @@ def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
     return math.prod(heads) * size
 
 
-def levels_of(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...]:
+def map_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...]:
     """The levels of a map of so many positions, coarse to fine, to the first that is the whole map."""
     levels: list[Level] = []
     for side in cells:

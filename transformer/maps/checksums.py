@@ -16,7 +16,7 @@ from transformer.runs.checksums import combine_digests, part_digest
 Digests = dict[int, dict[str, str]]
 
 
-class DamagedMaps(UserError):
+class CorruptMapsError(UserError):
     """Maps whose bytes are not those that were written; `step` is theirs, None where it is the whole store."""
 
     def __init__(self, path: Path, what: str, step: int | None = None):
@@ -24,7 +24,9 @@ class DamagedMaps(UserError):
         self.path, self.step = path, step
 
 
-def of_pieces(pieces: Sequence[tuple[tuple[slice, ...], np.ndarray]], shape: tuple[int, ...], *, first: bool) -> str:
+def digest_shards(
+    pieces: Sequence[tuple[tuple[slice, ...], np.ndarray]], shape: tuple[int, ...], *, first: bool
+) -> str:
     """The digest of the parts of an array of this shape that one process writes.
 
     An array that every process has whole all of them write; the first one's counts.
@@ -33,23 +35,23 @@ def of_pieces(pieces: Sequence[tuple[tuple[slice, ...], np.ndarray]], shape: tup
     return combine_digests(*(part_digest(_whole(where, shape), values, shape) for where, values in counted))
 
 
-def of_array(array: np.ndarray) -> str:
+def digest_array(array: np.ndarray) -> str:
     """The digest of a whole array."""
     return part_digest(_whole((), array.shape), array, array.shape)
 
 
-def by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
+def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
     """The digests as JSON has them."""
     names = sorted({name for step in steps for name in digests.get(step, {})})
     return {name: [digests.get(step, {}).get(name, combine_digests()) for step in steps] for name in names}
 
 
-def by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
-    """The inverse of `by_array`."""
+def digests_by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
+    """The inverse of `digests_by_array`."""
     return {step: {name: of_steps[place] for name, of_steps in digests.items()} for place, step in enumerate(steps)}
 
 
-def together(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
+def merge_digests(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
     """The digests of whole arrays from those of the parts that each process wrote."""
     whole: Digests = {}
     for step in steps:

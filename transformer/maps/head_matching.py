@@ -13,7 +13,7 @@ from transformer.maps.store import MapStore, Statistics
 Similarity = Float[np.ndarray, "L H G"]
 
 
-class Match(NamedTuple):
+class HeadMatch(NamedTuple):
     """A head and the head of the other run that is most like it; layers and heads are indices."""
 
     site: str
@@ -24,7 +24,7 @@ class Match(NamedTuple):
     similarity: float
 
 
-def match_heads(store: MapStore, other: MapStore) -> tuple[Match, ...]:
+def match_heads(store: MapStore, other: MapStore) -> tuple[HeadMatch, ...]:
     """Each head of `store` with one of `other`, at the last step of each: site by site, layer by layer.
 
     The pairs of a layer are those whose similarities have the largest sum (the assignment of Kuhn 1955). Layers are
@@ -40,11 +40,13 @@ def match_heads(store: MapStore, other: MapStore) -> tuple[Match, ...]:
     for site in store.sites:
         similarity = _similarity(store, other, site)
         for layer, of_layer in enumerate(similarity):
-            matches += [Match(site.name, layer, h, layer, g, float(of_layer[h, g])) for h, g in assign(of_layer)]
+            matches += [
+                HeadMatch(site.name, layer, h, layer, g, float(of_layer[h, g])) for h, g in assign_heads(of_layer)
+            ]
     return tuple(matches)
 
 
-def assign(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, int]]:
+def assign_heads(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, int]]:
     """Pairs (row, column), each row and column once, with the largest sum of similarities."""
     rows, columns = linear_sum_assignment(similarity_HxG, maximize=True)
     return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]

@@ -10,20 +10,20 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from transformer.attention.sites import Axis, AxisKind, Site, Values
-from transformer.maps.attention_distance import of_one_grid
+from transformer.maps.attention_distance import shared_grid
 from transformer.maps.rollout import is_self_attention
 from transformer.tasks.axis_labels import Labels, Link
 
 # The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
 # heads stay well below.
-PLAYED = 0.4
+MIN_ROLE_SCORE = 0.4
 # The least share of the visible keys that a broad head reads: below it some keys are plainly preferred.
-BROAD = 0.7
-LEAST_FAR = 8  # rows that show a fixed distance for which fewer than half of all rows have room
-EXPLAINED = 0.5  # the least share of a role's score that a simpler rule foretells to be an explanation of it
-LEAST_ROWS = 3  # rows that must show a role: two agree by accident
-LEAST_SHARE = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
-LEAST_KEYS = 3  # keys that a row must see before reading most of them says anything
+MIN_BROAD_FRACTION = 0.7
+MIN_DISTANCE_ROWS = 8  # rows that show a fixed distance for which fewer than half of all rows have room
+MIN_EXPLAINED = 0.5  # the least share of a role's score that a simpler rule foretells to be an explanation of it
+MIN_ROWS = 3  # rows that must show a role: two agree by accident
+MIN_ROW_FRACTION = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
+MIN_KEYS = 3  # keys that a row must see before reading most of them says anything
 RARE = 1 / 3  # the largest share of an example's positions that may count as rare
 
 _ORDERED = frozenset({AxisKind.TOKENS, AxisKind.FRAMES, AxisKind.STEPS})
@@ -48,7 +48,7 @@ class Role(enum.Enum):
 
 
 # They hold of almost any head that has no better name, and are given to no other.
-LAST_RESORTS = (Role.ONE_PLACE, Role.BROAD)
+FALLBACK_ROLES = (Role.ONE_PLACE, Role.BROAD)
 _AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DISTANCE)
 
 
@@ -60,7 +60,7 @@ class Rows(NamedTuple):
 
 
 # Roles that tokens make: of texts that are alike in their positions a simpler rule has the same maps.
-BY_TOKENS = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.MARK)
+TOKEN_ROLES = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.MARK)
 
 
 class Rule(enum.Enum):
@@ -72,21 +72,21 @@ class Rule(enum.Enum):
     KEY_TOKEN = "the key's token alone"
 
 
-class Simpler(NamedTuple):
+class SimplerRule(NamedTuple):
     """A rule with its number: of a fixed distance key less query, of one place the key, else 0."""
 
     rule: Rule
     number: int = 0
 
 
-class Reading(NamedTuple):
+class RoleAssessment(NamedTuple):
     """What one head does; layer and head are indices.
 
     `nearest` is the role whose score is highest, and `plays` says whether that is enough. `share` is the mean weight on
     the keys that make the role, `even` the same of a head with equal weights on all visible keys, and `score` how far
     the head has come from that to 1. `distance` is key less query of a fixed distance, else 0. A head that no role can
-    be judged of has none as its nearest. Where these examples cannot tell the nearest from simpler rules, `untold`
-    names them, and the head does not play it.
+    be judged of has none as its nearest. Where these examples cannot tell the nearest from simpler rules,
+    `ambiguous_with` names them, and the head does not play it.
     """
 
     layer: int
@@ -97,7 +97,7 @@ class Reading(NamedTuple):
     share: float = 0.0
     even: float = 0.0
     score: float = 0.0
-    untold: tuple[Simpler, ...] = ()
+    ambiguous_with: tuple[SimplerRule, ...] = ()
 
 
 class _Measured(NamedTuple):
@@ -113,7 +113,7 @@ class _Measured(NamedTuple):
         return (self.share_LxH - self.even_LxH) / (1 - self.even_LxH)
 
     def least(self) -> float:
-        return BROAD if self.role is Role.BROAD else PLAYED
+        return MIN_BROAD_FRACTION if self.role is Role.BROAD else MIN_ROLE_SCORE
 
 
 class _Example(NamedTuple):
@@ -136,13 +136,13 @@ class _Example(NamedTuple):
         return self.query_R[:, None]
 
 
-def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
+def classify_heads(rows: Rows, site: Site, labels: Labels) -> tuple[RoleAssessment, ...]:
     """The role of every head of one site, from whole rows of its maps at one step.
 
     For a set of keys S(q) that makes a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
     S(q), first within an example and then over examples, and even = mean_q |S(q)| / |visible(q)| over the same rows.
-    The head plays the role where (share - even) / (1 - even) >= `PLAYED`; of several it is given alignment, else the
-    one with the largest share log(share / even). S(q) is
+    The head plays the role where (share - even) / (1 - even) >= `MIN_ROLE_SCORE`; of several it is given alignment,
+    else the one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
     - on an image the patch of q and those that touch it;
@@ -153,30 +153,31 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     - of alignment it is the links, and the share is 1 - alignment error
       (`transformer.maps.capture_plan.alignment_error`);
     - of a head without any of these, the one key of each example with the most weight, of those that at least half of
-      its rows see; and a head is broad whose rows' exp(entropy) is at least `BROAD` of their visible keys, on average.
+      its rows see; and a head is broad whose rows' exp(entropy) is at least `MIN_BROAD_FRACTION` of their visible keys,
+      on average.
 
-    A role that fewer rows show than `LEAST_ROWS`, or than the share `LEAST_SHARE` of all, is not judged; nor is a fixed
-    distance for which fewer than half of all rows, and fewer than `LEAST_FAR`, have room.
+    A role that fewer rows show than `MIN_ROWS`, or than the share `MIN_ROW_FRACTION` of all, is not judged; nor is a
+    fixed distance for which fewer than half of all rows, and fewer than `MIN_DISTANCE_ROWS`, have room.
 
-    A role that tokens make (`BY_TOKENS`) is given only where no simpler rule has the same maps; see `_verdict`.
+    A role that tokens make (`TOKEN_ROLES`) is given only where no simpler rule has the same maps; see `_verdict`.
     """
     return tuple(reading for reading, _ in _judged_heads(rows, site, labels))
 
 
-def heads_that_play(role: Role, rows: Rows, site: Site, labels: Labels) -> set[tuple[int, int]]:
+def heads_with_role(role: Role, rows: Rows, site: Site, labels: Labels) -> set[tuple[int, int]]:
     """The heads, by layer and head, that play a role which no simpler rule explains, also where another says more."""
     judged = _judged_heads(rows, site, labels)
     return {(reading.layer, reading.head) for reading, played in judged if role in played}
 
 
-def _judged_heads(rows: Rows, site: Site, labels: Labels) -> Iterator[tuple[Reading, set[Role]]]:
+def _judged_heads(rows: Rows, site: Site, labels: Labels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
     """Every head's reading, and all the roles that it plays."""
     examples = list(_examples(rows, site, labels))
     habits = _habits(examples, site, labels)
     measured = list(_measured(examples, site, labels, habits))
     if rows.positions == tuple(range(len(rows.positions))) and (labels.links or {}).get(site.name):
         measured += _alignment(rows, site, labels)
-    keys_of = {role: keys for role, _, keys in _targets(site, labels) if role in BY_TOKENS}
+    keys_of = {role: keys for role, _, keys in _targets(site, labels) if role in TOKEN_ROLES}
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
         verdicts = {
             each.role: _verdict(_evidence(each.role, keys_of[each.role], examples, habits, layer, head))
@@ -188,7 +189,7 @@ def _judged_heads(rows: Rows, site: Site, labels: Labels) -> Iterator[tuple[Read
 
 def _judge(
     measured: Sequence[_Measured], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
-) -> tuple[Reading, set[Role]]:
+) -> tuple[RoleAssessment, set[Role]]:
     """The role that is played and says most; a last resort only without another. Where none is played, the nearest."""
 
     def numbers(each: _Measured) -> tuple[float, float, float]:
@@ -206,32 +207,32 @@ def _judge(
         if not plays(each):
             return False, False, False, score / each.least()
         # The links are the task's own. Else of a set of keys and a smaller one in it the smaller says more.
-        return True, each.role not in LAST_RESORTS, each.role is Role.ALIGNMENT, share * np.log(share / even)
+        return True, each.role not in FALLBACK_ROLES, each.role is Role.ALIGNMENT, share * np.log(share / even)
 
-    standing = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.untold]
+    standing = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.ambiguous_with]
     # A distance that a role by tokens was told from, and lost to, is no habit of its own.
     beaten = {rule.number for verdict in standing for rule in verdict.beaten if rule.rule is Rule.DISTANCE}
-    open_ = [each for each in measured if each.role in verdicts and verdicts[each.role].untold]
+    open_ = [each for each in measured if each.role in verdicts and verdicts[each.role].ambiguous_with]
     left = [
         each
         for each in measured
-        if not (each.role in verdicts and (verdicts[each.role].explained or verdicts[each.role].untold))
+        if not (each.role in verdicts and (verdicts[each.role].explained or verdicts[each.role].ambiguous_with))
         and not (each.role in _AT_A_DISTANCE and each.distance in beaten and plays(each))
     ]
     played = {each.role for each in left if plays(each)}
     best, unclear = max(left, key=order, default=None), max(open_, key=order, default=None)
     if unclear is not None and (best is None or not _says_it_all(best, plays(best), verdicts[unclear.role])):
-        untold = verdicts[unclear.role].untold
-        return Reading(layer, head, unclear.role, False, 0, *numbers(unclear), untold), played
+        ambiguous_with = verdicts[unclear.role].ambiguous_with
+        return RoleAssessment(layer, head, unclear.role, False, 0, *numbers(unclear), ambiguous_with), played
     if best is None:
-        return Reading(layer, head, None, False), played
-    return Reading(layer, head, best.role, plays(best), best.distance, *numbers(best)), played
+        return RoleAssessment(layer, head, None, False), played
+    return RoleAssessment(layer, head, best.role, plays(best), best.distance, *numbers(best)), played
 
 
 def _says_it_all(best: _Measured, plays: bool, verdict: "_Verdict") -> bool:
     """Whether a role that is played makes it needless to ask for one that cannot be told from simpler rules."""
-    same = best.role in _AT_A_DISTANCE and Simpler(Rule.DISTANCE, best.distance) in verdict.untold
-    return plays and best.role not in LAST_RESORTS and not same
+    same = best.role in _AT_A_DISTANCE and SimplerRule(Rule.DISTANCE, best.distance) in verdict.ambiguous_with
+    return plays and best.role not in FALLBACK_ROLES and not same
 
 
 def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
@@ -285,7 +286,7 @@ def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[
         yield Role.FIRST_TOKEN, 0, lambda example: example.keys == 0
     if in_order or one_sequence:
         yield Role.DIAGONAL, 0, _at(0)
-    grid = of_one_grid(site)
+    grid = shared_grid(site)
     if grid is not None:
         yield Role.NEARBY, 0, lambda example: _touching(example, grid)
     if in_order and one_sequence:
@@ -338,10 +339,10 @@ def _of_keys(
 def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequence[_Shown]) -> Iterator[_Measured]:
     """The means over the examples that show a role, where enough of all rows do."""
     possible = sum(int(example.seen_RxK.any(axis=-1).sum()) for example in examples)
-    least = max(LEAST_ROWS, possible * LEAST_SHARE)
+    least = max(MIN_ROWS, possible * MIN_ROW_FRACTION)
     if role is Role.DISTANCE:
         # A distance that few rows have room for would be met by whatever these rows look at.
-        least = max(least, min(LEAST_FAR, possible * 0.5))
+        least = max(least, min(MIN_DISTANCE_ROWS, possible * 0.5))
     if sum(each.rows for each in shown) >= least:
         shares, evens = zip(*((each.share_LxH, each.even_LxH) for each in shown if each.rows), strict=True)
         even_LxH = np.mean(evens, axis=0)
@@ -352,7 +353,7 @@ def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequ
 def _one_place(example: _Example, behind: int) -> _Shown:
     """The most mean weight of a key, from the number `behind` on, over the rows that see it: at least half of all."""
     sees_K, rows = example.seen_RxK.sum(axis=0), example.seen_RxK.any(axis=-1)
-    wide = (sees_K >= max(LEAST_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= behind)
+    wide = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= behind)
     if not wide.any():
         none = np.zeros(example.weights_LxHxRxK.shape[:2])
         return _Shown(none, none, 0)
@@ -367,14 +368,14 @@ def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
     shares, total = [], 0
     for example in examples:
         count_R = example.seen_RxK.sum(axis=-1)
-        rows = count_R >= LEAST_KEYS
+        rows = count_R >= MIN_KEYS
         if not rows.any():
             continue
         weights = example.weights_LxHxRxK[:, :, rows]
         entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
         shares.append((np.exp(entropy) / count_R[rows]).mean(axis=-1))
         total += int(rows.sum())
-    if total >= LEAST_ROWS:
+    if total >= MIN_ROWS:
         share_LxH = np.mean(shares, axis=0)
         yield _Measured(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH))
 
@@ -407,9 +408,9 @@ def _followers(example: _Example) -> np.ndarray:
 class _Verdict(NamedTuple):
     """What comparing a role with rules gave: those that it beat, that explain it, that it cannot be told from."""
 
-    beaten: tuple[Simpler, ...]
-    explained: tuple[Simpler, ...]
-    untold: tuple[Simpler, ...]
+    beaten: tuple[SimplerRule, ...]
+    explained: tuple[SimplerRule, ...]
+    ambiguous_with: tuple[SimplerRule, ...]
 
 
 class _Foretold(NamedTuple):
@@ -418,7 +419,7 @@ class _Foretold(NamedTuple):
     The second is NaN where the rule has no key, and throughout of a rule that spreads its weight.
     """
 
-    simpler: Simpler
+    simpler: SimplerRule
     on_role_N: Float[np.ndarray, " N"]
     on_rule_N: Float[np.ndarray, " N"]
 
@@ -439,25 +440,25 @@ class _Evidence(NamedTuple):
 def _verdict(evidence: _Evidence) -> _Verdict:
     """Compare a role with every rule that may have the same maps.
 
-    A rule is an explanation where it foretells at least the share `EXPLAINED` of the role's score. Then the rows decide
-    in which it foretells less: there the head does what has more of its weight, beyond that of equal weights; of a rule
-    that spreads its weight the role must reach `PLAYED` there. Where such rows are as few as no role is judged by, or
-    the head does neither, it cannot be told.
+    A rule is an explanation where it foretells at least the share `MIN_EXPLAINED` of the role's score. Then the rows
+    decide in which it foretells less: there the head does what has more of its weight, beyond that of equal weights; of
+    a rule that spreads its weight the role must reach `MIN_ROLE_SCORE` there. Where such rows are as few as no role is
+    judged by, or the head does neither, it cannot be told.
     """
     weight_N, even_N, keys_N, judged_N, foretold = evidence
     score = _kappa(weight_N[judged_N], even_N[judged_N])
-    verdict: dict[str, list[Simpler]] = {"beaten": [], "explained": [], "untold": []}
+    verdict: dict[str, list[SimplerRule]] = {"beaten": [], "explained": [], "ambiguous": []}
     for simpler, on_role_N, on_rule_N in foretold:
-        if _kappa(on_role_N[judged_N], even_N[judged_N]) < EXPLAINED * score:
+        if _kappa(on_role_N[judged_N], even_N[judged_N]) < MIN_EXPLAINED * score:
             verdict["beaten"].append(simpler)
             continue
-        apart_N = (on_role_N - even_N) / np.maximum(1 - even_N, 1e-9) < EXPLAINED * score
+        apart_N = (on_role_N - even_N) / np.maximum(1 - even_N, 1e-9) < MIN_EXPLAINED * score
         has_key_N = apart_N & np.isfinite(on_rule_N)
         of_role = _kappa(weight_N[apart_N], even_N[apart_N])
         spread = not np.isfinite(on_rule_N).any()
-        of_rule = PLAYED if spread else _kappa(on_rule_N[has_key_N], 1 / keys_N[has_key_N])
-        if apart_N.sum() < max(LEAST_ROWS, LEAST_SHARE * len(apart_N)) or max(of_role, of_rule) < PLAYED / 2:
-            verdict["untold"].append(simpler)
+        of_rule = MIN_ROLE_SCORE if spread else _kappa(on_rule_N[has_key_N], 1 / keys_N[has_key_N])
+        if apart_N.sum() < max(MIN_ROWS, MIN_ROW_FRACTION * len(apart_N)) or max(of_role, of_rule) < MIN_ROLE_SCORE / 2:
+            verdict["ambiguous"].append(simpler)
         else:
             verdict["explained" if of_rule > of_role else "beaten"].append(simpler)
     return _Verdict(*map(tuple, verdict.values()))
@@ -491,7 +492,7 @@ def _evidence(
         """Weights on the role's keys."""
         return of_rows([(part * target).sum(axis=-1) for part, target in zip(parts, targets, strict=True)])
 
-    def by_key(simpler: Simpler, habit: float, keys: Sequence[np.ndarray]) -> _Foretold:
+    def by_key(simpler: SimplerRule, habit: float, keys: Sequence[np.ndarray]) -> _Foretold:
         """Of a rule that names one key [R, K] of every row, at which the head has the weight `habit` on average."""
         inside = [key & example.seen_RxK for key, example in zip(keys, examples, strict=True)]
         own = [
@@ -502,22 +503,22 @@ def _evidence(
 
     def spread(rule: Rule, parts: Sequence[np.ndarray]) -> _Foretold:
         on_role = on(parts)
-        return _Foretold(Simpler(rule), on_role, np.full_like(on_role, np.nan))
+        return _Foretold(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
 
     foretold = []
     for distance, shown in habits.items():
         habit = _mean_share(shown)[layer, head]
-        if habit >= EXPLAINED * PLAYED:  # of less no role comes
+        if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
             keys = [_at(distance)(example) for example in examples]
-            foretold.append(by_key(Simpler(Rule.DISTANCE, distance), habit, keys))
+            foretold.append(by_key(SimplerRule(Rule.DISTANCE, distance), habit, keys))
     if len(examples) > 1:
         foretold.append(spread(Rule.POSITION, _of_others(examples, weights)))
     else:
         sees_K = np.maximum(examples[0].seen_RxK.sum(axis=0), 1)
         for place, habit in enumerate(weights[0].sum(axis=0) / sees_K):
-            if habit >= EXPLAINED * PLAYED and sees_K[place] >= LEAST_ROWS:
+            if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE and sees_K[place] >= MIN_ROWS:
                 keys = [np.broadcast_to(examples[0].keys == place, examples[0].seen_RxK.shape)]
-                foretold.append(by_key(Simpler(Rule.ONE_PLACE, place), habit, keys))
+                foretold.append(by_key(SimplerRule(Rule.ONE_PLACE, place), habit, keys))
     if role in (Role.INDUCTION, Role.SAME_TOKEN):
         foretold.append(spread(Rule.KEY_TOKEN, _of_key_tokens(examples, weights)))
     judged = [np.full(len(rows), each) for rows, each in zip(shows, _judged_by(role, examples), strict=True)]
@@ -593,7 +594,7 @@ def _alignment(rows: Rows, site: Site, labels: Labels) -> list[_Measured]:
     found = [
         (_agreement(rows.weights[example].argmax(axis=-1), links), chance)
         for example, (links, chance) in enumerate(
-            zip(labels.links[site.name], chance_of_links(site, labels), strict=True)
+            zip(labels.links[site.name], alignment_chance(site, labels), strict=True)
         )
         if links
     ]
@@ -611,7 +612,7 @@ def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[Link]) -> np.ndarray:
     return np.asarray(worth) / (len({link.query for link in links}) + sum(link.sure for link in links))
 
 
-def chance_of_links(site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
+def alignment_chance(site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
     """The agreement with the links of each example that needs no look at the sentence; NaN for one without links.
 
     It is the better of two: one link a query at random, or to the key at the same relative position.

@@ -12,14 +12,14 @@ from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels
 
 
-class Stacks(NamedTuple):
+class RolloutStacks(NamedTuple):
     """The self-attention on both sides of a cross-attention: the decoder's, and the encoder's if it has one."""
 
     decoder: Site
     encoder: Site | None
 
 
-def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
+def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
     """The rollout of all layers of `site` at `step`, from whole maps: `rollout_across` of a cross-attention.
 
     Raises:
@@ -32,7 +32,7 @@ def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L 
     queries, keys = ([len(tokens) for tokens in store.labels.tokens[axis.name]] for axis in (stored.query, stored.key))
     if is_self_attention(stored, store.labels):
         return rollout(store.read(site, step), queries)
-    stacks = stacks_of(stored, store.sites, store.labels)
+    stacks = rollout_stacks(stored, store.sites, store.labels)
     if stacks is None:
         raise UserError(
             f"site={site!r} attends from {stored.query.name} to {stored.key.name}: rollout needs self-attention, whose "
@@ -42,12 +42,12 @@ def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L 
     return rollout_across(store.read(site, step), store.read(stacks.decoder.name, step), read, queries, keys)
 
 
-def stacks_of(cross: Site, sites: Sequence[Site], labels: Labels) -> Stacks | None:
+def rollout_stacks(cross: Site, sites: Sequence[Site], labels: Labels) -> RolloutStacks | None:
     """The self-attention of the queries of `cross`, layer by layer, and of its keys; None without the first."""
     alone = [site for site in sites if site.values is Values.PROBABILITY and is_self_attention(site, labels)]
     decoders = [site for site in alone if site.query.name == cross.query.name and site.layers == cross.layers]
     encoders = [site for site in alone if site.query.name == cross.key.name]
-    return Stacks(decoders[0], encoders[0] if encoders else None) if decoders else None
+    return RolloutStacks(decoders[0], encoders[0] if encoders else None) if decoders else None
 
 
 def rollout_across(

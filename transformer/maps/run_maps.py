@@ -153,7 +153,7 @@ def open_run(run: str | Path) -> RunMaps:
     Raises:
         UserError: For a run without maps, or with a store of an unknown version.
     """
-    return RunMaps(MapStore.existing(parse_path(run) / "maps"))
+    return RunMaps(MapStore.open_existing(parse_path(run) / "maps"))
 
 
 def _cell(text: str) -> str:

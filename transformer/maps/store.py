@@ -35,25 +35,33 @@ from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
 from transformer.json_files import as_object, checked, parse, read_object, read_regular
-from transformer.maps.capture_plan import Level, Sizes, StoredMaps, Tiers, levels_of, statistic_names
-from transformer.maps.checksums import DamagedMaps, Digests, by_array, by_step, of_array, of_pieces, together
+from transformer.maps.capture_plan import Level, Sizes, StoredMaps, Tiers, map_levels, statistic_names
+from transformer.maps.checksums import (
+    CorruptMapsError,
+    Digests,
+    digest_array,
+    digest_shards,
+    digests_by_array,
+    digests_by_step,
+    merge_digests,
+)
 from transformer.maps.quantize import Quantized
 from transformer.maps.store_metadata import (
     MOST_POSITIONS,
-    LabelsEntry,
+    LabelsMetadata,
     check_site,
-    describe,
-    describe_site,
-    labels_of,
-    longest,
-    shown,
+    label_arrays,
+    max_lengths,
+    parse_labels,
+    site_metadata,
+    store_metadata,
 )
 from transformer.maps.store_metadata import StorePath as NameInStore
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,
+    local_shards,
     open_array,
-    own_pieces,
     read_whole,
     replace_file,
     statistics_pieces,
@@ -106,7 +114,7 @@ class StoreFile(WrittenFile):
     config_hash: str
     writers: Annotated[int, Range(1, _MOST_WRITERS)]
     sites: tuple[Site, ...]
-    labels: LabelsEntry
+    labels: LabelsMetadata
     tiers: Tiers
     sizes: Mapping[str, tuple[Positions, Positions]]
 
@@ -134,7 +142,7 @@ class Statistics(NamedTuple):
 class MapStore:
     """All maps of one run: written step by step, readable at any moment.
 
-    `MapStore.open` creates or continues a store for writing, `MapStore.existing` opens one to read.
+    `MapStore.open` creates or continues a store for writing, `MapStore.open_existing` opens one to read.
     """
 
     def __init__(
@@ -179,7 +187,7 @@ class MapStore:
             UserError: If the existing store has other sites, labels, sizes or tiers, or an unknown version.
         """
         path = parse_path(path).resolve()
-        known_sizes = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
+        known_sizes = {site.name: (sizes or {}).get(site.name) or max_lengths(site, labels) for site in sites}
         store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), known_sizes, writers)
         if (path / "zarr.json").exists():
             stored, file = _read_attributes(path)
@@ -193,7 +201,7 @@ class MapStore:
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
             store._arrays[array] = open_array(path / array, metadata, create=True)
-        for array, values in shown(labels).items() if writers[0] == 0 else ():
+        for array, values in label_arrays(labels).items() if writers[0] == 0 else ():
             write_whole(path / "labels" / array, values)
         if not writers[0]:
             # The lists of an earlier start's writers are dropped: all continue from the complete steps.
@@ -211,11 +219,11 @@ class MapStore:
         return _read_attributes(path)[1].tiers if (path / "zarr.json").exists() else None
 
     @classmethod
-    def existing(cls, path: Path) -> "MapStore":
+    def open_existing(cls, path: Path) -> "MapStore":
         """Open the store at `path` for reading.
 
         Raises:
-            UserError: If it does not exist, or was written by an unknown version; DamagedMaps.
+            UserError: If it does not exist, or was written by an unknown version; CorruptMapsError.
         """
         path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
@@ -230,20 +238,20 @@ class MapStore:
         """Return if the store at `path` can be continued; no maps are read.
 
         Raises:
-            DamagedMaps: As described above.
+            CorruptMapsError: As described above.
             UserError: For a store of an unknown version.
         """
         path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
-            raise DamagedMaps(path, "its zarr.json is missing")
-        store = cls.existing(path)
+            raise CorruptMapsError(path, "its zarr.json is missing")
+        store = cls.open_existing(path)
         for name, metadata in store._wanted_arrays():
             try:
                 store._arrays[name] = open_array(path / name, metadata)
             except UserError as error:
-                raise DamagedMaps(path, str(error)) from error
+                raise CorruptMapsError(path, str(error)) from error
             except Exception as error:
-                raise DamagedMaps(path, f"its array {name} cannot be opened") from error
+                raise CorruptMapsError(path, f"its array {name} cannot be opened") from error
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -267,7 +275,7 @@ class MapStore:
         Raises:
             UserError: For an unknown site.
         """
-        return levels_of(*self._sizes[self.site(site).name], self.tiers.cells)
+        return map_levels(*self._sizes[self.site(site).name], self.tiers.cells)
 
     def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Append the maps of every site at `step`; returns once they are on disk and listed.
@@ -303,7 +311,7 @@ class MapStore:
                     kept = zero_padding(values, where, name, self.labels, site, self.levels(site.name))
                     written.append((where, np.asarray(kept, place.dtype.numpy_dtype)))
                     pending.append(place[where].write(written[-1][1]))
-                digests[f"{site.name}/{name}"] = of_pieces(written, place.shape, first=not self._writer)
+                digests[f"{site.name}/{name}"] = digest_shards(written, place.shape, first=not self._writer)
         for future in pending:
             future.result()
         self._digests[int(step)] = digests
@@ -347,14 +355,14 @@ class MapStore:
         """The statistics of every head of `site` at every step.
 
         Raises:
-            UserError: For an unknown site; DamagedMaps.
+            UserError: For an unknown site; CorruptMapsError.
         """
         names = statistic_names(self.site(site), self.labels)
         if not self._steps:
             return Statistics(names, np.zeros((0, *self._heads(self.site(site)), len(names)), np.float32))
         return Statistics(names, np.stack([self._read_checked(f"{site}/statistics", step) for step in self._steps]))
 
-    def leave_out(self, step: int) -> None:
+    def exclude_step(self, step: int) -> None:
         """Read this step no longer: it is damaged."""
         self._steps.remove(step)
 
@@ -384,11 +392,13 @@ class MapStore:
         try:
             array = np.asarray(self._array(name)[index].read().result())
         except UserError as error:
-            raise DamagedMaps(self.path, f"the maps of {site} at step {step} cannot be read: {error}", step) from error
+            raise CorruptMapsError(
+                self.path, f"the maps of {site} at step {step} cannot be read: {error}", step
+            ) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder
-            raise DamagedMaps(self.path, f"the maps of {site} at step {step} cannot be read", step) from error
-        if of_array(array) != self._digests[step].get(name):
-            raise DamagedMaps(self.path, f"the maps of {site} at step {step} are not what was written", step)
+            raise CorruptMapsError(self.path, f"the maps of {site} at step {step} cannot be read", step) from error
+        if digest_array(array) != self._digests[step].get(name):
+            raise CorruptMapsError(self.path, f"the maps of {site} at step {step} are not what was written", step)
         return array
 
     def _array(self, name: str) -> Any:
@@ -424,7 +434,7 @@ class MapStore:
             arrays["top/keys"], groups["top"] = kept.top
         for group, quantized in groups.items():
             arrays |= {f"{group}/{part}": array for part, array in quantized._asdict().items()}
-        yield from ((name, tuple(array.shape), own_pieces(array)) for name, array in arrays.items())
+        yield from ((name, tuple(array.shape), local_shards(array)) for name, array in arrays.items())
         names, heads = statistic_names(site, self.labels), self._heads(site)
         unknown = set(kept.statistics) - set(names)
         if unknown:
@@ -461,7 +471,7 @@ class MapStore:
 
     @functools.cached_property
     def _described(self) -> dict[str, Any]:
-        return describe(self.sites, self.labels, self.tiers, self._sizes)
+        return store_metadata(self.sites, self.labels, self.tiers, self._sizes)
 
     def _write_site_groups(self) -> None:
         if self._writer:
@@ -470,7 +480,7 @@ class MapStore:
             parts = site.name.split("/")
             for depth in range(1, len(parts)):
                 write_group(self.path.joinpath(*parts[:depth]), {})
-            about = {**describe_site(site), "config_hash": self.config_hash, "titles": list(self.labels.titles)}
+            about = {**site_metadata(site), "config_hash": self.config_hash, "titles": list(self.labels.titles)}
             about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
             about["links"] = (self.labels.links or {}).get(site.name)
             about["quantization"] = "weight = scale * (codes / 255) ** root"
@@ -494,7 +504,7 @@ class MapStore:
                 "config_hash": self.config_hash,
                 "steps": steps,
                 "writers": self._writers,
-                "digests": by_array(self._digests, steps),
+                "digests": digests_by_array(self._digests, steps),
                 **self._described,
             }
             write_group(self.path, add_checksum(json.loads(json.dumps(attributes))))
@@ -502,7 +512,7 @@ class MapStore:
         self._places = {step: place for place, step in enumerate(steps)}
 
     def _list(self, writer: int, steps: list[int], digests: Digests) -> None:
-        record = add_checksum({"steps": steps, "digests": by_array(digests, steps)})
+        record = add_checksum({"steps": steps, "digests": digests_by_array(digests, steps)})
         replace_file(self.path / f"written-{writer}.json", json.dumps(record))
 
     def _list_of(self, path: Path, file: StoreFile) -> None:
@@ -511,7 +521,7 @@ class MapStore:
         written = set(file.steps).intersection(*(each.steps for each in lists))
         self._steps = [step for step in file.steps if step in written]
         self._places = {step: place for place, step in enumerate(file.steps)}
-        self._digests = together([by_step(each.steps, each.digests) for each in lists], self._steps)
+        self._digests = merge_digests([digests_by_step(each.steps, each.digests) for each in lists], self._steps)
 
 
 def _read_list(path: Path, writer: int) -> WrittenFile:
@@ -523,41 +533,41 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
     except UserError:
         record = {}
     if not has_valid_checksum(record):
-        raise DamagedMaps(path, f"{file.name} is not what was written")
+        raise CorruptMapsError(path, f"{file.name} is not what was written")
     try:
         return checked(WrittenFile, record, file.name)
     except UserError as error:
-        raise DamagedMaps(path, str(error)) from error
+        raise CorruptMapsError(path, str(error)) from error
 
 
 def _labels(path: Path, file: StoreFile) -> Labels:
     """The labels of a store; they name all positions of its sites.
 
     Raises:
-        DamagedMaps: As described above.
+        CorruptMapsError: As described above.
     """
 
     def read(name: str) -> np.ndarray:
         try:
             array = read_whole(path / "labels" / name, *_SHOWN[name.rpartition("/")[2]])
         except UserError as error:
-            raise DamagedMaps(path, str(error)) from error
+            raise CorruptMapsError(path, str(error)) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder
-            raise DamagedMaps(path, f"labels/{name} cannot be read") from error
+            raise CorruptMapsError(path, f"labels/{name} cannot be read") from error
         if hashlib.sha256(array.tobytes()).hexdigest() != file.labels.shown[name]:
-            raise DamagedMaps(path, f"labels/{name} is not what was written")
+            raise CorruptMapsError(path, f"labels/{name} is not what was written")
         return array
 
     try:
-        labels = labels_of(file.labels, read).completed(file.sites)
+        labels = parse_labels(file.labels, read).completed(file.sites)
         for site in file.sites:
             statistic_names(site, labels)
-            if any(size < most for size, most in zip(file.sizes[site.name], longest(site, labels), strict=True)):
+            if any(size < most for size, most in zip(file.sizes[site.name], max_lengths(site, labels), strict=True)):
                 raise ValueError(f"sizes[{site.name!r}] is smaller than the longest example")
-    except DamagedMaps:
+    except CorruptMapsError:
         raise
     except ValueError as error:
-        raise DamagedMaps(path, f"its zarr.json is not usable: {error}: move that directory away") from error
+        raise CorruptMapsError(path, f"its zarr.json is not usable: {error}: move that directory away") from error
     return labels
 
 
@@ -568,7 +578,9 @@ def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
         group = as_object(parse(read_regular(path / "zarr.json"), "it", surrogates=True), "it")
         attributes = as_object(group.get("attributes"), "its attributes")
     except (UserError, OSError):
-        raise DamagedMaps(path, "its zarr.json is not the group of a map store: move that directory away") from None
+        raise CorruptMapsError(
+            path, "its zarr.json is not the group of a map store: move that directory away"
+        ) from None
     version = attributes.get("format"), attributes.get("version")
     if version != (FORMAT, VERSION):
         raise UserError(
@@ -576,8 +588,8 @@ def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
             f"this code reads {FORMAT!r} version {VERSION}: open it with the version that wrote it"
         )
     if not has_valid_checksum(attributes):
-        raise DamagedMaps(path, "its zarr.json is not what was written: move that directory away")
+        raise CorruptMapsError(path, "its zarr.json is not what was written: move that directory away")
     try:
         return attributes, checked(StoreFile, attributes, "its zarr.json")
     except UserError as error:
-        raise DamagedMaps(path, f"{error}: move that directory away") from error
+        raise CorruptMapsError(path, f"{error}: move that directory away") from error

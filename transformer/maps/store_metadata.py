@@ -26,7 +26,7 @@ Period = Annotated[int, Range(2, MOST_POSITIONS)]
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelsEntry:
+class LabelsMetadata:
     """Labels in a description: `shown` are the SHA-256 of the arrays of images and sounds by their names."""
 
     tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
@@ -60,17 +60,19 @@ def check_site(site: Site) -> None:
             raise ValueError(f"shape: the axis {axis.name!r} of {site.name!r} has too many positions")
 
 
-def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
+def store_metadata(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
     """All values that must agree for a store to be continued, as JSON returns them."""
     described = {
-        "sites": [describe_site(site) for site in sites],
+        "sites": [site_metadata(site) for site in sites],
         "labels": {
             "tokens": dict(labels.tokens),
             "titles": labels.titles,
             "links": labels.links,
             **({} if labels.linked is None else {"linked": labels.linked}),
             "periods": labels.periods,
-            "shown": {name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in shown(labels).items()},
+            "shown": {
+                name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in label_arrays(labels).items()
+            },
         },
         "tiers": {"cells": tiers.cells, "rows": tiers.rows, "top": tiers.top},
         "sizes": dict(sizes),
@@ -78,7 +80,7 @@ def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes
     return json.loads(json.dumps(described))
 
 
-def describe_site(site: Site) -> dict[str, Any]:
+def site_metadata(site: Site) -> dict[str, Any]:
     """A site as plain JSON values."""
     return {
         "name": site.name,
@@ -91,7 +93,7 @@ def describe_site(site: Site) -> dict[str, Any]:
     }
 
 
-def longest(site: Site, labels: Labels) -> tuple[int, int]:
+def max_lengths(site: Site, labels: Labels) -> tuple[int, int]:
     """The most queries and keys that an example has at a site.
 
     Raises:
@@ -106,7 +108,7 @@ def longest(site: Site, labels: Labels) -> tuple[int, int]:
     return queries, keys
 
 
-def shown(labels: Labels) -> dict[str, np.ndarray]:
+def label_arrays(labels: Labels) -> dict[str, np.ndarray]:
     """Images, spectrograms and sounds by the names of their arrays."""
     images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
     sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}
@@ -114,7 +116,7 @@ def shown(labels: Labels) -> dict[str, np.ndarray]:
     return images | heard | sounds
 
 
-def labels_of(entry: LabelsEntry, read: Callable[[str], np.ndarray]) -> Labels:
+def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Labels:
     """The labels of a description; `read` gives the array of an image, spectrogram or sound.
 
     Raises:

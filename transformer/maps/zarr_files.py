@@ -212,7 +212,7 @@ def _whole_metadata(shape: tuple[int, ...], data_type: str) -> dict[str, Any]:
     return array_metadata(shape, shape, shape, names, data_type)
 
 
-def own_pieces(array: Any) -> Iterator[Piece]:
+def local_shards(array: Any) -> Iterator[Piece]:
     """The parts of an array that this process writes: of a sharded one its own shards, one of each copy."""
     if not isinstance(array, jax.Array):
         yield (slice(None),) * array.ndim, np.asarray(array)
@@ -242,7 +242,7 @@ def statistics_pieces(
 
     They are stacked on the host, so that the devices, busy training, compute nothing for it.
     """
-    pieces = {name: list(own_pieces(statistics[name])) for name in names if name in statistics}
+    pieces = {name: list(local_shards(statistics[name])) for name in names if name in statistics}
     places = [where for where, _ in next(iter(pieces.values()))] if pieces else [(slice(None),) * len(heads)]
     for number, where in enumerate(places):
         nothing = np.full(heads, np.nan, np.float32)[where]

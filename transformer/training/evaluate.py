@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, Captured
 from transformer.logical_axes import Placement
-from transformer.maps.capture_plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
+from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, Tiers, plan_capture
 from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report, Task, View
@@ -104,7 +104,7 @@ def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep
 class Probe(NamedTuple):
     """The plan of the probe batch's stored maps, and the function from the state to them."""
 
-    plan: Plan
+    plan: CapturePlan
     run: Callable[[TrainState], dict[str, StoredMaps]]
 
 
@@ -135,7 +135,7 @@ def compile_probe(
     labels = task.labels(model.sites).completed(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
-    plan = make_plan(traced, model.sites, labels, config, times, tiers)
+    plan = plan_capture(traced, model.sites, labels, config, times, tiers)
     placed = example_parallel_placement(placement)
 
     def seen(state: TrainState) -> dict[str, StoredMaps]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
-from transformer.maps.checksums import DamagedMaps
+from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, ValidCheckpoint, last_saved_step
 from transformer.runs.distributed import announce, first_process_message, is_primary, run_on_primary
@@ -158,7 +158,7 @@ def _set_aside_damaged_maps(directory: RunDirectory) -> None:
     try:
         MapStore.check(path)
         what = None
-    except DamagedMaps as error:
+    except CorruptMapsError as error:
         what = str(error)
     if what is not None:
         name = next(name for name in _damaged_names() if not path.with_name(name).exists())

@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
                 "warmup_steps": 50,
                 "clip_norm": 1.0,
             },
-            "maps": {"megabytes": 20.0, "rows": 4, "top": 4},
+            "maps": {"max_megabytes": 20.0, "full_rows": 4, "top_k": 4},
             "pod": "cpu:1",
         }
     )

@@ -15,7 +15,7 @@ IMAGE_SIDE = 320  # pixels
 SPECTROGRAM_TIMES = 2000
 
 
-def axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
+def axis_metadata(store: MapStore) -> dict[str, dict[str, Any]]:
     """The kind and shape of every axis, and the sizes of the images or spectrograms that it was cut from."""
     axes: dict[str, dict[str, Any]] = {}
     for axis in (axis for site in store.sites for axis in (site.query, site.key)):
@@ -49,9 +49,9 @@ def _thinned(spectrogram: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
 
 
-def blocks_of_labels(store: MapStore) -> list[Block]:
+def label_blocks(store: MapStore) -> list[Block]:
     """Images, spectrograms and sounds, a block an example; images of its queries, if it has them, in a row."""
-    names = list(axes_facts(store))
+    names = list(axis_metadata(store))
     images = [
         Block(f"image-{names.index(name)}-{example}", pack(_shrunk(image).tobytes()))
         for name, examples in store.labels.images.items()

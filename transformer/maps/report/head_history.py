@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
-from transformer.maps.attention_distance import PIXELS, named_in_pixels
-from transformer.maps.head_roles import PLAYED, Role, chance_of_links, heads_that_play
+from transformer.maps.attention_distance import PIXELS, distances_in_pixels
+from transformer.maps.head_roles import MIN_ROLE_SCORE, Role, alignment_chance, heads_with_role
 from transformer.maps.report.payload import Block, pack
-from transformer.maps.report.role_descriptions import rows_of
+from transformer.maps.report.role_descriptions import sample_rows
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
@@ -78,7 +78,7 @@ class HeadRole(NamedTuple):
     onset: int
 
 
-class Table(NamedTuple):
+class StatisticsTable(NamedTuple):
     """A statistic of every head at every step from one source, [statistic, layer, head, step]; NaN where undefined."""
 
     source: str
@@ -96,10 +96,10 @@ def history_payload(
     "against" (the mean of the `other` run). Tables of single examples are left out where they would take more than
     `SHARE` of `budget` bytes.
     """
-    heads = read_heads(run.heads_file)
+    heads = read_head_statistics(run.heads_file)
     sites: list[dict[str, Any]] = []
     blocks: list[Block] = []
-    single: list[tuple[int, Table]] = []
+    single: list[tuple[int, StatisticsTable]] = []
     for number, site in enumerate(store.sites):
         mean, *examples = probe_tables(store, site.name)
         tables = [mean]
@@ -124,9 +124,9 @@ def history_payload(
 
 
 def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
-    """Every role that a head plays at the last stored step, the highest score first; see `roles_of`.
+    """Every role that a head plays at the last stored step, the highest score first; see `find_roles`.
 
-    Induction only where no simpler rule explains the head's maps (`transformer.maps.head_roles.heads_that_play`): on a
+    Induction only where no simpler rule explains the head's maps (`transformer.maps.head_roles.heads_with_role`): on a
     text of one period the statistic of a head that looks at a fixed distance is as high.
     """
     if not store.steps:
@@ -136,24 +136,24 @@ def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
 
 
 def _roles_at_last_step(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
-    roles = roles_of(store.steps, site, store.labels, store.statistics(site.name))
+    roles = find_roles(store.steps, site, store.labels, store.statistics(site.name))
     if all(each.role is not Role.INDUCTION for each in roles):
         return roles
-    copying = heads_that_play(Role.INDUCTION, rows_of(store, site, store.steps[-1]), site, store.labels)
+    copying = heads_with_role(Role.INDUCTION, sample_rows(store, site, store.steps[-1]), site, store.labels)
     return tuple(each for each in roles if each.role is not Role.INDUCTION or (each.layer, each.head) in copying)
 
 
-def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:
+def find_roles(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:
     """Every role that a head of one site plays at the last step; a head may play several.
 
-    The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples;
-    c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) is at least
-    `transformer.maps.head_roles.PLAYED`: Cohen's kappa (1960). So short causal rows, whose weight must lie on the first
-    tokens or the diagonal, give no head a role.
+    The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples; c
+    the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) is at least
+    `transformer.maps.head_roles.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal rows, whose weight must lie on
+    the first tokens or the diagonal, give no head a role.
 
-    The onset is the last change point at which the level rises across `PLAYED`. Without one, as in a head that plays
-    the role from the beginning, it is the step t that maximizes sum_(s >= t) (kappa_s - PLAYED),
-    after the cumulative sums of Page (1954).
+    The onset is the last change point at which the level rises across `MIN_ROLE_SCORE`. Without one, as in a head that
+    plays the role from the beginning, it is the step t that maximizes sum_(s >= t) (kappa_s - MIN_ROLE_SCORE), after
+    the cumulative sums of Page (1954).
     """
     roles = []
     for role, (name, needs_one_sequence) in _STATISTICS_OF_ROLES.items():
@@ -163,7 +163,7 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
         if role is Role.ALIGNMENT:
             values_SxBxLxH = 1 - values_SxBxLxH
         scores_SxLxH, kappa_SxLxH = _beyond_chance(values_SxBxLxH, chance(role, site, labels))
-        for layer, head in np.argwhere(kappa_SxLxH[-1] >= PLAYED).tolist():
+        for layer, head in np.argwhere(kappa_SxLxH[-1] >= MIN_ROLE_SCORE).tolist():
             score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
             roles.append(HeadRole(site.name, layer, head, role, score, onset))
     return tuple(roles)
@@ -189,7 +189,7 @@ def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
     relative position. Windows, which a site does not record, are ignored.
     """
     if role is Role.ALIGNMENT:
-        return chance_of_links(site, labels)
+        return alignment_chance(site, labels)
     return np.array([_chance_mass(role, site, labels, example) for example in range(len(labels.titles))])
 
 
@@ -290,10 +290,10 @@ def _is_transition(piece: np.ndarray, deviation: float, before: float, mean: flo
 
 def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
     changes = change_points(steps, kappa_S)
-    crossings = [change.step for change in changes if change.before < PLAYED <= change.after]
-    if crossings and changes[-1].after >= PLAYED:
+    crossings = [change.step for change in changes if change.before < MIN_ROLE_SCORE <= change.after]
+    if crossings and changes[-1].after >= MIN_ROLE_SCORE:
         return crossings[-1]
-    since_S = np.cumsum(np.nan_to_num(kappa_S)[::-1] - PLAYED)[::-1]
+    since_S = np.cumsum(np.nan_to_num(kappa_S)[::-1] - MIN_ROLE_SCORE)[::-1]
     return int(steps[int(since_S.argmax())])
 
 
@@ -325,12 +325,12 @@ def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
     return float(np.mean(1 / seen[counts])) if counts.any() else np.nan
 
 
-def probe_tables(store: MapStore, site: str) -> list[Table]:
+def probe_tables(store: MapStore, site: str) -> list[StatisticsTable]:
     """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced.
 
     Distances on an image are in pixels.
     """
-    names, values_SxBxLxHxN = named_in_pixels(store.statistics(site), store.site(site))
+    names, values_SxBxLxHxN = distances_in_pixels(store.statistics(site), store.site(site))
     kept = evenly_spaced_indices(len(store.steps), min(COLUMNS, len(store.steps)))
     steps = tuple(store.steps[index] for index in kept)
     values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[kept], (1, 4, 2, 3, 0))
@@ -338,12 +338,12 @@ def probe_tables(store: MapStore, site: str) -> list[Table]:
         # A mean over no defined example is NaN, without a warning.
         warnings.simplefilter("ignore", RuntimeWarning)
         mean = np.nanmean(values_BxNxLxHxS, axis=0)
-    tables = [Table("mean", names, steps, mean)]
-    tables += [Table(str(example), names, steps, values) for example, values in enumerate(values_BxNxLxHxS)]
+    tables = [StatisticsTable("mean", names, steps, mean)]
+    tables += [StatisticsTable(str(example), names, steps, values) for example, values in enumerate(values_BxNxLxHxS)]
     return [_defined(table) for table in tables]
 
 
-def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
+def read_head_statistics(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """The records of a `heads.jsonl` by site and step; a step that was written twice counts with its last record.
 
     Raises:
@@ -355,7 +355,7 @@ def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     return heads
 
 
-def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[Table]:
+def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[StatisticsTable]:
     """The statistics of training batches as a table; None where the records do not match this site's heads."""
     steps = sorted(records)
     steps = [steps[index] for index in evenly_spaced_indices(len(steps), min(COLUMNS, len(steps)))]
@@ -368,10 +368,10 @@ def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list
             if measured.shape != shape:
                 return []
             values[row, :, :, column] = measured
-    return [_defined(Table("training", names, tuple(steps), values))]
+    return [_defined(StatisticsTable("training", names, tuple(steps), values))]
 
 
-def encode_table(table: Table) -> tuple[dict[str, Any], str]:
+def encode_table(table: StatisticsTable) -> tuple[dict[str, Any], str]:
     """A table's facts, and its values as text: value = low + (high - low) code / CODES, a range for each statistic.
 
     The text holds the high bytes of all codes, then the low ones, [statistic, layer, head, step].
@@ -390,20 +390,20 @@ def encode_table(table: Table) -> tuple[dict[str, Any], str]:
     return facts, pack(planes.tobytes())
 
 
-def _defined(table: Table) -> Table:
+def _defined(table: StatisticsTable) -> StatisticsTable:
     """The table without statistics that are undefined everywhere."""
     kept = np.flatnonzero(np.isfinite(table.values_NxLxHxS).any(axis=(1, 2, 3)))
     return table._replace(names=tuple(table.names[row] for row in kept), values_NxLxHxS=table.values_NxLxHxS[kept])
 
 
-def _add(number: int, table: Table, sites: Sequence[dict[str, Any]], blocks: list[Block]) -> None:
+def _add(number: int, table: StatisticsTable, sites: Sequence[dict[str, Any]], blocks: list[Block]) -> None:
     if table.names:
         facts, text = encode_table(table)
         sites[number]["tables"].append(facts)
         blocks.append(Block(f"history-{number}-{table.source}", text))
 
 
-def _changes(table: Table) -> list[tuple[str, int, int, list[int]]]:
+def _changes(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
     """Statistic, layer, head and steps of every change of level in a table, heads without one left out."""
     changes = []
     for row, name in enumerate(table.names):

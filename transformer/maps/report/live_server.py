@@ -25,14 +25,14 @@ QUIET = 10.0  # seconds at least between two pages: a reader is not to be reload
 FILES = ("*.json", "*.jsonl", "maps/*.json")
 
 
-class Shown(NamedTuple):
+class ServedPage(NamedTuple):
     """The page that is served, and its version."""
 
     page: bytes
     version: str
 
 
-class Server(socketserver.ThreadingTCPServer):
+class PageServer(socketserver.ThreadingTCPServer):
     """Serves `shown`, which its owner replaces, at "/" and its version at "/version", to this machine alone.
 
     Only requests with this server's own host name are answered, against DNS rebinding: a page of another site whose
@@ -45,7 +45,7 @@ class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
 
-    def __init__(self, port: int, shown: Shown):
+    def __init__(self, port: int, shown: ServedPage):
         self.shown = shown
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -76,7 +76,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = 10  # seconds for a request to arrive
-    server: Server
+    server: PageServer
 
     def do_GET(self) -> None:
         self._answer(whole=True)
@@ -135,7 +135,7 @@ def serve(
     """
     run_directory = parse_path(run_directory)
     directories = [run_directory, *map(parse_path, also)]
-    with Server(port, _waiting_page(run_directory, "the first look at the run")) as server:
+    with PageServer(port, _waiting_page(run_directory, "the first look at the run")) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -150,41 +150,41 @@ def serve(
 
 
 def _renewals(
-    server: Server, run_directory: Path, directories: list[Path], render: Callable[[str], str]
+    server: PageServer, run_directory: Path, directories: list[Path], render: Callable[[str], str]
 ) -> Iterator[float | None]:
     """Check the run again and again: yields the seconds that a new page took, None without changes."""
     start, seen = time.time_ns(), None
     while True:
-        began, current = time.monotonic(), signature(directories)
+        began, current = time.monotonic(), file_versions(directories)
         if current == seen:
             yield None
             continue
         version = hashlib.sha256(repr((start, current)).encode()).hexdigest()[:16]
         try:
-            missing = awaited(run_directory)
+            missing = missing_files(run_directory)
             page = None if missing else render(version).encode()
         except (OSError, ValueError):
             # A run may write, or drop steps on a resume, while it is read: read it again; a repeated error is raised.
-            if signature(directories) == current:
+            if file_versions(directories) == current:
                 raise
             yield None
             continue
-        server.shown = Shown(page, version) if page else _waiting_page(run_directory, missing or "")
+        server.shown = ServedPage(page, version) if page else _waiting_page(run_directory, missing or "")
         seen = current
         yield None if missing else time.monotonic() - began
 
 
-def signature(directories: Iterable[Path]) -> tuple[FileVersion, ...]:
+def file_versions(directories: Iterable[Path]) -> tuple[FileVersion, ...]:
     """The versions of all files that a page is made from: equal ones are of the same page."""
     return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
 
 
-def awaited(run_directory: Path) -> str | None:
+def missing_files(run_directory: Path) -> str | None:
     """The files that a run must write before it has a page, in words; None where it has all."""
     from transformer.maps.store import MapStore
 
     run = RunDirectory(run_directory)
-    if not (run.maps / "zarr.json").exists() or not MapStore.existing(run.maps).steps:
+    if not (run.maps / "zarr.json").exists() or not MapStore.open_existing(run.maps).steps:
         return "its first maps"
     metrics = run.metrics_file
     try:
@@ -194,9 +194,11 @@ def awaited(run_directory: Path) -> str | None:
         return "its first metrics"
 
 
-def _waiting_page(run_directory: Path, awaited: str) -> Shown:
+def _waiting_page(run_directory: Path, missing_files: str) -> ServedPage:
     """A page without a script, which the browser reloads by itself."""
     title = run_directory.resolve().name
-    parts = {"title": escape_html(title), "awaited": escape_html(awaited)}
+    parts = {"title": escape_html(title), "awaited": escape_html(missing_files)}
     body = fill_template(AssetFolder("maps/report/web").read("waiting_for_run.html"), parts)
-    return Shown(render_static_page(f"{title} · attention", body, join_styles(), refresh_seconds=2).encode(), "waiting")
+    return ServedPage(
+        render_static_page(f"{title} · attention", body, join_styles(), refresh_seconds=2).encode(), "waiting"
+    )

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.maps.checksums import DamagedMaps
+from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.head_matching import match_heads
-from transformer.maps.report.axis_metadata import axes_facts, blocks_of_labels
+from transformer.maps.report.axis_metadata import axis_metadata, label_blocks
 from transformer.maps.report.head_history import history_payload
-from transformer.maps.report.payload import Block, PagePayload, least_size, page_payload
-from transformer.maps.report.role_descriptions import summary
-from transformer.maps.report.run_data import first_view, leaves, read_curves, read_samples, thin
+from transformer.maps.report.payload import Block, PagePayload, min_page_size, page_payload
+from transformer.maps.report.role_descriptions import roles_data
+from transformer.maps.report.run_data import flatten_config, initial_view, read_curves, read_samples, thin_curve
 from transformer.maps.store import MapStore
 from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
 from transformer.runs.run_directory import RunDirectory
@@ -76,11 +76,11 @@ def render(
         UserError: If the directory is no run, has no metrics or no maps, if `budget` is too small for one step, or if
             the two runs cannot be compared.
     """
-    damaged: list[DamagedMaps] = []
+    damaged: list[CorruptMapsError] = []
     while True:
         try:
             return _rendered(run_directory, budget, against, maps, version, damaged)
-        except DamagedMaps as error:
+        except CorruptMapsError as error:
             if error.step is None or any((error.path, error.step) == (each.path, each.step) for each in damaged):
                 raise
             damaged.append(error)
@@ -92,7 +92,7 @@ def _rendered(
     against: Path | None,
     maps: Path | None,
     version: str | None,
-    damaged: Sequence[DamagedMaps],
+    damaged: Sequence[CorruptMapsError],
 ) -> str:
     """The page without the damaged steps."""
     run = RunDirectory.open(run_directory)
@@ -128,7 +128,7 @@ def render_single_text(
     """
     if not store.sites:
         raise UserError(f"{title} is a model without attention: it has no maps to show")
-    facts = _facts(store) | {"title": title, "config": leaves(config), "parameters": parameters, "alone": True}
+    facts = _facts(store) | {"title": title, "config": flatten_config(config), "parameters": parameters, "alone": True}
     facts["history"] = {
         "codes": 0,
         "scales": {},
@@ -148,7 +148,7 @@ def _within(
     version: str | None = None,
 ) -> str:
     """The page of these facts and blocks, with as much of the maps as the budget has room for."""
-    shown = [*shown, *blocks_of_labels(store)]
+    shown = [*shown, *label_blocks(store)]
     # The size of the page without maps is taken off their budget.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
     fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
@@ -162,18 +162,18 @@ def _within(
         blocks += theirs.blocks
         enough = enough and bool(theirs.steps)
     if not enough:
-        least = least_size(store) if other is None else 2 * max(least_size(store), least_size(other))
+        least = min_page_size(store) if other is None else 2 * max(min_page_size(store), min_page_size(other))
         raise UserError(
             f"budget={budget} bytes is too small for one step of maps: give at least {fixed + least + 1000}"
         )
     return _page(facts | _payload_facts(store, payload), blocks, version)
 
 
-def _complete_store(path: Path, damaged: Sequence[DamagedMaps]) -> MapStore:
-    store = MapStore.existing(path)
+def _complete_store(path: Path, damaged: Sequence[CorruptMapsError]) -> MapStore:
+    store = MapStore.open_existing(path)
     for error in damaged:
         if error.path == store.path and error.step is not None:
-            store.leave_out(error.step)
+            store.exclude_step(error.step)
     if damaged and not store.steps:
         raise damaged[0]
     if not store.sites:
@@ -201,11 +201,11 @@ def _facts(store: MapStore) -> dict[str, Any]:
         "damaged": [],
         "titles": store.labels.titles,
         "tokens": store.labels.tokens,
-        "axes": axes_facts(store),
+        "axes": axis_metadata(store),
         "steps": store.steps,
         "leftOut": [],
-        "first": first_view(store),
-        "roles": summary(store),
+        "first": initial_view(store),
+        "roles": roles_data(store),
         "against": None,
         "beneath": None,
     }
@@ -220,14 +220,14 @@ def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
         "started": environment.get("started"),
-        "config": leaves(config),
+        "config": flatten_config(config),
         "curves": _thinned(curves),
         "samples": read_samples(run),
     }
 
 
 def _thinned(curves: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()}
+    return {name: {split: thin_curve(curve) for split, curve in splits.items()} for name, splits in curves.items()}
 
 
 def _payload_facts(store: MapStore, payload: PagePayload) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
     run = RunDirectory.open(directory)
     return {
         "title": str(run.config().get("name") or directory.resolve().name),
-        "config": leaves(run.config()),
+        "config": flatten_config(run.config()),
         "curves": _thinned(read_curves(run)),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]

@@ -77,7 +77,7 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
     codes, walls = LEVELS, _coarsest_blocks(store, run, steps, LEVELS, budget // 2)
     if walls is None:
         codes, walls = COARSE_LEVELS, _coarsest_blocks(store, run, steps, COARSE_LEVELS) or []
-    kept = fitting_indices([sum(block.size for block in step) for step in walls], budget)
+    kept = indices_within_budget([sum(block.size for block in step) for step in walls], budget)
     shown_steps = tuple(steps[index] for index in kept)
     sites: tuple[dict[str, Any], ...] = tuple(
         {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
@@ -97,7 +97,7 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
     return PagePayload(shown_steps, codes, sites, tuple(blocks))
 
 
-def least_size(store: MapStore) -> int:
+def min_page_size(store: MapStore) -> int:
     """The bytes that the coarsest levels of the last step take."""
     (last,) = _coarsest_blocks(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
     return sum(block.size for block in last)
@@ -182,7 +182,7 @@ def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[i
     return tuple(steps[index] for index in evenly_spaced_indices(len(steps), min(len(steps), most)))
 
 
-def fitting_indices(sizes: Sequence[int], budget: int) -> list[int]:
+def indices_within_budget(sizes: Sequence[int], budget: int) -> list[int]:
     """The most indices, evenly spaced, whose sizes sum to no more than `budget`."""
     for count in range(len(sizes), 0, -1):
         kept = evenly_spaced_indices(len(sizes), count)

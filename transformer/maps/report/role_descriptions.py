@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import distances
-from transformer.maps.head_roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
+from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, Role, RoleAssessment, Rows, classify_heads
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
@@ -15,7 +15,7 @@ from transformer.tasks.axis_labels import Labels
 MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 
 
-class Words(NamedTuple):
+class RoleText(NamedTuple):
     """A role in words: a badge, a name, what such a head does, and the keys whose weight is measured.
 
     "{token}" stands for whatever the keys of a site are, "{away}" for a distance in words.
@@ -27,87 +27,98 @@ class Words(NamedTuple):
     keys: str
 
 
-WORDS = {
-    Role.PREVIOUS_TOKEN: Words("prev", "previous {token}", "reads the {token} just before", "the one before the query"),
-    Role.NEXT_TOKEN: Words("next", "next {token}", "reads the {token} just after", "the one after the query"),
-    Role.DISTANCE: Words(
+ROLE_TEXTS = {
+    Role.PREVIOUS_TOKEN: RoleText(
+        "prev", "previous {token}", "reads the {token} just before", "the one before the query"
+    ),
+    Role.NEXT_TOKEN: RoleText("next", "next {token}", "reads the {token} just after", "the one after the query"),
+    Role.DISTANCE: RoleText(
         "",
         "fixed distance",
         "reads the {token} {away}",
         "the one at a fixed distance of 2 or more, whichever is read most",
     ),
-    Role.DIAGONAL: Words("self", "own place", "reads its own place", "the one at the query's own place, the diagonal"),
-    Role.FIRST_TOKEN: Words("1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"),
-    Role.NEARBY: Words(
+    Role.DIAGONAL: RoleText(
+        "self", "own place", "reads its own place", "the one at the query's own place, the diagonal"
+    ),
+    Role.FIRST_TOKEN: RoleText("1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"),
+    Role.NEARBY: RoleText(
         "near",
         "nearby patches",
         "reads the patches around its own",
         "the query's own patch and the up to eight that touch it",
     ),
-    Role.MARK: Words(
+    Role.MARK: RoleText(
         "mark",
         "marks",
         "rests on punctuation and special tokens",
         "special tokens such as </s>, punctuation and spaces",
     ),
-    Role.ONE_PLACE: Words(
+    Role.ONE_PLACE: RoleText(
         "one",
         "one place",
         "rests on one and the same {token}",
         "in each text the one that is read most (named only where nothing above fits)",
     ),
-    Role.SAME_TOKEN: Words(
+    Role.SAME_TOKEN: RoleText(
         "same", "same token", "reads the same token at other places", "those with the query's token, at another place"
     ),
-    Role.INDUCTION: Words(
+    Role.INDUCTION: RoleText(
         "copy",
         "repetition (induction)",
         "reads what came after the same token before",
         "those right behind an earlier place with the query's token",
     ),
-    Role.RARE_TOKEN: Words(
+    Role.RARE_TOKEN: RoleText(
         "rare", "rare tokens", "reads rare tokens", "those whose token stands once in the texts of this page"
     ),
-    Role.ALIGNMENT: Words(
+    Role.ALIGNMENT: RoleText(
         "link", "alignment", "reads the {token} that belongs to it", "those that the task itself links to the query"
     ),
-    Role.BROAD: Words("even", "broad", "spreads its weight over most of what it sees", ""),
+    Role.BROAD: RoleText("even", "broad", "spreads its weight over most of what it sees", ""),
 }
 
 
-def words_of(labels: Labels) -> dict[Role, Words]:
+def role_texts(labels: Labels) -> dict[Role, RoleText]:
     """The words of every role, where a head that follows the gold links is called by what the task says it reads."""
     if labels.linked is None:
-        return WORDS
-    linked = WORDS[Role.ALIGNMENT]._replace(name=labels.linked, does=f"reads {labels.linked}")
-    return {**WORDS, Role.ALIGNMENT: linked}
+        return ROLE_TEXTS
+    linked = ROLE_TEXTS[Role.ALIGNMENT]._replace(name=labels.linked, does=f"reads {labels.linked}")
+    return {**ROLE_TEXTS, Role.ALIGNMENT: linked}
 
 
-def summary(store: MapStore) -> dict[str, Any]:
+def roles_data(store: MapStore) -> dict[str, Any]:
     """Every head's role at the last stored step, as the page's data; shares are in percent.
 
     A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score, simpler], roles being
     indices of `kinds` and simpler the rules that the nearest cannot be told from, [rule, number] each; how far heads
     look on an image is told beside, by site.
     """
-    step, roles = store.steps[-1], list(WORDS)
+    step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []
     for number, site in enumerate(store.sites):
-        for reading in read_heads(rows_of(store, site, step), site, store.labels):
+        for reading in classify_heads(sample_rows(store, site, step), site, store.labels):
             heads.append([number, *_numbers(reading, roles)])
-    kinds = [{"role": role.value, **words._asdict()} for role, words in words_of(store.labels).items()]
-    return {"step": step, "least": PLAYED, "broad": BROAD, "kinds": kinds, "heads": heads, "far": distances(store)}
+    kinds = [{"role": role.value, **words._asdict()} for role, words in role_texts(store.labels).items()]
+    return {
+        "step": step,
+        "least": MIN_ROLE_SCORE,
+        "broad": MIN_BROAD_FRACTION,
+        "kinds": kinds,
+        "heads": heads,
+        "far": distances(store),
+    }
 
 
-def _numbers(reading: Reading, roles: list[Role]) -> list[Any]:
+def _numbers(reading: RoleAssessment, roles: list[Role]) -> list[Any]:
     nearest = -1 if reading.nearest is None else roles.index(reading.nearest)
     shares = (round(100 * value) for value in (reading.share, reading.even, reading.score))
     role = nearest if reading.plays else -1
-    simpler = [[each.rule.value, each.number] for each in reading.untold]
+    simpler = [[each.rule.value, each.number] for each in reading.ambiguous_with]
     return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
 
 
-def rows_of(store: MapStore, site: Site, step: int) -> Rows:
+def sample_rows(store: MapStore, site: Site, step: int) -> Rows:
     """At most `MOST_ROWS` whole rows of a site's maps at a step: all that the run kept where it kept no whole maps."""
     kept = store.read_rows(site.name, step)
     if kept is not None:

@@ -56,7 +56,7 @@ def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
     }
 
 
-def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
+def thin_curve(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
     """At most `points` points of a curve: lowest and highest of each stretch, so that no spike is lost."""
     if len(curve) <= points:
         return curve
@@ -97,7 +97,7 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
     return samples
 
 
-def first_view(store: MapStore) -> dict[str, Any]:
+def initial_view(store: MapStore) -> dict[str, Any]:
     """Indices of the site, example, layer and head to open with, at the store's last step.
 
     The site is the first with gold links whose whole maps are kept, else the first between two sequences. Its head
@@ -110,7 +110,7 @@ def first_view(store: MapStore) -> dict[str, Any]:
     site = (linked or between or list(store.sites))[0]
     view = _coarsest(store, site)
     weights = store.read(site.name, store.steps[-1], view.level)
-    scores = linked_mass(weights, site, store.labels) if linked else sharpness(weights)
+    scores = gold_alignment_mass(weights, site, store.labels) if linked else sharpness(weights)
     layer, head = np.unravel_index(np.argmax(scores), scores.shape)
     links = store.labels.links[site.name] if linked and store.labels.links else [None] * len(store.labels.titles)
     crossings = [
@@ -143,7 +143,7 @@ def evenly_spaced_indices(total: int, kept: int) -> list[int]:
     return [total - 1] if kept == 1 else list(evenly_spaced(total, kept))
 
 
-def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def flatten_config(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The leaves of a nested config as (dotted key, text)."""
     return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
 
@@ -158,7 +158,9 @@ def _coarsest(store: MapStore, site: Site) -> _View:
     return _View(level.name, (level.query_block, level.key_block) == (1, 1))
 
 
-def linked_mass(weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels) -> Float[np.ndarray, "L H"]:
+def gold_alignment_mass(
+    weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels
+) -> Float[np.ndarray, "L H"]:
     """The weight that a head puts on gold links, averaged over all query positions that have one."""
     assert labels.links is not None
     total, rows = np.zeros(weights.shape[1:3]), 0

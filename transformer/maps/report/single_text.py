@@ -8,7 +8,7 @@ import jax
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.capture_plan import MapsConfig, make_plan
+from transformer.maps.capture_plan import MapsConfig, plan_capture
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import Labels
 
@@ -26,7 +26,7 @@ def store_single_text(
     if not sites:
         raise UserError("this model has no attention: there are no maps to show")
     whole = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
-    plan = make_plan(whole, sites, labels.completed(sites), config)
+    plan = plan_capture(whole, sites, labels.completed(sites), config)
     store = MapStore.open(path, sites, plan.labels, config_hash, plan.tiers, plan.sizes)
     captured = look(plan.request())
     store.write(step, jax.jit(plan.stored_maps)(captured))

@@ -62,7 +62,7 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
     """
     if not (maps / "zarr.json").exists():
         return {}
-    store = MapStore.existing(maps)
+    store = MapStore.open_existing(maps)
     curves: dict[str, dict[str, tuple[Point, ...]]] = {}
     for site in store.sites:
         statistics = store.statistics(site.name)

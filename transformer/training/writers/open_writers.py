@@ -8,7 +8,7 @@ from typing import Protocol
 
 import jax
 
-from transformer.maps.capture_plan import Plan
+from transformer.maps.capture_plan import CapturePlan
 from transformer.maps.store import MapStore
 from transformer.runs.distributed import is_primary, primary_first
 from transformer.runs.jsonl_records import FileExtent
@@ -44,7 +44,7 @@ class RunWriters(MultiWriter):
 
 def open_writers(
     directory: RunDirectory,
-    plan: Plan,
+    plan: CapturePlan,
     config_hash: str,
     *,
     steps: int,

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from transformer.data.png import png
-from transformer.maps.attention_png import wall
+from transformer.maps.attention_png import render_head_grid
 from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.quantize import Quantized
 from transformer.storage.paths import parse_path, storage_of
@@ -96,7 +96,7 @@ class TensorBoardWriter(NullWriter):
             coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
             weights = Quantized(*coarsest).weights()
             for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
-                image = wall(np.asarray(weights[example]))
+                image = render_head_grid(np.asarray(weights[example]))
                 # Not by their function for images, which needs Pillow to encode the image, a PNG file already.
                 image = self._summary.Summary.Image(
                     height=image.shape[0],
