@@ -194,7 +194,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
         (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
         (["--config.parameter_averages.ema.dcay=0.5"], "did you mean config.parameter_averages.ema.decay?"),
-        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: max_megabytes, full_rows, top_k"),
+        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: full_rows, max_megabytes, top_k"),
         (
             ["--config.task.name=translate"],
             "'translate' is unknown: did you mean 'translation'? known: translation, ",

@@ -58,10 +58,25 @@ def test_a_bundle_has_no_comments_imports_or_exports(bundle):
     assert not [line for line in lines if line.startswith(("//", "/*", "* ", "*/", "import ", "export "))]
 
 
-def test_no_two_modules_of_a_bundle_define_the_same_name(bundle):
-    names = re.findall(r"^(?:async function|function|const|let|class) (\w+)", bundle, re.MULTILINE)
-    assert len(names) > 100
-    assert not [name for name, count in Counter(names).items() if count > 1]
+@pytest.mark.parametrize("name", BUNDLES)
+def test_no_two_modules_of_a_bundle_define_the_same_name(name):
+    folder, *entries = BUNDLES[name]
+    texts, waiting = {}, [posixpath.join(folder.path, entry) for entry in entries]
+    while waiting:
+        path = waiting.pop()
+        if path not in texts:
+            texts[path] = modules()[path]
+            found = [specifier for _, specifier in IMPORT.findall(texts[path])]
+            waiting += [posixpath.normpath(posixpath.join(posixpath.dirname(path), each)) for each in found]
+    script = "\n".join(texts.values())
+    defined = re.findall(r"^(?:export )?(?:async function|function|const|let|class) (\w+)", script, re.MULTILINE)
+    assert len(defined) > 100
+    assert not [name for name, count in Counter(defined).items() if count > 1]
+
+
+def test_no_template_literal_spans_lines():
+    for path, text in modules().items():
+        assert not [line for line in strip_comments(text).split("\n") if line.count("`") % 2], path
 
 
 def test_a_bundle_has_each_module_whole_and_after_what_it_imports():
@@ -70,6 +85,7 @@ def test_a_bundle_has_each_module_whole_and_after_what_it_imports():
     for path, text in modules().items():
         if path.startswith(folder.path):
             kept = strip_comments(IMPORT.sub("", text)).replace("export ", "").strip("\n").split("\n")
+            kept = [line.lstrip(" ") for line in kept]
             start = lines.index(kept[0]) if lines.count(kept[0]) == 1 else None
             assert start is None or lines[start : start + len(kept)] == kept, path
     assert lines.index("const data = readPageData();") < lines.index("const state = {")

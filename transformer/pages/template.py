@@ -32,13 +32,14 @@ class AssetFolder(NamedTuple):
         """Return these JavaScript modules and all that they import as one module, each after what it imports.
 
         Imports are relative paths of named exports, without `as`; names at the top level are unique in a bundle.
-        Comments on lines of their own are left out.
+        Comments on lines of their own and indentation are left out, so no template literal may span several lines.
         """
         modules: dict[str, str] = {}
         for entry in entries:
             _add_module(posixpath.join(self.path, entry), modules)
         script = "\n".join(modules.values())
-        return strip_comments(re.sub(r"^export ", "", _IMPORT.sub("", script), flags=re.MULTILINE))
+        script = strip_comments(re.sub(r"^export ", "", _IMPORT.sub("", script), flags=re.MULTILINE))
+        return re.sub(r"^ +", "", script, flags=re.MULTILINE)
 
 
 SHARED = AssetFolder("pages")

@@ -101,7 +101,7 @@ async function render() {
   // The address is kept once the eye has what it asked for: writing it takes longer than a step.
   writeAddress();
   document.body.dataset.shown = location.hash;
-  prefetchStep();
+  preloadNextStep();
 }
 
 /** @param {HeadView} shown */
@@ -154,7 +154,7 @@ const focusedPosition = () =>
   pointedPosition[0] === null && pointedPosition[1] === null ? [state.row, state.column] : pointedPosition;
 
 /** Unpack what the next step shows, which lies where the last change of the step went. */
-function prefetchStep() {
+function preloadNextStep() {
   const by = state.step < shownStep || state.step === data.steps.length - 1 ? -1 : 1;
   shownStep = state.step;
   const next = playTimer ? (state.step + 1) % data.steps.length : state.step + by;
