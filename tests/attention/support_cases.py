@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.oracles import algebra
+from tests.oracles import attention_equations
 from transformer.attention.api import Attended, attend
 from transformer.attention.backends import BACKENDS, Variant, unsupported
 from transformer.attention.capture import Capture
@@ -63,7 +63,7 @@ def supported() -> tuple[Cell, ...]:
     return tuple(Cell(*pair) for pair in every if unsupported(*pair) is None)
 
 
-def arrays_of(combination: Variant, sizes: Sizes) -> algebra.Arrays:
+def arrays_of(combination: Variant, sizes: Sizes) -> attention_equations.Arrays:
     """All that has a gradient, by name, as float32."""
     random = np.random.default_rng(0)
     batch, queries, keys, heads, groups, depth = sizes
@@ -115,7 +115,7 @@ def arrays_of(combination: Variant, sizes: Sizes) -> algebra.Arrays:
     return {name: array.astype(np.float32) for name, array in found.items()}
 
 
-def facts_of(combination: Variant, sizes: Sizes) -> algebra.Facts:
+def facts_of(combination: Variant, sizes: Sizes) -> attention_equations.Facts:
     """What the mask says, but for the center, of two examples that differ; some rows see no key."""
     random = np.random.default_rng(1)
     batch, queries, keys, *_ = sizes
@@ -141,7 +141,9 @@ def facts_of(combination: Variant, sizes: Sizes) -> algebra.Facts:
     return {name: fact for name, fact in facts.items() if name in combination.facts}
 
 
-def last_query(arrays: algebra.Arrays, facts: algebra.Facts) -> tuple[algebra.Arrays, algebra.Facts]:
+def last_query(
+    arrays: attention_equations.Arrays, facts: attention_equations.Facts
+) -> tuple[attention_equations.Arrays, attention_equations.Facts]:
     """The same attention for the last query alone, as a decoder with a cache asks for it."""
     batch, queries = arrays["q"].shape[:2]
     arrays, facts = dict(arrays), dict(facts)
@@ -156,10 +158,10 @@ def last_query(arrays: algebra.Arrays, facts: algebra.Facts) -> tuple[algebra.Ar
     return arrays, facts
 
 
-def kind_of(combination: Variant) -> algebra.Kind:
+def kind_of(combination: Variant) -> attention_equations.Kind:
     """The combination in the oracle's words, in evaluation."""
     spec = spec_of(Cell(Backend.EINSUM, combination))
-    return algebra.Kind(
+    return attention_equations.Kind(
         combination.score.value,
         combination.normalizer.value,
         combination.position.value,
@@ -188,7 +190,7 @@ def spec_of(cell: Cell) -> AttentionSpec:
     )
 
 
-def parameters_of(combination: Variant, arrays: algebra.Arrays) -> Parameters:
+def parameters_of(combination: Variant, arrays: attention_equations.Arrays) -> Parameters:
     def of(role: str) -> dict[str, Any]:
         return {name.removeprefix(role): array for name, array in arrays.items() if name.startswith(role)}
 
@@ -201,7 +203,7 @@ def parameters_of(combination: Variant, arrays: algebra.Arrays) -> Parameters:
     )
 
 
-def mask_of(facts: algebra.Facts) -> Mask:
+def mask_of(facts: attention_equations.Facts) -> Mask:
     arrays = {name: jax.tree.map(jnp.asarray, fact) for name, fact in facts.items() if name not in ("causal", "window")}
     return Mask(causal="causal" in facts, window=facts.get("window"), **arrays)
 

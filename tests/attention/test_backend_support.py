@@ -15,7 +15,7 @@ import pytest
 
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
-from tests.oracles import algebra
+from tests.oracles import attention_equations
 from transformer.attention.api import attend, read
 from transformer.attention.backends import (
     BACKENDS,
@@ -53,9 +53,9 @@ class Cotangents(NamedTuple):
 class Expected(NamedTuple):
     """The oracle's word: in training, in evaluation, and for each array slopes of the loss with their directions."""
 
-    facts: algebra.Facts
-    training: algebra.Answer
-    evaluation: algebra.Answer
+    facts: attention_equations.Facts
+    training: attention_equations.Answer
+    evaluation: attention_equations.Answer
     slopes: dict[str, list[tuple[np.ndarray, float]]]
 
 
@@ -71,7 +71,7 @@ def expected_of(combination: Variant, sizes: Sizes) -> Expected:
     arrays, facts = support.arrays_of(combination, sizes), support.facts_of(combination, sizes)
     arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
     kind = support.kind_of(combination)
-    evaluation = training = algebra.attention(kind, arrays, facts)
+    evaluation = training = attention_equations.attention(kind, arrays, facts)
     sampler_key, shape = KEY, evaluation.logits.shape
     if "dropout" in combination.facts:
         sampler_key, dropout_key = jax.random.split(KEY)
@@ -83,8 +83,8 @@ def expected_of(combination: Variant, sizes: Sizes) -> Expected:
         noise = jax.random.gumbel(sampler_key, shape, jnp.float32)
         kind = kind._replace(noise=np.asarray(noise, np.float64))
     if kind.kept is not None or kind.noise is not None:
-        training = algebra.attention(kind, arrays, facts)
-    loss = algebra.loss(kind, arrays, facts, *cotangents_of(sizes))
+        training = attention_equations.attention(kind, arrays, facts)
+    loss = attention_equations.loss(kind, arrays, facts, *cotangents_of(sizes))
     random = np.random.default_rng(4)
     slopes: dict[str, list[tuple[np.ndarray, float]]] = {}
     for name, array in arrays.items():
@@ -149,7 +149,7 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
     request = support.request(sizes)
     compare("captured rows", captured.weights, expected.training.weights[:, request.heads][:, :, request.rows])
     means = captured.means()
-    for name, (mean, count) in algebra.statistics(expected.training, expected.facts).items():
+    for name, (mean, count) in attention_equations.statistics(expected.training, expected.facts).items():
         compare(f"statistic {name}", means[name], mean, 1e-5 * np.maximum(1, np.abs(mean)))
         compare(f"count of {name}", captured.counts[name], count, 0)
     for name, found in expected.slopes.items():

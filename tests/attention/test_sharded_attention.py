@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
-from tests.oracles import algebra
+from tests.oracles import attention_equations
 from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, unsupported
 from transformer.attention.capture import Capture
@@ -184,7 +184,7 @@ def test_a_mesh_computes_what_one_device_does_and_what_the_oracle_says(case: Cas
         chosen = expected.training.weights[:, capture.heads][:, :, capture.rows]
         np.testing.assert_allclose(values.captured.weights, chosen, atol=1e-6 * scale, rtol=0)
         means = values.captured.means()
-        for name, (mean, count) in algebra.statistics(expected.training, expected.facts).items():
+        for name, (mean, count) in attention_equations.statistics(expected.training, expected.facts).items():
             np.testing.assert_allclose(means[name], mean, rtol=1e-5, atol=1e-5, err_msg=name)
             np.testing.assert_array_equal(values.captured.counts[name], count, err_msg=name)
         for name, slopes in expected.slopes.items():

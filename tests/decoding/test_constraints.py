@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.decoding.toy import SPECIAL, next_token, random_table, rollout_of
+from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
 from transformer.decoding.beam import BeamSearch, HypothesisEnding

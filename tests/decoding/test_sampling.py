@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.decoding.toy import SPECIAL, next_token, random_table, rollout_of
+from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
 from transformer.decoding.greedy import GreedySearch

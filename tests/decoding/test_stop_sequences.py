@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoding.toy import SPECIAL, decode, next_token, random_table, rollout_of
+from tests.decoding.table_model import SPECIAL, decode, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
 from transformer.decoding.beam import BeamSearch, HypothesisEnding

@@ -14,7 +14,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.golden.recorded import EXCHANGED, model_of, recording
+from tests.golden.recordings import EXCHANGED, model_of, recording
 from transformer.huggingface.convert import read_model_folder, write_model_folder
 from transformer.models.model import Variables
 from transformer.models.registry import model_config

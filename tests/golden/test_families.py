@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.golden.recorded import CASES, Recording, model_of, recording
+from tests.golden.recordings import CASES, Recording, model_of, recording
 from transformer.attention.capture import Capture
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch

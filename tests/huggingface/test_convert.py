@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.golden.recorded import EXCHANGED, Recording, recording
+from tests.golden.recordings import EXCHANGED, Recording, recording
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import TRAINING_ONLY_FIELDS
 from transformer.huggingface.convert import CONVERSIONS, ImportedModel, read_model_folder, write_model_folder

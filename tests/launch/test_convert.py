@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from launch import cli, convert, evaluate, generate, maps, train
-from tests.golden.recorded import recording
+from tests.golden.recordings import recording
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.training.run_loading import load_run

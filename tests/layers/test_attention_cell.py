@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from tests.oracles import algebra
+from tests.oracles import attention_equations
 from tests.oracles import recurrent as oracle
 from transformer.attention import (
     STATISTICS,
@@ -92,7 +92,9 @@ def random(*shape: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def expected(case: Case, weights: Any, query: np.ndarray, memory: np.ndarray, lengths: np.ndarray) -> algebra.Answer:
+def expected(
+    case: Case, weights: Any, query: np.ndarray, memory: np.ndarray, lengths: np.ndarray
+) -> attention_equations.Answer:
     """What the algebra says of queries `B Q E` that read a memory `B K M`."""
     config, of_score = case.config, weights.get("score", {})
 
@@ -108,8 +110,8 @@ def expected(case: Case, weights: Any, query: np.ndarray, memory: np.ndarray, le
             continue
         role: Any = SCORES[name]
         arrays[f"score.{role if isinstance(role, str) else role[config.score.value]}"] = array
-    kind = algebra.Kind(config.score.value, config.normalizer.value)
-    return algebra.attention(kind, arrays, {"key_lengths": lengths})
+    kind = attention_equations.Kind(config.score.value, config.normalizer.value)
+    return attention_equations.attention(kind, arrays, {"key_lengths": lengths})
 
 
 def close(ours: Any, theirs: np.ndarray) -> None:
@@ -236,8 +238,8 @@ def test_a_window_around_a_predicted_center_is_local_p() -> None:
             cell.step(jnp.asarray(query), prepared)
     arrays = {"q": query[:, None, None], "k": memory[:, :, None], "v": memory[:, :, None], "center": center}
     arrays["score.weight_HxDxC"] = weights["score"]["weight"]
-    answer = algebra.attention(
-        algebra.Kind("general", gaussian=True), arrays, {"window": (2, 2), "key_lengths": LENGTHS}
+    answer = attention_equations.attention(
+        attention_equations.Kind("general", gaussian=True), arrays, {"window": (2, 2), "key_lengths": LENGTHS}
     )
     close(context, answer.output[:, 0, 0])
     close(alignment.weights, answer.weights[:, :, 0])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import lively
+from tests.models.architecture_variants import lively
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend

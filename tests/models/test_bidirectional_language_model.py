@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.running import random_variables
+from tests.models.random_models import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import SMALL, VOCABULARY, build, exact, kind_of, lively
+from tests.models.architecture_variants import SMALL, VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score

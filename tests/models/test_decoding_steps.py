@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import BEGIN, PAD, build, lively
+from tests.models.architecture_variants import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch

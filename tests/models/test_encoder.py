@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.models.arrangements import PAD, build, exact, kind_of, lively
+from tests.models.architecture_variants import PAD, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.config import UserError
 from transformer.layers.transformer_config import Positions

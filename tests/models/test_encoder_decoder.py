@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import lively
+from tests.models.architecture_variants import lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.config import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.costs.test_flops import batch_of, model_of
-from tests.models.arrangements import BEGIN, FAMILIES, PAD, build, lively
+from tests.models.architecture_variants import BEGIN, FAMILIES, PAD, build, lively
 from tests.oracles import experts as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError

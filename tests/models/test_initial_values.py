@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.models.arrangements import build
+from tests.models.architecture_variants import build
 from transformer.layers.transformer_config import Biases, NormPlacement
 from transformer.models.model import leaves_by_path
 

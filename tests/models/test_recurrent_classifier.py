@@ -9,7 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 from tests import programs
-from tests.models.running import random_variables
+from tests.models.random_models import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Score
 from transformer.config import UserError

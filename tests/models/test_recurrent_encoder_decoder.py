@@ -12,7 +12,7 @@ import pytest
 from jax.test_util import check_grads
 
 from tests import programs
-from tests.oracles import algebra
+from tests.oracles import attention_equations
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Normalizer, Score
 from transformer.config import UserError
@@ -212,8 +212,8 @@ def attended(
             seen[head] = np.abs(places - center) <= config.half_width
             factor[head] = np.exp(-((places - center) ** 2) / (2 * (config.half_width / 2) ** 2))
     facts["allowed"] = seen[None, :, None]
-    kind = algebra.Kind(config.score.value, "hard" if config.normalizer is Normalizer.HARD else "softmax")
-    answer = algebra.attention(kind, arrays, facts)
+    kind = attention_equations.Kind(config.score.value, "hard" if config.normalizer is Normalizer.HARD else "softmax")
+    answer = attention_equations.attention(kind, arrays, facts)
     of_heads = answer.weights[0, :, 0] * factor
     return np.einsum("hk,khd->hd", of_heads, arrays["v"][0]).ravel(), of_heads
 

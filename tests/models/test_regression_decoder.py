@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import exact, kind_of, lively
+from tests.models.architecture_variants import exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention import Capture
 from transformer.config import UserError

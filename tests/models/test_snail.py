@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import exact, lively
+from tests.models.architecture_variants import exact, lively
 from tests.oracles import snail as oracle
 from transformer.attention import Capture
 from transformer.config import UserError

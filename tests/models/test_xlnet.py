@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.golden.recorded import Recording
+from tests.golden.recordings import Recording
 from tests.golden.weights import random_weights
 from transformer.attention.capture import Capture
 from transformer.config import UserError

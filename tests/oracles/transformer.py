@@ -1,7 +1,7 @@
 """The Transformer families in NumPy float64, from the equations: one block for every arrangement.
 
 It reads a nested dict of parameters as the package names them, and shares nothing else with it. Attention itself is
-that of tests.oracles.algebra.
+that of tests.oracles.attention_equations.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.oracles import algebra
+from tests.oracles import attention_equations
 
 Weights = dict[str, Any]
 Facts = dict[str, Any]
@@ -111,7 +111,9 @@ def multi_head(
     if kind.positions in ("rotary", "rotary_halves"):
         for name in ("q", "k"):
             place_Tx1 = np.arange(arrays[name].shape[1])[:, None]
-            arrays[name] = algebra.rotated(arrays[name], place_Tx1, kind.positions == "rotary_halves", kind.rotary_base)
+            arrays[name] = attention_equations.rotated(
+                arrays[name], place_Tx1, kind.positions == "rotary_halves", kind.rotary_base
+            )
     relative, names = weights.get("relative", {}), {}
     if position == "t5":
         assert table is not None
@@ -123,10 +125,10 @@ def multi_head(
     arrays |= {f"position.{name}": relative[ours] for ours, name in names.items()}
     if kind.score == "cosine":
         arrays["score.sharpening"] = np.exp(weights["score"]["log_sharpening"])[None, :, None]
-    which = algebra.Kind(
+    which = attention_equations.Kind(
         kind.score, position=position, bidirectional=bidirectional, max_distance=kind.relative_attention_max_distance
     )
-    answer = algebra.attention(which, arrays, facts)
+    answer = attention_equations.attention(which, arrays, facts)
     mixed = np.einsum("bqhd,hde->bqe", answer.output, weights["output"]["kernel"])
     return mixed + weights["output"].get("bias", 0), answer.weights
 

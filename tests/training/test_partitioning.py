@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from tests.golden import make_specs
+from tests.golden import make_partition_specs
 from transformer.config import UserError, from_config
 from transformer.costs.topologies import topology_devices
 from transformer.layers.functional_module import Precision
@@ -208,10 +208,12 @@ def test_the_state_begins_divided() -> None:
 
 @pytest.mark.slow
 def test_every_parameter_lies_where_it_is_recorded_to() -> None:
-    recorded = json.loads(make_specs.FILE.read_text(encoding="utf-8"))
-    for rules, models in make_specs.all_specs().items():
+    recorded = json.loads(make_partition_specs.FILE.read_text(encoding="utf-8"))
+    for rules, models in make_partition_specs.all_specs().items():
         for name, specs in models.items():
-            assert specs == recorded[rules][name], f"{name} under {rules}; if it is meant: {make_specs.__doc__}"
+            assert specs == recorded[rules][name], (
+                f"{name} under {rules}; if it is meant: {make_partition_specs.__doc__}"
+            )
 
 
 def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:

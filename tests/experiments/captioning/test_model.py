@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
-from tests.models.running import random_variables, stepped
+from tests.models.random_models import random_variables, stepped
 from tests.oracles import recurrent as oracle
-from tests.oracles.places import places, softmax
+from tests.oracles.image_features import places, softmax
 from transformer.attention import STATISTICS, Capture, normalizers
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops

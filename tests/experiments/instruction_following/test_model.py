@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.instruction_following.model import FAMILY, Aligner, ListenAttendWalkConfig
-from tests.models.running import random_variables, stepped
+from tests.models.random_models import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError

@@ -13,8 +13,8 @@ from experiments.neural_turing_machine import lstm_controller as controller_only
 from experiments.neural_turing_machine.lstm_controller import LSTMControllerConfig
 from experiments.neural_turing_machine.ntm import NTM, READ, WRITE, Controller, MemoryInit, NTMConfig, build
 from tests import programs
+from tests.oracles import neural_turing_machine as oracle
 from tests.oracles import recurrent
-from tests.oracles import turing as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops

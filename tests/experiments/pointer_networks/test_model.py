@@ -10,7 +10,7 @@ import pytest
 
 from experiments.pointer_networks.model import FAMILY, SITE, DecoderInput, PointerNetworkConfig
 from tests import programs
-from tests.models.running import random_variables
+from tests.models.random_models import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError

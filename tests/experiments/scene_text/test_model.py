@@ -10,7 +10,7 @@ import pytest
 
 from experiments.scene_text.model import FAMILY, AttentionInput, ShowAttendReadConfig
 from tests.layers.test_grid_encoder import convolved, normed
-from tests.models.running import random_variables, stepped
+from tests.models.random_models import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, AxisKind, Capture
 from transformer.config import UserError

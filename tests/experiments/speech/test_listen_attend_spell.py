@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig, stack_neighbors
-from tests.models.running import random_variables, stepped
+from tests.models.random_models import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError

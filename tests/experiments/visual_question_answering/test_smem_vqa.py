@@ -23,7 +23,7 @@ from tests.experiments.visual_question_answering.questions import (
     random_variables,
     without_padding,
 )
-from tests.oracles.places import places, softmax
+from tests.oracles.image_features import places, softmax
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops

@@ -19,7 +19,7 @@ from tests.experiments.visual_question_answering.questions import (
     without_padding,
 )
 from tests.oracles import recurrent as oracle
-from tests.oracles.places import places, softmax
+from tests.oracles.image_features import places, softmax
 from transformer.attention import Capture
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision

@@ -58,7 +58,7 @@ class Arrangement(NamedTuple):
     @property
     def name(self) -> str:
         """The values that say most."""
-        shown = ("positions", "norm_placement", "activation", "windows")
+        shown = ("positions", "norm_placement", "activation", "attention_windows")
         values = (plain(self.options[name]) for name in shown)
         return "-".join((self.family, *(str(value).replace(" ", "") for value in values)))
 

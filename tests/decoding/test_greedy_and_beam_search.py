@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoding.toy import SPECIAL, next_token, random_table, rollout_of
+from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch, HypothesisEnding
 from transformer.decoding.generate import DecodedSequences

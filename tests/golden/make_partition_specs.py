@@ -1,6 +1,6 @@
-"""Writes specs.json: where every parameter of the contracts' families lies under each set of rules.
+"""Writes partition_specs.json: where every parameter of the contracts' families lies under each set of rules.
 
-    python -m tests.golden.make_specs
+    python -m tests.golden.make_partition_specs
 
 Run it when a parameter is meant to lie elsewhere, and read the difference: a wrong rule costs a pod its memory.
 """
@@ -18,7 +18,7 @@ from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
-FILE = Path(__file__).with_name("specs.json")
+FILE = Path(__file__).with_name("partition_specs.json")
 SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "max_length": 16}
 MODELS: dict[str, dict[str, Any]] = {
     "decoder": {"family": "decoder", **SMALL, "layers": 2, "tie_embeddings": False, "biases": "all"},

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.toy import next_token, random_table, rollout_of
+from tests.decoding.table_model import next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch, HypothesisEnding
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, Prompt

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import BEGIN, PAD, VOCABULARY, Arrangement, build, cover, exact, kind_of, lively
+from tests.models.architecture_variants import BEGIN, PAD, VOCABULARY, Arrangement, build, cover, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.layers.functional_module import Precision

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.golden.arrangements import ARRANGEMENTS, family
+from tests.golden.extra_conversions import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
 from transformer.huggingface.convert import read_model_folder
 from transformer.huggingface.parameter_conversion import parameter_shapes, plan_tensors, tensors_to_params
