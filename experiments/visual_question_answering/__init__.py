@@ -1,1 +1,1 @@
-"""Questions about images, answered in hops or by glimpses."""
+"""Visual question answering with multi-hop and stacked attention."""

@@ -1,4 +1,4 @@
-"""Questions about images: what a set of them knows, and batches of them."""
+"""Question sets about images: vocabulary, batches, and the question-only baseline."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ _TOKENS = re.compile(r"\?|[^\s?]+")
 
 
 class Question(NamedTuple):
-    """A question, its answer, what kind it is of, and the cells of the image to look at, one after another."""
+    """A question, its answer, its kind, and the cells of the image that lead to the answer, in order."""
 
     words: tuple[str, ...]
     answer: str
@@ -29,11 +29,11 @@ class Question(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
-    """What the questions of a set are made of: their words, answers and kinds, each a number by its place.
+class QuestionVocabulary:
+    """The words, answers and kinds of a question set, each numbered by its index.
 
-    `longest` is the greatest number of words of a question, `size` the pixels of a side of an image, which has `side`
-    cells a side, 0 where nobody knows of any. `relational` are the kinds that lead from one cell to another.
+    `longest` is the largest number of words of a question, `size` the side of an image in pixels, `side` the number of
+    cells along it (0 if cells are unknown). `relational` are the kinds that lead from one cell to another.
     """
 
     words: tuple[str, ...]
@@ -89,10 +89,10 @@ class Terms:
 
 
 class QuestionSet(Protocol):
-    """A set of questions about images, drawn or of files."""
+    """A set of questions about images, synthetic or from files."""
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> QuestionVocabulary:
         """What the questions are made of."""
 
     @property
@@ -119,15 +119,15 @@ class QuestionSet(Protocol):
         """The SHA-256 of every split that was read; none where nothing was."""
 
 
-def words_of(text: str) -> tuple[str, ...]:
-    """The words of a question in small letters; a question mark is a word."""
+def tokenize_question(text: str) -> tuple[str, ...]:
+    """Return the lowercase words of a question; a question mark is a word."""
     return tuple(_TOKENS.findall(text.lower()))
 
 
-def by_question_alone(training: Iterable[Question], held_out: Iterable[Question]) -> dict[str, float]:
-    """How many of each kind are right who know no image: who say what training answered most to the very same words.
+def question_only_accuracy(training: Iterable[Question], held_out: Iterable[Question]) -> dict[str, float]:
+    """Return the accuracy of the most frequent training answer to the same words, without the image.
 
-    A question that training has not asked is answered by its commonest answer. Shares by kind, and of all as "".
+    A question that training has not asked gets the most frequent answer of all. Shares are by kind, and of all as "".
     """
     counted: dict[tuple[str, ...], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     of_all: collections.Counter[str] = collections.Counter()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from experiments.visual_question_answering.data import Question, Terms, words_of
+from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
 from transformer.data.datasets.image_files import decode
@@ -19,11 +19,11 @@ from transformer.json_files import read_value
 _COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
 _SHAPES = ("circle", "rectangle", "triangle")
 _KINDS = {"yes_no": ("no", "yes"), "color": _COLORS, "shape": _SHAPES}
-_SPOKEN = words_of("what color is the shape ? does the image not contain a there present in no of")
+_SPOKEN = tokenize_question("what color is the shape ? does the image not contain a there present in no of")
 _LONGEST, _SIZE = 10, 64
 # The last tenth of the images for training validate, with all that is asked about them.
 _HELD_OUT = 10
-TERMS = Terms(
+TERMS = QuestionVocabulary(
     tuple(sorted({*_SPOKEN, *_COLORS, *_SHAPES})),
     tuple(sorted(answer for answers in _KINDS.values() for answer in answers)),
     tuple(_KINDS),
@@ -56,7 +56,7 @@ class EasyVqa:
     """The set; `splits` are train, validation and test."""
 
     splits: Mapping[str, Split]
-    terms: Terms = TERMS
+    terms: QuestionVocabulary = TERMS
 
     @property
     def said(self) -> str:
@@ -141,9 +141,9 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
     return EasyVqa(parts)
 
 
-def made_up() -> EasyVqa:
+def placeholder_questions() -> EasyVqa:
     """One question about one gray image in every split: the shapes of the set without its files."""
-    question = Question(words_of("what color is the shape?"), "gray", "color")
+    question = Question(tokenize_question("what color is the shape?"), "gray", "color")
     split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))
     return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))
 
@@ -170,7 +170,7 @@ def _split(folder: Any) -> Split:
 
 
 def _question(text: str, answer: str, _: int) -> Question:
-    words = words_of(text)
+    words = tokenize_question(text)
     TERMS.encode(words)
     for kind, answers in _KINDS.items():
         if answer in answers:

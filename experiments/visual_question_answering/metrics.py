@@ -1,4 +1,4 @@
-"""How many questions are answered right, kind by kind, and how much of every look falls on the cells to look at."""
+"""VQA metrics: accuracy by kind of question, and the attention mass of every hop on the relevant cells."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from experiments.visual_question_answering.data import Question, Terms, by_question_alone
+from experiments.visual_question_answering.data import Question, QuestionVocabulary, question_only_accuracy
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, between
 from transformer.tasks.attention_mass import cells_of
@@ -22,14 +22,16 @@ CELLS, GROUPS = ("named", "answer"), ("one_hop", "relational")
 
 
 def report(
-    terms: Terms, sums: Mapping[str, Any], asked: tuple[Iterable[Question], Iterable[Question]] | None = None
+    terms: QuestionVocabulary,
+    sums: Mapping[str, Any],
+    asked: tuple[Iterable[Question], Iterable[Question]] | None = None,
 ) -> Report:
-    """The mean loss, and the share of right answers: of all questions, of each kind, of all that are relational or not.
+    """Report the mean loss and the accuracy: of all questions, of each kind, and of relational questions and others.
 
-    With the questions of training and those that were `asked`, beside each share what `by_question_alone` has of it.
+    With the questions of training and those that were `asked`, also the accuracy of `question_only_accuracy`.
     """
     count = np.asarray(sums["asked"], np.float64)
-    alone = {} if asked is None else by_question_alone(*asked)
+    alone = {} if asked is None else question_only_accuracy(*asked)
     groups = {"": terms.kinds} | {f"/{kind}": (kind,) for kind in terms.kinds}
     if terms.relational:
         one_hop = tuple(kind for kind in terms.kinds if kind not in terms.relational)
@@ -42,12 +44,12 @@ def report(
         scalars[f"accuracy{name}"] = float(np.asarray(sums["right"], np.float64)[chosen].sum() / total)
         if alone:
             right = sum(alone.get(kind, 0.0) * count[terms.kinds.index(kind)] for kind in kinds)
-            scalars[f"question_alone{name}"] = float(right / total)
+            scalars[f"question_only_accuracy{name}"] = float(right / total)
     return Report(scalars, note=f"{int(count.sum())} questions")
 
 
-def looks(view: View, batch: Batch, terms: Terms) -> dict[str, Array]:
-    """Of every look (rows) the summed weight of the first and of the last cell, and how many questions were counted.
+def attention_sums(view: View, batch: Batch, terms: QuestionVocabulary) -> dict[str, Array]:
+    """Sum, for every hop (rows), the weight on the first and last cell, and count the questions.
 
     Columns are the questions that are not relational, and those that are.
     """
@@ -55,7 +57,10 @@ def looks(view: View, batch: Batch, terms: Terms) -> dict[str, Array]:
     inputs = {name: jnp.asarray(batch[name]) for name in ("image", "tokens", "lengths")}
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((site.name,)))
     weights_HxBxK = aux.maps[site.name].weights[:, :, 0, 0]  # type: ignore[index]
-    cells_Bx2, places_CxK = jnp.asarray(batch["cells"]), jnp.asarray(places_of(site.key, terms), weights_HxBxK.dtype)
+    cells_Bx2, places_CxK = (
+        jnp.asarray(batch["cells"]),
+        jnp.asarray(cell_positions(site.key, terms), weights_HxBxK.dtype),
+    )
     relational_K = jnp.array([kind in terms.relational for kind in terms.kinds], jnp.int32)
     counted_B = real_rows(batch) & (cells_Bx2[:, 0] >= 0)
     group_BxG = jax.nn.one_hot(relational_K[jnp.asarray(batch["kinds"])], len(GROUPS)) * counted_B[:, None]
@@ -65,11 +70,11 @@ def looks(view: View, batch: Batch, terms: Terms) -> dict[str, Array]:
     return sums
 
 
-def report_looks(sums: Mapping[str, Any], rows: object = None) -> Report:
-    """The mean weight of every look on the cell of a question of one hop and, of relational ones, on both cells.
+def attention_report(sums: Mapping[str, Any], rows: object = None) -> Report:
+    """Report the attention mass of every hop on the cell of one-hop questions, and on both cells of relational ones.
 
-    `look_2/answer` is that of the second look on the cell of the answer, `look_1/named` that of the first on the cell
-    of the item that the question names.
+    `attention_mass/hop_2/answer` is that of the second hop on the cell of the answer, `attention_mass/hop_1/named` that
+    of the first on the cell of the item that the question names.
     """
     count = np.maximum(np.asarray(sums["asked"], np.float64), 1)
     one_hop, relational = (np.stack([np.asarray(sums[cell])[:, column] for cell in CELLS]) for column in range(2))
@@ -77,10 +82,10 @@ def report_looks(sums: Mapping[str, Any], rows: object = None) -> Report:
     for number, masses in enumerate(zip(one_hop[1], *relational, strict=True), 1):
         names, counts = (GROUPS[0], *CELLS), (count[0], count[1], count[1])
         for name, mass, of_group in zip(names, masses, counts, strict=True):
-            scalars[f"look_{number}/{name}"] = float(mass / of_group)
+            scalars[f"attention_mass/hop_{number}/{name}"] = float(mass / of_group)
     return Report(scalars, note=f"{int(np.sum(sums['asked']))} questions")
 
 
-def places_of(axis: Axis, terms: Terms) -> Bool[np.ndarray, "C K"]:
-    """Which places of the axis lie in each cell."""
+def cell_positions(axis: Axis, terms: QuestionVocabulary) -> Bool[np.ndarray, "C K"]:
+    """Return which positions of the axis lie in each cell."""
     return cells_of(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]

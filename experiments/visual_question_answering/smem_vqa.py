@@ -1,4 +1,4 @@
-"""A spatial memory that answers questions about images in hops (Xu and Saenko 2016, Ask, attend and answer)."""
+"""SMem-VQA: a spatial memory network that answers questions about images in hops (Xu and Saenko 2016)."""
 
 import dataclasses
 
@@ -24,25 +24,25 @@ SITE = "answer/hops"
 
 
 @dataclasses.dataclass(frozen=True)
-class SpatialMemoryConfig(Config, path="config.model"):
-    """Words and places of `width` features, and so many `hops` to places of the grid that `image` makes.
+class SMemVQAConfig(Config, path="config.model"):
+    """Words and places of `width` features, and so many `num_hops` to places of the grid that `image_encoder` makes.
 
-    `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
-    acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word may not
-    guide the first hop. `vocab_size`: None for as many as the task has tokens.
+    `positions` tell the places apart. `readout`: mean sums all places alike in every hop, nothing takes no hop.
+    `dropout` acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word
+    may not guide the first hop. `vocab_size`: None for as many as the task has tokens.
     """
 
     width: Positive = 128
-    hops: Hops = 2
-    image: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    num_hops: Hops = 2
+    image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
-    look: ImageReadout = ImageReadout.ATTENTION
+    readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     word_dropout: Rate = 0.0
     vocab_size: int | None = None
 
 
-class SpatialMemory(StatelessModule):
+class SMemVQA(StatelessModule):
     """Hops to the places S of an image, of a question whose words have the vectors V (section 3.1 and 3.2).
 
     The question is the sum Q = W_Q V + b_Q of its words, weighted by where they stand; O_0 = Q. The first hop is guided
@@ -55,7 +55,7 @@ class SpatialMemory(StatelessModule):
     Outputs: logits [B, C].
     """
 
-    def __init__(self, config: SpatialMemoryConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: SMemVQAConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, width = config, builder.dtype, config.width
         rows = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, width, builder=builder)
@@ -63,17 +63,17 @@ class SpatialMemory(StatelessModule):
         # Every word counts alike at first.
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
-        if config.look is not ImageReadout.NOTHING:
-            self.places = GridFeatures(config.image, config.positions, image_of(interface), builder=builder)
-            for hop in range(config.hops):
+        if config.readout is not ImageReadout.NOTHING:
+            self.places = GridFeatures(config.image_encoder, config.positions, image_of(interface), builder=builder)
+            for hop in range(config.num_hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
-        if config.look is ImageReadout.ATTENTION:
+        if config.readout is ImageReadout.ATTENTION:
             self.correlated = self._embedding_of_places(builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
 
     def _embedding_of_places(self, builder: Builder) -> Linear:
-        inputs, outputs = (("features", self.config.image.width),), (("embed", self.config.width),)
+        inputs, outputs = (("features", self.config.image_encoder.width),), (("embed", self.config.width),)
         return Linear(inputs, outputs, bias=True, builder=builder)
 
     def forward(
@@ -93,7 +93,7 @@ class SpatialMemory(StatelessModule):
         bag_T = jnp.asarray(self.bag[: tokens_BxT.shape[1]], self.dtype)
         known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
         looks: list[Captured | None] = []
-        if self.config.look is not ImageReadout.NOTHING:
+        if self.config.readout is not ImageReadout.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["image"], self.dtype))
             guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
             known_BxN, looks = self.hop(known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_at(SITE, capture))
@@ -113,8 +113,8 @@ class SpatialMemory(StatelessModule):
         """What is known behind the last hop, and how each of them weighed the places."""
         looks: list[Captured | None] = []
         evidence_BxLxN = None
-        for hop in range(self.config.hops):
-            if self.config.look is ImageReadout.MEAN:
+        for hop in range(self.config.num_hops):
+            if self.config.readout is ImageReadout.MEAN:
                 weights_BxL = jnp.full(places_BxLxC.shape[:2], 1 / places_BxLxC.shape[1], places_BxLxC.dtype)
             else:
                 if evidence_BxLxN is None:
@@ -155,11 +155,11 @@ def image_of(interface: TaskInterface) -> tuple[int, ...]:
     return interface.inputs["image"].shape[1:]
 
 
-def build(config: SpatialMemoryConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task of images, questions and classes; without attention it has no maps."""
-    attends = config.look is ImageReadout.ATTENTION
-    sites = (grid_site(SITE, config.image, image_of(interface), config.hops),) if attends else ()
-    return Model(Functional(lambda builder: SpatialMemory(config, interface, builder), precision), sites)
+    attends = config.readout is ImageReadout.ATTENTION
+    sites = (grid_site(SITE, config.image_encoder, image_of(interface), config.num_hops),) if attends else ()
+    return Model(Functional(lambda builder: SMemVQA(config, interface, builder), precision), sites)
 
 
-FAMILY = ModelFamily(SpatialMemoryConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))
+FAMILY = ModelFamily(SMemVQAConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))

@@ -1,4 +1,4 @@
-"""Glimpses at an image by two convolutions over it and the question (Kazemi and Elqursh 2017)."""
+"""Stacked attention for VQA: glimpses by two convolutions over the image and the question (Kazemi and Elqursh 2017)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,34 +27,34 @@ _SHORTEST = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class StackedGlimpsesConfig(Config, path="config.model"):
-    """Words of `embedding` features, read by `encoder`, and `glimpses` at the grid that `image` makes.
+class StackedAttentionConfig(Config, path="config.model"):
+    """Words of `embedding` features, read by `encoder`, and `num_glimpses` at the grid that `image_encoder` makes.
 
     `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
-    apart. `look`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
+    apart. `readout`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
     convolutions read and on what the classifier's layers read. `vocab_size`: None for as many as the task has
     tokens.
     """
 
     embedding: Positive = 64
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
-    glimpses: Hops = 2
+    num_glimpses: Hops = 2
     hidden: Positive = 128
-    image: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
-    look: ImageReadout = ImageReadout.ATTENTION
+    readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     vocab_size: int | None = None
 
     @property
     def seen_width(self) -> int:
         """The features of what is seen of an image."""
-        return {ImageReadout.ATTENTION: self.glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
-            self.look
-        ] * self.image.width
+        return {ImageReadout.ATTENTION: self.num_glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
+            self.readout
+        ] * self.image_encoder.width
 
 
-class StackedGlimpses(StatelessModule):
+class StackedAttention(StatelessModule):
     """Weighted sums of the places of an image, each place phi_l of Euclidean length 1, and the class (section 3).
 
     s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
@@ -67,21 +67,21 @@ class StackedGlimpses(StatelessModule):
     Outputs: logits [B, C].
     """
 
-    def __init__(self, config: StackedGlimpsesConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: StackedAttentionConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
         rows = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, config.embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
         state = config.encoder.output_width
-        if config.look is not ImageReadout.NOTHING:
+        if config.readout is not ImageReadout.NOTHING:
             self.places = GridFeatures(
-                config.image, config.positions, interface.inputs["image"].shape[1:], builder=builder
+                config.image_encoder, config.positions, interface.inputs["image"].shape[1:], builder=builder
             )
-        if config.look is ImageReadout.ATTENTION:
-            features, inner = (("features", config.image.width),), (("embed", hidden),)
+        if config.readout is ImageReadout.ATTENTION:
+            features, inner = (("features", config.image_encoder.width),), (("embed", hidden),)
             self.of_place = Linear(features, inner, bias=True, builder=builder)
             self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
-            self.glimpse = Linear(inner, (("features", config.glimpses),), bias=False, builder=builder)
+            self.glimpse = Linear(inner, (("features", config.num_glimpses),), bias=False, builder=builder)
         read = (("features", config.seen_width + state),)
         self.classify = Linear(read, (("embed", hidden),), bias=True, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
@@ -105,7 +105,7 @@ class StackedGlimpses(StatelessModule):
         question_BxS = carry[-1].hidden
         seen = [question_BxS]
         looks: list[Captured | None] = []
-        if self.config.look is not ImageReadout.NOTHING:
+        if self.config.readout is not ImageReadout.NOTHING:
             places_BxLxC = unit(self.places(jnp.asarray(inputs["image"], self.dtype)))
             glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, tuple(keys[4:]), capture_at(SITE, capture))
             seen = [glimpsed_BxF, question_BxS]
@@ -122,14 +122,14 @@ class StackedGlimpses(StatelessModule):
         asked: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[Captured | None]]:
         """All glimpses side by side, and how each of them weighed the places."""
-        if self.config.look is ImageReadout.MEAN:
+        if self.config.readout is ImageReadout.MEAN:
             return jnp.mean(places_BxLxC, axis=1), []
         rate = self.config.dropout
         read_BxLxC, state_BxS = dropout(places_BxLxC, rate, keys[0]), dropout(question_BxS, rate, keys[1])
         joined_BxLxH = jax.nn.relu(self.of_place(read_BxLxC) + self.of_question(state_BxS)[:, None])
         logits_BxLxG = self.glimpse(dropout(joined_BxLxH, rate, keys[2]))
         glimpses, looks = [], []
-        for number in range(self.config.glimpses):
+        for number in range(self.config.num_glimpses):
             weights_BxL, captured = grid_softmax(logits_BxLxG[..., number], asked)
             glimpses.append(jnp.einsum("bl,blc->bc", weights_BxL, places_BxLxC))
             looks.append(captured)
@@ -141,11 +141,11 @@ def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
 
 
-def build(config: StackedGlimpsesConfig, interface: TaskInterface, precision: Precision) -> Model:
+def build(config: StackedAttentionConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task of images, questions and classes; without attention it has no maps."""
-    attends, image = config.look is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
-    sites = (grid_site(SITE, config.image, image, config.glimpses),) if attends else ()
-    return Model(Functional(lambda builder: StackedGlimpses(config, interface, builder), precision), sites)
+    attends, image = config.readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
+    sites = (grid_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
+    return Model(Functional(lambda builder: StackedAttention(config, interface, builder), precision), sites)
 
 
-FAMILY = ModelFamily(StackedGlimpsesConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))
+FAMILY = ModelFamily(StackedAttentionConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))

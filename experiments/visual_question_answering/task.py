@@ -1,4 +1,4 @@
-"""Questions about images: an answer out of a list, and where the model looked for it."""
+"""Visual question answering: classify the answer, with gold alignments to the relevant cells."""
 
 import dataclasses
 import re
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from experiments.visual_question_answering.data import Question, QuestionSet, Terms, words_of
-from experiments.visual_question_answering.drawn_scenes import scene_questions
-from experiments.visual_question_answering.easy_vqa_data import easy_vqa, made_up
-from experiments.visual_question_answering.metrics import AXES, looks, places_of, report, report_looks
+from experiments.visual_question_answering.data import Question, QuestionSet, QuestionVocabulary, tokenize_question
+from experiments.visual_question_answering.easy_vqa_data import easy_vqa, placeholder_questions
+from experiments.visual_question_answering.metrics import AXES, attention_report, attention_sums, cell_positions, report
+from experiments.visual_question_answering.synthetic_scenes import scene_questions
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Looked, UserError, nearest
 from transformer.data.batches import Source
@@ -29,14 +29,14 @@ KNOWN = ("scenes", "easy_vqa")
 
 
 def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
-    """Open a set of questions about images.
+    """Open a question set.
 
-    `name` is one of: "scenes" or "scenes/fewest=4,test=500", drawn here
-    (experiments.visual_question_answering.drawn_scenes); "easy_vqa", whose files lie in `data_dir`
+    `name` is "scenes" or "scenes/min_items=4,test=500", synthetic
+    (experiments.visual_question_answering.synthetic_scenes), or "easy_vqa", whose files are in `data_dir`
     (experiments.visual_question_answering.easy_vqa_data).
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
+        UserError: If the name is unknown, or files are missing or invalid.
     """
     check_name(name)
     kind, _, options = name.partition("/")
@@ -61,12 +61,12 @@ _ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionsConfig(Config, path="config.task"):
+class VisualQuestionAnsweringConfig(Config, path="config.task"):
     """Questions about images, and the rows of a batch of them.
 
-    `dataset`: "scenes" (colored shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
-    says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first
-    `num_probe_examples` are mapped.
+    `dataset`: "scenes" (colored shapes in three by three cells, drawn and asked about here;
+    "scenes/min_items=4,test=500" says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation
+    questions the first `num_probe_examples` are mapped.
 
     Raises:
         UserError: For the name of no set.
@@ -81,10 +81,10 @@ class QuestionsConfig(Config, path="config.task"):
         check_name(self.dataset)
 
 
-class Questions(PlainTask):
-    """The task: implements transformer.tasks.task.Task."""
+class VisualQuestionAnswering(PlainTask):
+    """Visual question answering: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: QuestionsConfig, questions: QuestionSet, rows_multiple: int = 1):
+    def __init__(self, config: VisualQuestionAnsweringConfig, questions: QuestionSet, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.questions, self.terms = config, questions, questions.terms
         rows, terms = config.batch_size, self.terms
@@ -142,7 +142,7 @@ class Questions(PlainTask):
 
         found = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
         if self.terms.side:
-            found.append(Evaluation("looks", split, batches, self._looks, report_looks, at_end, reads=AXES))
+            found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, reads=AXES))
         return tuple(found)
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -157,7 +157,7 @@ class Questions(PlainTask):
         return {"loss": nats, "asked": asked_K, "right": right_K}, None
 
     def _looks(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
-        return looks(view, batch, self.terms), None
+        return attention_sums(view, batch, self.terms), None
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The images and questions of the probe with their answers, and the cells to look at."""
@@ -168,7 +168,7 @@ class Questions(PlainTask):
         ]
         answers = [self.terms.answers[label] for label in shown["labels"]]
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
-        return describe(self.terms, sites, shown["image"], titles, shown["cells"])
+        return make_labels(self.terms, sites, shown["image"], titles, shown["cells"])
 
     def answer(self, view: View, request: Request) -> Answers:
         """The most probable answer to each question, and how probable it is.
@@ -184,19 +184,19 @@ class Questions(PlainTask):
         asked = []
         for text in request.texts:
             number, question = _ASKED.fullmatch(text).groups()  # type: ignore[union-attr]
-            asked.append((self.questions.image(int(number or 0)), words_of(question)))
+            asked.append((self.questions.image(int(number or 0)), tokenize_question(question)))
         unknown = [Question(words, self.terms.answers[0], self.terms.kinds[0]) for _, words in asked]
         batch = self.terms.batch(unknown, np.stack([image for image, _ in asked]))
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = most_probable(logits_BxC, self.terms.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
-        labels = describe(self.terms, view.model.sites, batch["image"], titles, None)
+        labels = make_labels(self.terms, view.model.sites, batch["image"], titles, None)
         return Answers(lines, labels, look_over(view, inputs))
 
 
-def describe(
-    terms: Terms,
+def make_labels(
+    terms: QuestionVocabulary,
     sites: Sequence[Site],
     image_BxYxXx3: Float[np.ndarray, "B Y X 3"],
     titles: Sequence[str],
@@ -209,7 +209,9 @@ def describe(
     looking = between(sites, *AXES)
     links = {}
     if cells_Bx2 is not None and terms.side:
-        links = {site.name: tuple(_links(places_of(site.key, terms), cells) for cells in cells_Bx2) for site in looking}
+        links = {
+            site.name: tuple(_links(cell_positions(site.key, terms), cells) for cells in cells_Bx2) for site in looking
+        }
     images = {"grid": unscaled(np.asarray(image_BxYxXx3))} if looking else {}
     return Labels({}, tuple(titles), links or None, images=images)
 
@@ -224,15 +226,15 @@ def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> 
     )
 
 
-def build(config: QuestionsConfig, directory: Path, rows_multiple: int = 1) -> Questions:
+def build(config: VisualQuestionAnsweringConfig, directory: Path, rows_multiple: int = 1) -> VisualQuestionAnswering:
     """The task over its questions; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
-    return Questions(config, open_questions(config.dataset, data_dir=config.data_dir), rows_multiple)
+    return VisualQuestionAnswering(config, open_questions(config.dataset, data_dir=config.data_dir), rows_multiple)
 
 
-def synthetic(config: QuestionsConfig, rows_multiple: int = 1) -> Questions:
+def synthetic(config: VisualQuestionAnsweringConfig, rows_multiple: int = 1) -> VisualQuestionAnswering:
     """The task as it is, for scenes are made up anyway; of files, over one made-up question."""
-    questions = made_up() if config.dataset == "easy_vqa" else open_questions(config.dataset)
-    return Questions(config, questions, rows_multiple)
+    questions = placeholder_questions() if config.dataset == "easy_vqa" else open_questions(config.dataset)
+    return VisualQuestionAnswering(config, questions, rows_multiple)
 
 
-TASK = TaskSpec(QuestionsConfig, synthetic, build)
+TASK = TaskSpec(VisualQuestionAnsweringConfig, synthetic, build)

@@ -909,13 +909,13 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "questions x spatial_memory",
+        "visual_question_answering x smem_vqa",
         QUESTIONS
         | {
             "model": {
                 "family": "experiments.visual_question_answering.smem_vqa",
                 "width": 16,
-                "image": PLACES,
+                "image_encoder": PLACES,
                 "vocab_size": 32,
             }
         },
@@ -925,7 +925,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "questions x stacked_glimpses",
+        "visual_question_answering x stacked_attention_vqa",
         QUESTIONS
         | {
             "model": {
@@ -933,7 +933,7 @@ CASES = (
                 "embedding": 8,
                 "encoder": {"width": 8},
                 "hidden": 16,
-                "image": PLACES,
+                "image_encoder": PLACES,
                 "vocab_size": 32,
             }
         },

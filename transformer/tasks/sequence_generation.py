@@ -161,7 +161,7 @@ class SymbolSequenceTask(TokenSequenceTask):
             UserError: For what such a run does not have, and for more symbols than the longest sequence has.
         """
         refuse_options(request, does)
-        decoding = Decoding.asked(request.decoding, length=self.steps, beams=self.beams, length_penalty=0.0)
+        decoding = Decoding.asked(request.decoding, max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
         if decoding.max_new_tokens > self.steps:
             raise UserError(f"--max_new_tokens={decoding.max_new_tokens}: {longest} with its end")
         return decoding

@@ -3,18 +3,26 @@
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.data import NOWHERE, Question, Terms, by_question_alone, words_of
+from experiments.visual_question_answering.data import (
+    NOWHERE,
+    Question,
+    QuestionVocabulary,
+    question_only_accuracy,
+    tokenize_question,
+)
 from transformer.config import UserError
 from transformer.data.images import scaled, unscaled
 
-TERMS = Terms(("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "color"), 4, 2, 3, ("color",))
+TERMS = QuestionVocabulary(
+    ("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "color"), 4, 2, 3, ("color",)
+)
 
 
 KIND = "yes_no"
 
 
 def asked(text: str, answer: str, kind: str = KIND, *cells: int) -> Question:
-    return Question(words_of(text), answer, kind, cells)
+    return Question(tokenize_question(text), answer, kind, cells)
 
 
 def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none() -> None:
@@ -53,7 +61,7 @@ def test_every_pixel_comes_back_from_its_scale() -> None:
 )
 def test_questions_that_no_set_has_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        TERMS.encode(words_of(text))
+        TERMS.encode(tokenize_question(text))
 
 
 def test_words_alone_answer_what_training_answered_most() -> None:
@@ -64,7 +72,7 @@ def test_words_alone_answer_what_training_answered_most() -> None:
         asked("what ?", "yes", "color"),
         asked("is it ?", "yes"),  # never asked before: the commonest answer of all
     ]
-    assert by_question_alone(training, held_out) == {
+    assert question_only_accuracy(training, held_out) == {
         "yes_no": pytest.approx(2 / 3),
         "color": 1,
         "": pytest.approx(3 / 4),

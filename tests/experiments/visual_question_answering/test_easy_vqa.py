@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.data import by_question_alone
-from experiments.visual_question_answering.easy_vqa_data import TERMS, easy_vqa, made_up
+from experiments.visual_question_answering.data import question_only_accuracy
+from experiments.visual_question_answering.easy_vqa_data import TERMS, easy_vqa, placeholder_questions
 from transformer.config import UserError
 
 REAL = Path(__file__).parents[3].parent / "shared/data/easy-vqa"
@@ -76,7 +76,7 @@ def damaged(folder: Path, what: str) -> str | None:
         case "another answer":
             questions.write_text(json.dumps([["what color is the shape?", "mauve", 0]]))
         case "another word":
-            questions.write_text(json.dumps([["what color is the shape?", "red", 0]]))
+            questions.write_text(json.dumps([["what colr is the shape?", "red", 0]]))
         case "no image":
             image.unlink()
         case "half an image":
@@ -113,7 +113,7 @@ def test_files_that_are_not_as_published_are_refused(tmp_path: Path, what: str, 
 
 
 def test_the_made_up_set_has_the_shapes_of_the_real_one(tmp_path: Path) -> None:
-    real, made = easy_vqa(str(write(tmp_path))).training(4, 0)[0], made_up().training(4, 0)[0]
+    real, made = easy_vqa(str(write(tmp_path))).training(4, 0)[0], placeholder_questions().training(4, 0)[0]
     assert {name: (values.shape, values.dtype) for name, values in real.items()} == {
         name: (values.shape, values.dtype) for name, values in made.items()
     }
@@ -129,4 +129,4 @@ def test_the_published_set_has_the_published_numbers() -> None:
     assert words == set(TERMS.words)
     assert {each.answer for each in opened.asked("train")} == set(TERMS.answers)
     everything = [*opened.asked("train"), *opened.asked("validation")]
-    assert by_question_alone(everything, opened.asked("test"))[""] == pytest.approx(0.670, abs=0.005)
+    assert question_only_accuracy(everything, opened.asked("test"))[""] == pytest.approx(0.670, abs=0.005)

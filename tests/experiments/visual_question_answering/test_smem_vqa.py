@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SpatialMemoryConfig, guides
+from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SMemVQAConfig, guides
 from tests.experiments.visual_question_answering.questions import (
     IMAGES,
     INTERFACE,
@@ -33,11 +33,11 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import ImageReadout
 
 CONFIGS = {
-    "one hop": SpatialMemoryConfig(width=4, hops=1, image=SMALL),
-    "two hops": SpatialMemoryConfig(width=4, hops=2, image=SMALL),
-    "three hops": SpatialMemoryConfig(width=4, hops=3, image=SMALL, positions=GridPositions.LEARNED_2D),
-    "mean": SpatialMemoryConfig(width=4, hops=2, image=SMALL, look=ImageReadout.MEAN),
-    "nothing": SpatialMemoryConfig(width=4, image=SMALL, look=ImageReadout.NOTHING),
+    "one hop": SMemVQAConfig(width=4, num_hops=1, image_encoder=SMALL),
+    "two hops": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL),
+    "three hops": SMemVQAConfig(width=4, num_hops=3, image_encoder=SMALL, positions=GridPositions.LEARNED_2D),
+    "mean": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL, readout=ImageReadout.MEAN),
+    "nothing": SMemVQAConfig(width=4, image_encoder=SMALL, readout=ImageReadout.NOTHING),
 }
 
 
@@ -49,16 +49,16 @@ def first_look(weights: Any, row: int, guides: Iterable[int]) -> np.ndarray:
     return softmax(np.array([max(word @ place for word in words) for place in embedded]))
 
 
-def expected(config: SpatialMemoryConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def expected(config: SMemVQAConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """The logits of one question as if there were no other, and the weights of its hops."""
     words = [weights["embedding"]["table"][token].astype(np.float64) for token in TOKENS[row, : LENGTHS[row]]]
     known = weights["bag_bias"] + sum(weights["bag"][place] * word for place, word in enumerate(words))
     looks = []
-    if config.look is not ImageReadout.NOTHING:
+    if config.readout is not ImageReadout.NOTHING:
         seen = places(weights["places"], IMAGES[row], SMALL.strides)
         evidence: Any = None
-        for hop in range(config.hops):
-            if config.look is ImageReadout.MEAN:
+        for hop in range(config.num_hops):
+            if config.readout is ImageReadout.MEAN:
                 look = np.full(len(seen), 1 / len(seen))
             elif evidence is None:
                 look = first_look(weights, row, range(LENGTHS[row]))
@@ -77,8 +77,8 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     with jax.enable_x64(True):
         model = model_of(FAMILY, config)
         variables = random_variables(model)
-        attends = config.look is ImageReadout.ATTENTION
-        assert [site.layers for site in model.sites] == [tuple("012"[: config.hops])] * attends
+        attends = config.readout is ImageReadout.ATTENTION
+        assert [site.layers for site in model.sites] == [tuple("012"[: config.num_hops])] * attends
         capture = Capture((SITE,)) if attends else None
         inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}
         answered = jax.jit(lambda variables: model.apply(variables, inputs, train=False, capture=capture))
@@ -176,6 +176,6 @@ def test_flops_are_counted_by_hand() -> None:
 
 
 def test_images_that_the_strides_do_not_divide_are_refused() -> None:
-    config = SpatialMemoryConfig(image=GridEncoderConfig((4,), (3,)))
+    config = SMemVQAConfig(image_encoder=GridEncoderConfig((4,), (3,)))
     with pytest.raises(UserError, match="8 x 8 pixels are not divided by 3"):
         FAMILY.build(config, INTERFACE, Precision())

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.stacked_attention_vqa import FAMILY, SITE, StackedGlimpsesConfig, unit
+from experiments.visual_question_answering.stacked_attention_vqa import FAMILY, SITE, StackedAttentionConfig, unit
 from tests.experiments.visual_question_answering.questions import (
     IMAGES,
     INTERFACE,
@@ -27,26 +27,26 @@ from transformer.layers.image_grid_attention import ImageReadout
 from transformer.layers.recurrent import RecurrentConfig
 
 
-def config_of(look: ImageReadout = ImageReadout.ATTENTION, **values: Any) -> StackedGlimpsesConfig:
-    return StackedGlimpsesConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, look=look, **values)
+def config_of(look: ImageReadout = ImageReadout.ATTENTION, **values: Any) -> StackedAttentionConfig:
+    return StackedAttentionConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, readout=look, **values)
 
 
-def expected(config: StackedGlimpsesConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def expected(config: StackedAttentionConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """The logits of one question as if there were no other, and the weights of its glimpses."""
     words = np.stack([weights["embedding"]["table"][token] for token in TOKENS[row, : LENGTHS[row]]])
     _, carry = oracle.stack(oracle.Stack("lstm"), weights["encoder"], words[None], np.array([len(words)]))
     state = carry[-1][0].hidden
     seen, looks = [], []
-    if config.look is not ImageReadout.NOTHING:
+    if config.readout is not ImageReadout.NOTHING:
         phi = [place / np.sqrt(place @ place) for place in places(weights["places"], IMAGES[row], SMALL.strides)]
-        if config.look is ImageReadout.MEAN:
+        if config.readout is ImageReadout.MEAN:
             seen = [sum(phi) / len(phi)]
         else:
             first = np.concatenate([weights["of_place"]["kernel"], weights["of_question"]["kernel"]])
             bias, last = weights["of_place"]["bias"], weights["glimpse"]["kernel"]
             joined = [np.maximum(np.concatenate([place, state]) @ first + bias, 0) for place in phi]
             logits = np.array([inner @ last for inner in joined])
-            looks = [softmax(logits[:, number]) for number in range(config.glimpses)]
+            looks = [softmax(logits[:, number]) for number in range(config.num_glimpses)]
             seen = [sum(weight * place for weight, place in zip(look, phi, strict=True)) for look in looks]
     read = np.concatenate([*seen, state])
     hidden = np.maximum(read @ weights["classify"]["kernel"] + weights["classify"]["bias"], 0)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.metrics import looks, places_of, report, report_looks
-from experiments.visual_question_answering.task import Questions
+from experiments.visual_question_answering.metrics import attention_report, attention_sums, cell_positions, report
+from experiments.visual_question_answering.task import VisualQuestionAnswering
 from tests import programs
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.capture import Captured
@@ -31,18 +31,18 @@ SMALL = {
 MODEL = {
     "family": "experiments.visual_question_answering.smem_vqa",
     "width": 4,
-    "image": {"channels": (4,), "strides": (4,)},
+    "image_encoder": {"channels": (4,), "strides": (4,)},
 }
 SITE = "answer/hops"
 
 
 @pytest.fixture(scope="module")
-def task() -> Questions:
+def task() -> VisualQuestionAnswering:
     return build(task_config(SMALL), Path())
 
 
 @pytest.fixture(scope="module")
-def view(task: Questions) -> View:
+def view(task: VisualQuestionAnswering) -> View:
     model = build_model(model_config(MODEL), task.interface, Precision())
     return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
@@ -53,7 +53,7 @@ def summed(step: Any, view: View, batches: Any) -> dict[str, np.ndarray]:
     return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums)
 
 
-def test_evaluations_measure_every_question_of_a_split_once(task: Questions, view: View) -> None:
+def test_evaluations_measure_every_question_of_a_split_once(task: VisualQuestionAnswering, view: View) -> None:
     evaluation = task.evaluations[2]
     assert [(each.name, each.split, each.at_end) for each in task.evaluations] == [
         ("answers", "validation", False),
@@ -77,7 +77,7 @@ def test_evaluations_measure_every_question_of_a_split_once(task: Questions, vie
     assert float(task.totals(batch)["examples"]) == 6
 
 
-def test_a_training_loss_is_the_mean_over_questions_alone(task: Questions, view: View) -> None:
+def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAnswering, view: View) -> None:
     (batch,) = task.evaluations[2].batches
     totals = task.totals(batch)
     loss, aux = jax.jit(lambda key: task.objectives[0].loss(view, batch, totals, key))(jax.random.key(0))
@@ -86,7 +86,7 @@ def test_a_training_loss_is_the_mean_over_questions_alone(task: Questions, view:
     assert aux.metrics["accuracy"] == pytest.approx(sums["right"].sum() / 6, rel=1e-6)
 
 
-def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: Questions) -> None:
+def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestionAnswering) -> None:
     sums = {"loss": 30.0, "asked": [4, 2, 0, 3, 1], "right": [1, 2, 0, 3, 0]}
     found = report(task.terms, sums)
     assert found.scalars == pytest.approx(
@@ -105,18 +105,18 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: Questions) -> 
     questions = task.questions.asked("test")
     beside = report(task.terms, {"loss": 0.0, "asked": [1, 1, 1, 1, 2], "right": [0] * 5}, (questions, questions))
     # Who has seen the very questions is right where no two with the same words differ.
-    assert beside.scalars["question_alone"] > 0.6
-    assert "question_alone/relational" in beside.scalars
+    assert beside.scalars["question_only_accuracy"] > 0.6
+    assert "question_only_accuracy/relational" in beside.scalars
 
 
-def knowing(task: Questions, first: float, last: float) -> tuple[View, Site]:
+def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[View, Site]:
     """A model that gives the cells of each question these weights, at its first and its second look."""
     answer, grid = Axis("answer", AxisKind.SLOTS, size=1), Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0)
     site = Site("any", answer, grid, layers=("0", "1"), heads=("0",))
     cells: dict[tuple[int, ...], Any] = {}
     for batch in task.evaluations[0].batches:
         cells |= zip(map(tuple, batch["tokens"].tolist()), batch["cells"], strict=True)
-    places = places_of(site.key, task.terms)
+    places = cell_positions(site.key, task.terms)
 
     class Knows:
         sites = (site,)
@@ -136,21 +136,21 @@ def knowing(task: Questions, first: float, last: float) -> tuple[View, Site]:
     return View(Knows(), {}, {}, {}, jnp.int32(0), train=False), site  # type: ignore[arg-type]
 
 
-def test_looks_are_measured_where_the_cells_of_a_question_are(task: Questions) -> None:
+def test_looks_are_measured_where_the_cells_of_a_question_are(task: VisualQuestionAnswering) -> None:
     view, _ = knowing(task, 0.75, 0.875)
-    sums = [jax.device_get(looks(view, batch, task.terms)) for batch in task.evaluations[0].batches]
-    found = report_looks(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums))
+    sums = [jax.device_get(attention_sums(view, batch, task.terms)) for batch in task.evaluations[0].batches]
+    found = attention_report(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums))
     assert found.note == "10 questions"
-    assert found.scalars["look_1/named"] == pytest.approx(0.75, abs=1e-5)
-    assert found.scalars["look_2/answer"] == pytest.approx(0.875, abs=1e-5)
-    assert found.scalars["look_1/one_hop"] == pytest.approx(0.75, abs=1e-5)
-    assert found.scalars["look_2/one_hop"] == pytest.approx(0.875, abs=1e-5)
+    assert found.scalars["attention_mass/hop_1/named"] == pytest.approx(0.75, abs=1e-5)
+    assert found.scalars["attention_mass/hop_2/answer"] == pytest.approx(0.875, abs=1e-5)
+    assert found.scalars["attention_mass/hop_1/one_hop"] == pytest.approx(0.75, abs=1e-5)
+    assert found.scalars["attention_mass/hop_2/one_hop"] == pytest.approx(0.875, abs=1e-5)
     # What is left is spread over the other eight cells.
-    assert found.scalars["look_1/answer"] == pytest.approx(0.25 / 8, abs=1e-5)
-    assert found.scalars["look_2/named"] == pytest.approx(0.125 / 8, abs=1e-5)
+    assert found.scalars["attention_mass/hop_1/answer"] == pytest.approx(0.25 / 8, abs=1e-5)
+    assert found.scalars["attention_mass/hop_2/named"] == pytest.approx(0.125 / 8, abs=1e-5)
 
 
-def test_the_looks_of_a_real_model_are_those_of_its_maps(task: Questions, view: View) -> None:
+def test_the_looks_of_a_real_model_are_those_of_its_maps(task: VisualQuestionAnswering, view: View) -> None:
     evaluation = task.evaluations[1]
     assert evaluation.applies(view.model.sites)
     found = evaluation.finish(summed(evaluation.step, view, evaluation.batches), None).scalars
@@ -163,14 +163,14 @@ def test_the_looks_of_a_real_model_are_those_of_its_maps(task: Questions, view: 
         )
         for row in np.flatnonzero((batch["index"] >= 0) & (batch["kinds"] >= 3)):
             masses.append(grids[1, row, batch["cells"][row, 1]])
-    assert found["look_2/answer"] == pytest.approx(np.mean(masses), rel=1e-5)
+    assert found["attention_mass/hop_2/answer"] == pytest.approx(np.mean(masses), rel=1e-5)
 
 
 @pytest.mark.parametrize(("shape", "stride", "leading"), [((3, 3), 8.0, 0), ((6, 6), 4.0, 0), ((2, 2), 12.0, 1)])
 def test_places_lie_in_the_cell_that_holds_their_middle(
-    task: Questions, shape: tuple[int, int], stride: float, leading: int
+    task: VisualQuestionAnswering, shape: tuple[int, int], stride: float, leading: int
 ) -> None:
-    found = places_of(Axis("grid", AxisKind.GRID, shape=shape, stride=stride, leading=leading), task.terms)
+    found = cell_positions(Axis("grid", AxisKind.GRID, shape=shape, stride=stride, leading=leading), task.terms)
     assert found.shape == (9, leading + shape[0] * shape[1])
     assert not found[:, :leading].any()
     for place in range(shape[0] * shape[1]):
@@ -178,7 +178,7 @@ def test_places_lie_in_the_cell_that_holds_their_middle(
         assert np.flatnonzero(found[:, leading + place]).tolist() == [int(3 * row + column)]
 
 
-def test_gold_links_are_the_places_of_the_cells_to_look_at(task: Questions, view: View) -> None:
+def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionAnswering, view: View) -> None:
     labels = task.labels(view.model.sites)
     (batch, _) = task.evaluations[0].batches
     assert labels.links is not None
@@ -202,7 +202,7 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: Questions, view
     assert task.labels(()).links is None  # a model that looks at nothing has no site
 
 
-def test_a_run_answers_questions_about_numbered_images(task: Questions, view: View) -> None:
+def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswering, view: View) -> None:
     request = Request(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
     answers = task.answer(view, request)
     images = answers.labels.images["grid"]
@@ -226,7 +226,9 @@ def test_a_run_answers_questions_about_numbered_images(task: Questions, view: Vi
         (Request(["where is it ?"], "de"), "--target_language=de is for runs that translate"),
     ],
 )
-def test_what_a_run_cannot_answer_is_refused(task: Questions, view: View, request_: Request, message: str) -> None:
+def test_what_a_run_cannot_answer_is_refused(
+    task: VisualQuestionAnswering, view: View, request_: Request, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         task.answer(view, request_)
 

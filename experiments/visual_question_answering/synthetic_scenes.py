@@ -1,4 +1,4 @@
-"""Questions about drawn scenes, whose every answer follows from the list of items."""
+"""Questions about synthetic scenes, whose answers follow from the list of items."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import UInt8
 
-from experiments.visual_question_answering.data import Question, Terms, words_of
+from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
 from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
 from transformer.data.datasets.dataset_options import whole_numbers
@@ -31,22 +31,22 @@ _COUNTED = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class SceneQuestions(Config, path="scenes"):
-    """Questions about scenes of `fewest` to `most` items in three by three cells of `pixels` x `pixels`.
+    """Questions about scenes of `min_items` to `max_items` items in three by three cells of `pixels` x `pixels`.
 
-    Items of a scene differ in shape and in color. Half of the questions are of a kind of `ONE_HOP`, such as "what
-    color is the star ?", "what shape is red ?", "where is the red thing ?"; half lead from an item to the one in a
+    Items of a scene differ in shape and in color. Half of the questions are of a kind of `ONE_HOP`, such as "what color
+    is the star ?", "what shape is red ?", "where is the red thing ?"; half lead from an item to the one in a
     neighboring cell: "what color is the thing right of the star ?", "what shape is below the red thing ?".
-    In training `asked_of_each` questions are about one scene, which takes less time to draw. `validation` and `test`:
-    how many questions these splits have, each about a scene of its own.
+    Training asks `questions_per_scene` questions about one scene, which takes less time to render. `validation` and
+    `test`: the numbers of questions of these splits, each about a scene of its own.
 
     Raises:
         UserError: For sizes of which no scene can be made.
     """
 
     pixels: Annotated[int, Range(4)] = 16
-    fewest: Annotated[int, Range(2, note=": relations are of two items")] = 3
-    most: int = 5
-    asked_of_each: Positive = 4
+    min_items: Annotated[int, Range(2, note=": relations are of two items")] = 3
+    max_items: int = 5
+    questions_per_scene: Positive = 4
     validation: Positive = 1000
     test: Positive = 2000
 
@@ -59,19 +59,19 @@ class SceneQuestions(Config, path="scenes"):
     @property
     def kind(self) -> SceneKind:
         """What the scenes are."""
-        return SceneKind(_SIDE, self.pixels, self.fewest, self.most, one_of_each=True)
+        return SceneKind(_SIDE, self.pixels, self.min_items, self.max_items, one_of_each=True)
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> QuestionVocabulary:
         """What the questions are made of; words in the order of the alphabet."""
         kind = self.kind
         places = tuple(kind.place(cell) for cell in range(_SIDE**2))
-        spoken = {*words_of("what color shape where is the thing ?"), *kind.colors, *kind.shapes}
+        spoken = {*tokenize_question("what color shape where is the thing ?"), *kind.colors, *kind.shapes}
         spoken |= {word for relation in RELATIONS for word in relation.split()}
-        longest = len(words_of("what color is the thing right of the red thing ?"))
+        longest = len(tokenize_question("what color is the thing right of the red thing ?"))
         answers = (*kind.colors, *kind.shapes, *places)
         kinds = (*ONE_HOP, *RELATIONAL)
-        return Terms(tuple(sorted(spoken)), answers, kinds, longest, kind.size, _SIDE, RELATIONAL)
+        return QuestionVocabulary(tuple(sorted(spoken)), answers, kinds, longest, kind.size, _SIDE, RELATIONAL)
 
     @property
     def said(self) -> str:
@@ -80,7 +80,7 @@ class SceneQuestions(Config, path="scenes"):
 
     def training(self, rows: int, seed: int) -> GeneratedBatches:
         """Questions about scenes that are drawn anew at every step."""
-        terms, kind, each = self.terms, self.kind, self.asked_of_each
+        terms, kind, each = self.terms, self.kind, self.questions_per_scene
 
         def draw(random: np.random.Generator) -> Batch:
             drawn = [self.draw(random, each) for _ in range(-(-rows // each))]
@@ -189,9 +189,9 @@ def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:
 
 
 def scene_questions(options: str) -> SceneQuestions:
-    """The questions that options such as "fewest=4,test=500" describe.
+    """The questions that options such as "min_items=4,test=500" describe.
 
     Raises:
         UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
-    return from_config(SceneQuestions, whole_numbers("scenes", options, "fewest=4,test=500"), "scenes")
+    return from_config(SceneQuestions, whole_numbers("scenes", options, "min_items=4,test=500"), "scenes")

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.drawn_scenes import ONE_HOP, RELATIONAL, SceneQuestions, ask
+from experiments.visual_question_answering.synthetic_scenes import ONE_HOP, RELATIONAL, SceneQuestions, ask
 from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import SHAPES
@@ -124,8 +124,8 @@ def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("scenes/fewest=1", "fewest=1 must be at least 2"),
-        ("scenes/most=7", "most=7 items cannot all differ"),
+        ("scenes/min_items=1", "min_items=1 must be at least 2"),
+        ("scenes/max_items=7", "most=7 items cannot all differ"),
         ("scenes/pixels=2", "pixels=2 must be at least 4"),
         ("scenes/test=0", "test=0 must be at least 1"),
         ("scenes/color=1", "unknown key scenes.color"),
