@@ -6,8 +6,8 @@ r"""LSTMN (Cheng et al. 2016) on tiny-shakespeare, compared with an LSTM of equa
         --data_dir=DIRECTORY
 
 The LSTMN attends to all of its past states. Data, batches and steps are those of shakespeare.py; `:lstm` is a wider
-LSTM with as many parameters. The runs take three minutes and one minute on one CPU core. Expected validation loss: 1.99 to
-2.02 nats a character with the LSTMN and 1.87 with the LSTM, which is better. See results/lstmn.md.
+LSTM with as many parameters. The runs take three minutes and one minute on one CPU core. Expected validation loss:
+1.99 to 2.02 nats a character with the LSTMN and 1.87 with the LSTM, which is better. See results/lstmn.md.
 """
 
 from typing import Literal
