@@ -29,8 +29,8 @@ from transformer.models.recurrent_attention_decoder import (
     RecurrentAttentionDecoder,
     StepInput,
     read_context,
+    reinforce_extras,
     sample_soft_examples,
-    sampling_extras,
 )
 from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
@@ -172,7 +172,7 @@ class Captioner(RecurrentAttentionDecoder):
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
         state = self.decoder.step(jnp.concatenate([given.word, context_RxA], axis=-1), state)
         weights_RxL = None if alignment is None else alignment.weights[:, 0]
-        return state, StepOutput(state.hidden, context_RxA, weights_RxL, sampling_extras(alignment)), alignment
+        return state, StepOutput(state.hidden, context_RxA, weights_RxL, reinforce_extras(alignment)), alignment
 
     def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """E y_{t-1} + L_h h_t + L_z z_t."""

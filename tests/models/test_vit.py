@@ -169,7 +169,7 @@ def formula(size: PublishedSize) -> int:
     tokens = ImagePooling(size.values["pooling"]).tokens
     heads = max(tokens, 1) * (width * 1000 + 1000)
     blocks = layers * (12 * width**2 + 13 * width)
-    return 3 * patch**2 * width + width + tokens * width + size.context * width + blocks + 2 * width + heads
+    return 3 * patch**2 * width + width + tokens * width + size.context_length * width + blocks + 2 * width + heads
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
     size = SIZES[name]
     model = registry.build(registry.model_config({"size": name}), size.interface, Precision())
     assert count_parameters(model.functional.shapes()) == exact == formula(size)
-    assert size.published is not None
-    assert exact == pytest.approx(size.published, rel=0.15 if "ti" in name else 0.03)
+    assert size.published_parameters is not None
+    assert exact == pytest.approx(size.published_parameters, rel=0.15 if "ti" in name else 0.03)
 
 
 def test_flops_count_every_product() -> None:

@@ -83,7 +83,7 @@ def training_flops_per_token(config: Any, size: PublishedSize) -> float:
     """
     model = build(config, size.interface, Precision())
     one, two = (training_flops(model, size.batch(rows)) for rows in (1, 2))
-    return (two - one) / size.context
+    return (two - one) / size.context_length
 
 
 def count_matmul_flops(jaxpr: Any) -> int:

@@ -77,7 +77,7 @@ class Decoder(TokenDecoder):
         super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
         self.count = config.layers
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
-        self.relative = self.make_table(bidirectional=False, builder=builder)
+        self.relative = self.make_relative_positions(bidirectional=False, builder=builder)
         self.norm = self.make_final_norm(builder)
         classes = interface.vocabularies.get("classes")
         head = None if classes is None else ClassHead(config.width, classes, rate=config.dropout, builder=builder)

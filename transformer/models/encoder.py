@@ -129,7 +129,7 @@ class Encoder(TokenModel):
         )
         self.count, self.pad = config.layers, interface.pad
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
-        self.relative = self.make_table(bidirectional=True, builder=builder)
+        self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.pooler = _square(config, builder) if config.pooled else None
         self.head = MaskedHead(config, builder=builder) if scored else None

@@ -85,8 +85,8 @@ class EncoderDecoder(TokenDecoder):
         self.encoder_layers, self.decoder_layers = config.encoder_layers, config.decoder_layers
         self.encoder = self.make_blocks(config.encoder_layers, cross=False, deep=deep[0], builder=of_encoder)
         self.decoder = self.make_blocks(config.decoder_layers, cross=True, deep=deep[1], builder=of_decoder)
-        self.encoder_relative = self.make_table(bidirectional=True, builder=of_encoder)
-        self.decoder_relative = self.make_table(bidirectional=False, builder=of_decoder)
+        self.encoder_relative = self.make_relative_positions(bidirectional=True, builder=of_encoder)
+        self.decoder_relative = self.make_relative_positions(bidirectional=False, builder=of_decoder)
         self.encoder_norm = self.make_final_norm(of_encoder)
         self.decoder_norm = self.make_final_norm(of_decoder)
 

@@ -32,45 +32,47 @@ class PublishedSize:
         family: The name of its family.
         values: The config keys that it fixes: its architecture, not its training.
         vocabulary: The size of the vocabulary, or the number of classes of an image model, for counting parameters.
-        context: The number of positions for counting FLOPs.
+        context_length: The number of positions for counting FLOPs.
         citation: The source.
-        published: The number of parameters that the source prints; None if it prints none.
+        published_parameters: The number of parameters that the source prints; None if it prints none.
         training_flops: The training FLOPs that the source prints; None if it prints none.
         training_tokens: The training tokens that the source prints; None if it prints none.
         notes: What differs from the source.
-        counted: Further config keys for counting parameters, if the published number leaves out a head.
-        side: The height and width in pixels of the images that it reads; None for a model of tokens.
+        count_overrides: Further config keys for counting parameters, if the published number leaves out a head.
+        image_size: The height and width in pixels of the images that it reads; None for a model of tokens.
     """
 
     family: str
     values: Mapping[str, Any]
     vocabulary: int
-    context: int
+    context_length: int
     citation: str
-    published: float | None = None
+    published_parameters: float | None = None
     training_flops: float | None = None
     training_tokens: float | None = None
     notes: tuple[str, ...] = ()
-    counted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    side: int | None = None
+    count_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    image_size: int | None = None
 
     @property
     def interface(self) -> TaskInterface:
         """The interface of a task with this vocabulary, or with images of this size."""
-        if self.side is not None:
+        if self.image_size is not None:
             image = InputSpec(self._image(1), jnp.float32, Modality.IMAGE)
             return TaskInterface({"image": image}, {"classes": self.vocabulary})
         return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of a batch of `rows` examples of the whole context, or of images."""
-        if self.side is not None:
+        if self.image_size is not None:
             return {"image": jax.ShapeDtypeStruct(self._image(rows), jnp.float32)}
-        return dict.fromkeys(("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context), jnp.int32))
+        return dict.fromkeys(
+            ("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context_length), jnp.int32)
+        )
 
     def _image(self, rows: int) -> tuple[int, ...]:
-        assert self.side is not None
-        return rows, self.side, self.side, 3
+        assert self.image_size is not None
+        return rows, self.image_size, self.image_size, 3
 
 
 @dataclasses.dataclass(frozen=True)

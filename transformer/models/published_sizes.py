@@ -147,12 +147,16 @@ def _xlnet(layers: int, width: int, heads: int, note: str) -> PublishedSize:
         note,
     )
     citation = "Yang et al. 2019, section 3.1"
-    return PublishedSize("xlnet", values, 32_000, 512, citation, notes=notes, counted={"output_bias": False})
+    return PublishedSize("xlnet", values, 32_000, 512, citation, notes=notes, count_overrides={"output_bias": False})
 
 
 PUBLISHED_SIZES: Mapping[str, PublishedSize] = {
-    "transformer-base": _transformer(512, 8, published=65e6, training_flops=3.3e18, notes=_TRANSFORMER_NOTES),
-    "transformer-big": _transformer(1024, 16, published=213e6, training_flops=2.3e19, notes=_TRANSFORMER_NOTES),
+    "transformer-base": _transformer(
+        512, 8, published_parameters=65e6, training_flops=3.3e18, notes=_TRANSFORMER_NOTES
+    ),
+    "transformer-big": _transformer(
+        1024, 16, published_parameters=213e6, training_flops=2.3e19, notes=_TRANSFORMER_NOTES
+    ),
     "gpt1": PublishedSize(
         "decoder",
         _decoder(12, 768, 12, 512, norm_placement="post", norm_epsilon=1e-5, initialization="gpt"),

@@ -242,7 +242,7 @@ def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask)
     return None if captured is None else one_layer(captured)
 
 
-def sampling_extras(alignment: Alignment | None) -> dict[str, Array]:
+def reinforce_extras(alignment: Alignment | None) -> dict[str, Array]:
     """Return what REINFORCE needs of hard attention, for `Aux.extras`, each [..., H].
 
     Returns:

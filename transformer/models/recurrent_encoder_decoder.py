@@ -39,9 +39,9 @@ from transformer.models.recurrent_attention_decoder import (
     StepInput,
     capture_all_steps,
     read_context,
+    reinforce_extras,
     sample_own_words,
     sample_soft_examples,
-    sampling_extras,
 )
 from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 
@@ -469,7 +469,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
     def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
         """Return what REINFORCE needs; straight-through samples have a gradient without it."""
-        return sampling_extras(alignment) if self.config.normalizer is Normalizer.HARD else {}
+        return reinforce_extras(alignment) if self.config.normalizer is Normalizer.HARD else {}
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
         """Return the decoder's initial states."""

@@ -60,7 +60,7 @@ class BlockStacks(StatelessModule):
             return builder.stack(functools.partial(block, bool(config.experts.count)), count)
         return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
 
-    def make_table(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
+    def make_relative_positions(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
         """Build the relative position table that all layers of a stack share; None if the scheme has none."""
         if not self.config.positions.scheme.shared:
             return None

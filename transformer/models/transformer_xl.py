@@ -47,7 +47,7 @@ class TransformerXLConfig(DecoderConfig):
             )
 
 
-class DecoderWithMemory(Decoder):
+class TransformerXLDecoder(Decoder):
     """Transformer-XL: a decoder whose segments attend to a memory of earlier segments.
 
     inputs: those of the decoder, whole or padded texts; `memory` [B, L, M, E], what the segments before have left, and
@@ -107,7 +107,7 @@ def build(config: TransformerXLConfig, interface: TaskInterface, precision: Prec
     """
     check_max_length(config.max_length, interface)
     return Model(
-        functional=Functional(lambda builder: DecoderWithMemory(config, interface, builder), precision),
+        functional=Functional(lambda builder: TransformerXLDecoder(config, interface, builder), precision),
         sites=stack_sites(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
     )

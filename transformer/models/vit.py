@@ -226,7 +226,7 @@ def _size(
     }
     values |= others
     tokens = (224 // patch) ** 2 + ImagePooling(values["pooling"]).tokens
-    return PublishedSize("vit", values, 1000, tokens, citation, published, side=224)
+    return PublishedSize("vit", values, 1000, tokens, citation, published, image_size=224)
 
 
 _VIT, _DEIT = "Dosovitskiy et al. 2021, table 1", "Touvron et al. 2021, table 1"

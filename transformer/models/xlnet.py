@@ -82,9 +82,10 @@ class XLNet(TokenModel):
     inputs: `tokens` [B, T]; `order` [B, T], the place of each position in its order, from 0, a lower one being known
     to a higher (absent: from left to right); positions of the same place see each other, but no query of that place
     sees them; `predicted` [B, P], different positions whose tokens are predicted (absent: all, in their own order);
-    `lengths` [B], beyond which an example is padding; `memory` [B, L, M, E] and `past` [B], those of DecoderWithMemory
-    (absent: there is none); `types` [B, T], kinds of tokens (absent: all are of kind 0, as a memory's are). Outputs:
-    logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras as `memory`.
+    `lengths` [B], beyond which an example is padding; `memory` [B, L, M, E] and `past` [B], those of
+    TransformerXLDecoder (absent: there is none); `types` [B, T], kinds of tokens (absent: all are of kind 0, as a
+    memory's are). Outputs: logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras
+    as `memory`.
     """
 
     config: XLNetConfig
