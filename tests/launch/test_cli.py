@@ -190,7 +190,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.seeed=3"], "unknown key config.seeed: did you mean config.seed?"),
         (["--config.norm_placement=pre"], "did you mean config.model.norm_placement?"),
         (["--config.model.layers=3"], "did you mean config.model.encoder_layers?"),
-        (["--config.optimizer.warmup_steps=3"], "did you mean config.optimizer.warmup_steps?"),
+        (["--config.optimizer.warmup=3"], "did you mean config.optimizer.warmup_steps?"),
         (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
         (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
         (["--config.parameter_averages.ema.dcay=0.5"], "did you mean config.parameter_averages.ema.decay?"),

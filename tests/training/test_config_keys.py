@@ -38,11 +38,11 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
 @pytest.mark.parametrize(
     ("task", "key"),
     [
-        ("experiments.instruction_following.task", "mazes"),
-        ("experiments.instruction_following.task", "held_out"),
-        ("experiments.instruction_following.task", "clauses"),
-        ("experiments.summarization.task", "fillers"),
-        ("experiments.summarization.task", "known"),
+        ("experiments.instruction_following.task", "num_mazes"),
+        ("experiments.instruction_following.task", "num_held_out_mazes"),
+        ("experiments.instruction_following.task", "max_clauses"),
+        ("experiments.summarization.task", "num_fillers"),
+        ("experiments.summarization.task", "num_known_names"),
         ("experiments.few_shot.task", "image_size"),
         ("translation", "tokens_per_batch"),
         ("experiments.in_context_learning.task", "max_word_length"),
@@ -169,4 +169,4 @@ def test_the_page_has_no_default_where_a_key_has_none():
     assert lines["--config.model.size"].endswith("# * default none")
     assert lines["--config.name"].endswith("  # *")
     assert lines["--config.seed"].endswith("  # *> default 0")
-    assert lines["# averages: none"]
+    assert lines["# parameter_averages: none"]

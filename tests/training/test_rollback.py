@@ -147,11 +147,11 @@ def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
             with contextlib.suppress(UserError):
                 roll_back(trial.run, None)
     file.write_bytes(content.replace(b"10", b"11"))
-    with pytest.raises(UserError, match=r"rewinding\.json is not what was written"):
+    with pytest.raises(UserError, match=r"rollback\.json is not what was written"):
         training_batches(trial.run, trial.components)
     for value in ({"step": 500}, {"step": 500, "skip": 10, "skipped_batches": [7], "going_back_to": None}):
         file.write_text(json.dumps(add_checksum(value)))
-        with pytest.raises(UserError, match=r"rewinding\.json"):
+        with pytest.raises(UserError, match=r"rollback\.json"):
             training_batches(trial.run, trial.components)
 
 

@@ -47,7 +47,7 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
             "scan_unroll": 6,
         },
         "convolution": convolution,
-        "attention": {**convolution, "attention": (1,)},
+        "attention": {**convolution, "attention_stages": (1,)},
     }
     return ConfigDict(
         {
