@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from launch.cli import run
 from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.config_files import load_function
-from launch.platform import leave
-from launch.reproduce import train_command
-from launch.workers import become_worker, divide_machine, run_workers, work_here
+from launch.platform import exit_process
+from launch.retrain_command import retrain_command
+from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
 from transformer.config import UserError
 from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
-    from transformer.studies.ablations.arms import Planned
-    from transformer.studies.ablations.collect import Ended
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.ablations.collect_results import EndedRun
+    from transformer.studies.ablations.run_plan import PlannedRun
+    from transformer.studies.sweeps.trial_store import TrialStore
 
 
 def _become_worker(arguments: Arguments) -> None:
@@ -26,14 +26,14 @@ def _become_worker(arguments: Arguments) -> None:
     if not arguments.worker:
         return
     from transformer.storage.paths import parse_path
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.trial_store import TrialStore
 
     told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds}
     idle = [name for name, value in told.items() if value is not None]
     idle += [name for name in ("report_only", "retry_failed") if getattr(arguments, name)]
     if idle:
         raise UserError(f"--{idle[0]} has no effect on a --worker of a study that has begun: omit one of them")
-    Ledger.existing(parse_path(arguments.workdir))
+    TrialStore.existing(parse_path(arguments.workdir))
     become_worker()
 
 
@@ -71,14 +71,14 @@ def main(arguments: Arguments) -> None:
         divide_machine(arguments.num_workers, range(arguments.num_workers))
     spec = _spec(arguments)
     _checks_on_cpu()
-    from transformer.studies.ablations.arms import plan
-    from transformer.studies.ablations.initial_gradients import check_stacks
+    from transformer.studies.ablations.gradient_norms import check_depth_sweeps
+    from transformer.studies.ablations.run_plan import plan_runs
     from transformer.training.writers.trackers import requested_trackers
 
     requested_trackers(arguments.trackers)
-    planned = plan(spec, arguments.config)
+    planned = plan_runs(spec, arguments.config)
     if not arguments.report_only:
-        check_stacks(arguments.config, spec)
+        check_depth_sweeps(arguments.config, spec)
     ledger, about = _begin(arguments, spec, planned)
     if not arguments.report_only:
         about = _train(arguments, spec, planned, ledger, about)
@@ -88,16 +88,16 @@ def main(arguments: Arguments) -> None:
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
     from transformer.storage.paths import parse_path
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded
     from transformer.training.writers.trackers import requested_trackers
     from transformer.trust import names_in
 
-    ledger = Ledger.existing(parse_path(arguments.workdir))
+    ledger = TrialStore.existing(parse_path(arguments.workdir))
     vouched = {*arguments.trusted, *names_in(arguments.config)}
     for trial in ledger.trials():
         check_recorded(trial, vouched)
-    work_here(
+    run_as_worker(
         ledger,
         None,
         total=len(ledger.trials()),
@@ -135,41 +135,49 @@ def _checks_on_cpu() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]") -> "tuple[Ledger, dict[str, Any]]":
+def _begin(
+    arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]"
+) -> "tuple[TrialStore, dict[str, Any]]":
     """The study's ledger, new or continued, and the facts of its arms.
 
     A refused study leaves no directory, so that the corrected one can use it.
     """
     from transformer.storage.paths import parse_path
-    from transformer.studies.ablations.metadata import check_arms, check_seeds, facts, read_about, write_about
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.ablations.study_metadata import (
+        check_arms,
+        check_seeds,
+        read_metadata,
+        study_identity,
+        write_metadata,
+    )
+    from transformer.studies.sweeps.trial_store import TrialStore
 
     path, base = parse_path(arguments.workdir), arguments.config
     begun = (path / "sweep.json").is_file()
     if arguments.report_only and not begun:
-        Ledger.existing(path)
+        TrialStore.existing(path)
     about = None
     if begun:
-        check_seeds(spec, Ledger.open(path, facts(spec, base)))
-        about = read_about(path)
+        check_seeds(spec, TrialStore.open(path, study_identity(spec, base)))
+        about = read_metadata(path)
     if about is None:
         print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
         about = check_arms(spec, base, planned, arguments.data_dir)
-    ledger = Ledger.open(path, facts(spec, base))
-    write_about(path, about)
+    ledger = TrialStore.open(path, study_identity(spec, base))
+    write_metadata(path, about)
     return ledger, about
 
 
 def _train(
     arguments: Arguments,
     spec: "Ablation",
-    planned: "Sequence[Planned]",
-    ledger: "Ledger",
+    planned: "Sequence[PlannedRun]",
+    ledger: "TrialStore",
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials, then measure the gradients at initialization."""
     from transformer.studies.ablations.ablation import Direction
-    from transformer.studies.ablations.metadata import measure_initial_gradients, write_about
+    from transformer.studies.ablations.study_metadata import measure_initial_gradients, write_metadata
     from transformer.trust import names_in
 
     if arguments.retry_failed:
@@ -199,32 +207,32 @@ def _train(
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
     about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
-    write_about(ledger.path, about)
+    write_metadata(ledger.path, about)
     return about
 
 
 def _report(
     arguments: Arguments,
     spec: "Ablation",
-    planned: "Sequence[Planned]",
-    ledger: "Ledger",
+    planned: "Sequence[PlannedRun]",
+    ledger: "TrialStore",
     about: dict[str, Any],
 ) -> None:
     """Analyze the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
 
     from transformer.studies.ablations.analysis import analyze
-    from transformer.studies.ablations.collect import collect, provenance
-    from transformer.studies.ablations.metadata import write_result
+    from transformer.studies.ablations.collect_results import collect_results, provenance
     from transformer.studies.ablations.page import render
-    from transformer.studies.ablations.text import arms_table, cells_csv
+    from transformer.studies.ablations.study_metadata import write_result
+    from transformer.studies.ablations.text import arms_table, runs_csv
 
     ended = _ended(arguments, planned, ledger)
     if not ended:
         raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
     result = analyze(
         spec,
-        collect(spec, ended),
+        collect_results(spec, ended),
         {
             "name": about["base"]["name"],
             "base": about["base"],
@@ -237,7 +245,7 @@ def _report(
             **provenance([each.path for each in ended]),
         },
     )
-    files = write_result(result, ledger.path, render(result), cells_csv(result))
+    files = write_result(result, ledger.path, render(result), runs_csv(result))
     print("\n".join(["", *result["warnings"], "", arms_table(result), "", *result["summary"]]))
     failed = [each for each in ended if each.state == "failed"]
     for each in failed:
@@ -248,16 +256,16 @@ def _report(
     print(f"page: {files['html']}   numbers: {files['json'].name}, {files['csv'].name}", flush=True)
 
 
-def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger") -> "list[Ended]":
+def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", ledger: "TrialStore") -> "list[EndedRun]":
     """The runs that have ended, each with its directory and the command that trains it again."""
-    from transformer.studies.ablations.collect import Ended
+    from transformer.studies.ablations.collect_results import EndedRun
 
     ended = []
     for each in planned:
         outcome, path = ledger.outcome(each.trial), ledger.directory(each.trial)
         if outcome is None:
             continue
-        command = train_command(
+        command = retrain_command(
             arguments.config_file,
             arguments.config_words,
             each.trial,
@@ -265,9 +273,9 @@ def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger")
             workdir=f"{Path(str(ledger.path)).name}-again/{each.trial.name}",
             data_dir=arguments.data_dir,
         )
-        ended.append(Ended(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
+        ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
     return ended
 
 
 if __name__ == "__main__":
-    leave(run(COMMAND, main))
+    exit_process(run(COMMAND, main))

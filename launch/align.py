@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
-from launch.compiled import keep_compiled
+from launch.compilation_cache import enable_compilation_cache
 
 COMMAND = Command(
     name="align",
@@ -27,7 +27,7 @@ COMMAND = Command(
         TRUST,
         Flag("data_dir", "the folder of the data, if it has moved"),
     ),
-    before_jax=keep_compiled,
+    before_jax=enable_compilation_cache,
 )
 
 

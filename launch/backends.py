@@ -4,7 +4,7 @@ import sys
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from launch.parsing import whole_numbers
+from launch.flag_parsing import parse_integers
 
 COMMAND = Command(
     name="backends",
@@ -34,7 +34,7 @@ def main(arguments: Arguments) -> None:
     for name, value in numbers.items():
         if value < 1:
             raise UserError(f"--{name}={value} must be at least 1")
-    lengths = whole_numbers(arguments.sequence_lengths, "--sequence_lengths")
+    lengths = parse_integers(arguments.sequence_lengths, "--sequence_lengths")
     print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'vs auto':>12}{'capture adds':>16}")
     for length in lengths:
         timings = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)

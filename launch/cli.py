@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from launch.command import TRACKERS, Arguments, Command
-from launch.output import Output, discard
-from launch.parsing import help_text, parse
-from launch.platform import choose_platform, keep_memory, quiet_libraries
+from launch.flag_parsing import help_text, parse_arguments
+from launch.platform import choose_platform, quiet_libraries, reuse_freed_memory
+from launch.standard_output import StandardOutput, redirect_to_devnull
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
 
@@ -43,16 +43,16 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         if any(word in ("--help", "-h") for word in words):
             print(help_text(command), end="")
             return 0
-        arguments = parse(command, words)
+        arguments = parse_arguments(command, words)
         choose_platform()
-        keep_memory()
+        reuse_freed_memory()
         quiet_libraries()
         if command.before_jax is not None:
             command.before_jax(arguments)
         if command.takes_config:
             arguments.config  # noqa: B018  its mistakes are reported before anything is done
         # The figures of what trains, and so takes trackers, are in files as well.
-        output: Any = Output(sys.stdout, needed=TRACKERS not in command.flags)
+        output: Any = StandardOutput(sys.stdout, needed=TRACKERS not in command.flags)
         with contextlib.redirect_stdout(output):
             main(arguments)
             sys.stdout.flush()
@@ -124,5 +124,5 @@ def _unread() -> bool:
     except (OSError, ValueError):
         return False
     if gone:
-        discard(sys.stdout)
+        redirect_to_devnull(sys.stdout)
     return gone

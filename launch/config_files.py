@@ -134,7 +134,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     return module.get_config
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The type and the message of an error, whose own code may fail to tell it."""
     return traceback.format_exception_only(error)[-1].strip()
 
@@ -149,5 +149,5 @@ def _in_file[T](path: Path, act: Callable[[], T]) -> T:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == whole]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
         where = f" at line {line}" if line else ""
-        message = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else said(error)
+        message = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
         raise UserError(f"config file {str(path)!r} fails{where}: {message}") from error

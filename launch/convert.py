@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
-from launch.platform import leave
+from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.installation import command_words
 
@@ -65,4 +65,4 @@ def main(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    leave(run(COMMAND, main))
+    exit_process(run(COMMAND, main))

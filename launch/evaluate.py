@@ -4,8 +4,8 @@ import sys
 
 from launch.cli import run
 from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
-from launch.compiled import keep_compiled
-from launch.parsing import whole_numbers
+from launch.compilation_cache import enable_compilation_cache
+from launch.flag_parsing import parse_integers
 from transformer.config import UserError
 
 COMMAND = Command(
@@ -35,7 +35,7 @@ COMMAND = Command(
         Flag("length_penalty", "the exponent of the length penalty (default: the config's)", kind=float),
         Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", kind=float),
     ),
-    before_jax=keep_compiled,
+    before_jax=enable_compilation_cache,
 )
 
 
@@ -77,7 +77,7 @@ def num_shots_of(arguments: Arguments) -> tuple[int, ...] | None:
     """
     if arguments.num_shots is None:
         return None
-    return tuple(whole_numbers(arguments.num_shots, "--num_shots", least=0))
+    return tuple(parse_integers(arguments.num_shots, "--num_shots", least=0))
 
 
 if __name__ == "__main__":

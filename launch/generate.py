@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
-from launch.compiled import keep_compiled
+from launch.compilation_cache import enable_compilation_cache
 from transformer.config import UserError
 
 # Each is a field of transformer.tasks.decoding_config.Decoding.
@@ -47,7 +47,7 @@ COMMAND = Command(
         Flag("data_dir", "the folder of the data, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
     ),
-    before_jax=keep_compiled,
+    before_jax=enable_compilation_cache,
 )
 
 

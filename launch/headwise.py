@@ -30,8 +30,8 @@ from launch import (
 )
 from launch.cli import one_line, run
 from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.training import start
-from launch.platform import leave
+from launch.clusters.launcher import run_launcher
+from launch.platform import exit_process
 from transformer.config import nearest
 from transformer.installation import start_as_console_script
 
@@ -49,7 +49,7 @@ COMMANDS: Mapping[str, ModuleType] = {
 def main() -> NoReturn:
     """Run the console script, and end its process with the command's exit code."""
     start_as_console_script(sys.argv[0])
-    leave(call(sys.argv[1:]))
+    exit_process(call(sys.argv[1:]))
 
 
 def call(words: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def call(words: Sequence[str]) -> int:
             return 2
     _import_from_working_directory()
     module = COMMANDS[name]
-    parse_and_run = start if module in _CLUSTER else run
+    parse_and_run = run_launcher if module in _CLUSTER else run
     return parse_and_run(module.COMMAND, module.main, words[1:])
 
 
@@ -111,4 +111,4 @@ def _import_from_working_directory() -> None:
 
 if __name__ == "__main__":
     # As a process of the console script, which says itself how it was started.
-    leave(call(sys.argv[1:]))
+    exit_process(call(sys.argv[1:]))

@@ -4,7 +4,7 @@ import sys
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from launch.parsing import whole_numbers
+from launch.flag_parsing import parse_integers
 
 COMMAND = Command(
     name="layers",
@@ -66,7 +66,7 @@ def _numbers(arguments: Arguments, name: str) -> list[int]:
     from transformer.config import UserError
 
     text = getattr(arguments, name)
-    numbers = whole_numbers(text, f"--{name}")
+    numbers = parse_integers(text, f"--{name}")
     if len(set(numbers)) < len(numbers):
         raise UserError(f"--{name}={text} must be different numbers, joined by commas: 250,1000")
     return sorted(numbers)

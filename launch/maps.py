@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
-from launch.compiled import keep_compiled
+from launch.compilation_cache import enable_compilation_cache
 from transformer.config import UserError
 
 UNITS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
@@ -41,7 +41,7 @@ COMMAND = Command(
         TRUST,
         Flag("data_dir", "the folder of the data, if it has moved and the run stores no maps"),
     ),
-    before_jax=keep_compiled,
+    before_jax=enable_compilation_cache,
 )
 TEXT_FLAGS, RUN_FLAGS = (
     ("target_text", "target_language", "output", "step", "query_key_vectors"),

@@ -27,7 +27,7 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
         environment["JAX_PLATFORMS"] = "cpu"
 
 
-def keep_memory(environment: MutableMapping[str, str] = os.environ) -> bool:
+def reuse_freed_memory(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Keep the memory of one step for the next where the steps run on a CPU, and say whether that was done."""
     from transformer.training.malloc_settings import keep_freed_memory
 
@@ -56,7 +56,7 @@ def _except_of_closed_loops(raised: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(raised)
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End the process with an exit code.
 
     One of several that has failed does not wait for the others; those that were told to stop leave together.

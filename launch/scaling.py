@@ -12,7 +12,7 @@ from transformer.config import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transformer.studies.scaling_laws import Fit, ScaledRun
+    from transformer.studies.scaling_laws import ScalingFit, ScalingRun
 
 FILE = "scaling.json"
 
@@ -76,7 +76,7 @@ def _target(arguments: Arguments) -> Path | None:
 
 
 def result_of(
-    runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str
+    runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str
 ) -> dict[str, Any]:
     """Return the runs and the fits as plain values."""
     return {
@@ -94,7 +94,7 @@ def result_of(
     }
 
 
-def table(runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str) -> str:
+def table(runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str) -> str:
     """Return the runs by size, and each form with its values and intervals."""
     width = max(len("run"), *(len(run.name) for run in runs))
     lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'FLOPs':>10}  {metric:>16}"]
@@ -117,7 +117,7 @@ def table(runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool
     return "\n".join(lines)
 
 
-def _interval(fit: "Fit", key: str) -> str:
+def _interval(fit: "ScalingFit", key: str) -> str:
     if key not in fit.intervals:
         return "  (too few runs for an interval)"
     low, high = fit.intervals[key]

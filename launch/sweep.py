@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from launch.cli import run
 from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.config_files import load_function
-from launch.platform import leave
-from launch.reproduce import train_command
-from launch.workers import become_worker, divide_machine, run_workers, work_here
+from launch.platform import exit_process
+from launch.retrain_command import retrain_command
+from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
 from transformer.config import UserError
 from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
     from transformer.runs.jsonl_records import MetricName
     from transformer.studies.sweeps.page import SweepPage
-    from transformer.studies.sweeps.search import Proposer
-    from transformer.studies.sweeps.space import Space
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.search_algorithm import SearchAlgorithm
+    from transformer.studies.sweeps.search_space import SearchSpace
+    from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import Trial
 
 
@@ -66,7 +66,7 @@ def main(arguments: Arguments) -> None:
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.jsonl_records import parse_metric_name
-    from transformer.studies.sweeps.progress import best_done, look, summarize, write_csv
+    from transformer.studies.sweeps.sweep_progress import best_finished, read_trial_statuses, summarize, write_csv
     from transformer.training.writers.trackers import requested_trackers
 
     metric = parse_metric_name(arguments.metric)
@@ -74,7 +74,7 @@ def main(arguments: Arguments) -> None:
     sweep = _sweep(arguments)
     ledger, total = sweep.ledger, sweep.total
     if arguments.worker:
-        work_here(
+        run_as_worker(
             ledger,
             sweep.proposer,
             total=total,
@@ -99,27 +99,27 @@ def main(arguments: Arguments) -> None:
             maximize=arguments.direction == "maximize",
             also=page.write,
         )
-    rows = look(ledger, ledger.trials()[:total], metric)
+    rows = read_trial_statuses(ledger, ledger.trials()[:total], metric)
     table = write_csv(ledger, rows, metric)
     if not arguments.worker:
-        best = best_done(rows, maximize=arguments.direction == "maximize")
+        best = best_finished(rows, maximize=arguments.direction == "maximize")
         print(summarize(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
         print(f"all trials: {page.path} and {table}")
 
 
 def _page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "SweepPage":
     from transformer.studies.sweeps.page import SweepPage
-    from transformer.studies.sweeps.results import About
+    from transformer.studies.sweeps.sweep_page_data import SweepInfo
 
     command = shlex.join([*command_words("sweep"), *arguments.without("retry_failed", "no_retry_failed")])
     name = str(arguments.config["name"])
-    about = About(name, metric, arguments.direction == "maximize", sweep.total, command)
+    about = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
     return SweepPage(sweep.ledger, about, lambda trial: _once_more(arguments, sweep.ledger, trial))
 
 
-def _once_more(arguments: Arguments, ledger: "Ledger", trial: "Trial") -> str:
+def _once_more(arguments: Arguments, ledger: "TrialStore", trial: "Trial") -> str:
     """The command that trains a trial again."""
-    return train_command(
+    return retrain_command(
         arguments.config_file,
         arguments.config_words,
         trial,
@@ -132,9 +132,9 @@ def _once_more(arguments: Arguments, ledger: "Ledger", trial: "Trial") -> str:
 class _Sweep(NamedTuple):
     """A sweep that is ready for workers."""
 
-    ledger: "Ledger"
+    ledger: "TrialStore"
     total: int
-    proposer: "Proposer | None"
+    proposer: "SearchAlgorithm | None"
     vouched: frozenset[str]
 
 
@@ -145,15 +145,21 @@ def _sweep(arguments: Arguments) -> _Sweep:
         UserError: For invalid flags, and for a directory that holds another sweep.
     """
     from transformer.storage.paths import parse_path
-    from transformer.studies.sweeps.search import PLANNED, any_drawn, check_total, choose_engine, planned
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.search_algorithm import (
+        PLANNED_AHEAD,
+        check_num_trials,
+        choose_algorithm,
+        plan_trials,
+        sample_valid_trial,
+    )
+    from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded
     from transformer.trust import names_in
 
     base = arguments.config
     space = _space(arguments)
-    engine = choose_engine(arguments.search_algorithm, space)
-    total = check_total(arguments.num_trials, space)
+    engine = choose_algorithm(arguments.search_algorithm, space)
+    total = check_num_trials(arguments.num_trials, space)
     _check_flags(arguments, engine)
     seed = arguments.seed or 0
     facts = {
@@ -165,29 +171,33 @@ def _sweep(arguments: Arguments) -> _Sweep:
         "direction": arguments.direction,
     }
     # Before the directory is touched; points that are not known yet are sampled, to check keys and types.
-    trials = planned(engine, base, space, total, seed) if engine in PLANNED else [any_drawn(base, space, seed)]
-    if engine in PLANNED and len(trials) < total and arguments.num_trials is not None:
+    trials = (
+        plan_trials(engine, base, space, total, seed)
+        if engine in PLANNED_AHEAD
+        else [sample_valid_trial(base, space, seed)]
+    )
+    if engine in PLANNED_AHEAD and len(trials) < total and arguments.num_trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
-    ledger = Ledger.open(parse_path(arguments.workdir), facts)
+    ledger = TrialStore.open(parse_path(arguments.workdir), facts)
     vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
     for trial in ledger.trials():
         check_recorded(trial, vouched)
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed trials are pending again")
-    if engine in PLANNED:
+    if engine in PLANNED_AHEAD:
         ledger.plan(trials)
         return _Sweep(ledger, len(trials), None, vouched)
     if not arguments.worker:
         return _Sweep(ledger, total, None, vouched)  # each worker asks the engine itself
-    from transformer.studies.sweeps.optuna_search import connect
+    from transformer.studies.sweeps.optuna_search import open_optuna_search
 
     maximize = arguments.direction == "maximize"
-    proposer = connect(engine, ledger, base, space, seed=seed, maximize=maximize, url=arguments.storage)
+    proposer = open_optuna_search(engine, ledger, base, space, seed=seed, maximize=maximize, url=arguments.storage)
     return _Sweep(ledger, total, proposer, vouched)
 
 
-def _space(arguments: Arguments) -> "Space":
-    from transformer.studies.sweeps.space import Sweep
+def _space(arguments: Arguments) -> "SearchSpace":
+    from transformer.studies.sweeps.search_space import SearchSpaceBuilder
 
     name = arguments.config_file
     get_sweep = load_function(name, "get_sweep")
@@ -196,7 +206,7 @@ def _space(arguments: Arguments) -> "Space":
             f"config file {name!r} has no get_sweep(sweep): define one beside get_config that returns for example "
             "sweep.choice('seed', [1, 2, 3])"
         )
-    space = get_sweep(Sweep())
+    space = get_sweep(SearchSpaceBuilder())
     if not callable(getattr(space, "draw", None)):
         raise UserError(
             f"config file {name!r}: get_sweep returned a {type(space).__name__}; it must return what sweep.product, "
@@ -208,10 +218,10 @@ def _space(arguments: Arguments) -> "Space":
 def _check_flags(arguments: Arguments, engine: str) -> None:
     """Raise UserError for a flag that has no effect with this engine, and for a missing package."""
     from transformer.storage.paths import parse_path
-    from transformer.studies.sweeps.optuna_search import check_installed, resources
-    from transformer.studies.sweeps.search import PLANNED
+    from transformer.studies.sweeps.optuna_search import check_installed, hyperband_resources
+    from transformer.studies.sweeps.search_algorithm import PLANNED_AHEAD
 
-    optuna = engine not in PLANNED
+    optuna = engine not in PLANNED_AHEAD
     if engine == "grid" and arguments.seed is not None:
         raise UserError("--seed has no effect on a grid: omit it, or pass --search_algorithm=random")
     if not optuna and arguments.storage is not None:
@@ -229,8 +239,8 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
     if optuna:
         check_installed(engine)
     if engine == "hyperband":
-        resources(arguments.config)
+        hyperband_resources(arguments.config)
 
 
 if __name__ == "__main__":
-    leave(run(COMMAND, main))
+    exit_process(run(COMMAND, main))

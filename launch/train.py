@@ -7,8 +7,8 @@ from typing import Any
 
 from launch.cli import run
 from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
-from launch.compiled import keep_compiled
-from launch.platform import leave
+from launch.compilation_cache import enable_compilation_cache
+from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.installation import command_words
 
@@ -50,7 +50,7 @@ COMMAND = Command(
     ),
     takes_config=True,
     resumes=True,
-    before_jax=keep_compiled,
+    before_jax=enable_compilation_cache,
 )
 
 
@@ -120,4 +120,4 @@ def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    leave(run(COMMAND, main))
+    exit_process(run(COMMAND, main))

@@ -13,19 +13,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launch.compiled import keep
+from launch.compilation_cache import enable_user_cache
 from transformer.config import UserError
 from transformer.runs.exceptions import RunFailed
 
 if TYPE_CHECKING:
-    from transformer.studies.sweeps.progress import Row
-    from transformer.studies.sweeps.search import Proposer
-    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.search_algorithm import SearchAlgorithm
+    from transformer.studies.sweeps.sweep_progress import TrialStatus
+    from transformer.studies.sweeps.trial_store import TrialStore
 
 # Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
-# its workers is recorded as failed by the first after `worker.ATTEMPTS` of them: more than that.
-DEATHS = 7
-UNFIT = 3  # the exit code of a worker in which one trial after another or the disk failed: a new one would fail as well
+# its workers is recorded as failed by the first after `worker.MAX_ATTEMPTS` of them: more than that.
+MAX_DEATHS = 7
+UNFIT_EXIT_CODE = (
+    3  # the exit code of a worker in which one trial after another or the disk failed: a new one would fail as well
+)
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
 _WORKERS = "HEADWISE_WORKERS"  # the number of its workers
 _PERIOD = 1.0  # seconds between two checks
@@ -33,7 +35,7 @@ _SHOWN_ANEW = 10.0  # seconds between two times that others than the terminal ar
 _GRACE = 30.0  # seconds that workers have to shut down
 
 
-class Place(NamedTuple):
+class WorkerResources(NamedTuple):
     """A worker's share of the machine: the cores that it may use (None: all) and variables of its environment."""
 
     cores: tuple[int, ...] | None
@@ -42,7 +44,7 @@ class Place(NamedTuple):
 
 def divide_machine(
     workers: int, cores: Sequence[int], environment: Mapping[str, str] = os.environ, files: Path = Path("/")
-) -> list[Place]:
+) -> list[WorkerResources]:
     """The share of each worker: with NVIDIA cards one card each, on CPUs the cores divided.
 
     A single worker has the whole machine. More workers than cores share them all.
@@ -53,7 +55,7 @@ def divide_machine(
     if workers < 1:
         raise UserError(f"--num_workers={workers} must be at least 1")
     if workers == 1:
-        return [Place(None, {})]
+        return [WorkerResources(None, {})]
     if environment.get("JAX_PLATFORMS", "").split(",")[0] != "cpu":
         if any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*")):
             raise UserError(f"--num_workers={workers}: only one process can use a TPU: pass --num_workers=1")
@@ -63,22 +65,22 @@ def divide_machine(
                 f"--num_workers={workers} is more than the {len(cards)} GPUs of this machine: pass at most {len(cards)}"
             )
         if cards:
-            return [Place(None, {"CUDA_VISIBLE_DEVICES": card}) for card in cards[:workers]]
+            return [WorkerResources(None, {"CUDA_VISIBLE_DEVICES": card}) for card in cards[:workers]]
     if workers > len(cores):
-        return [Place(None, {})] * workers
+        return [WorkerResources(None, {})] * workers
     bounds = [len(cores) * number // workers for number in range(workers + 1)]
-    return [Place(tuple(cores[low:high]), {}) for low, high in itertools.pairwise(bounds)]
+    return [WorkerResources(tuple(cores[low:high]), {}) for low, high in itertools.pairwise(bounds)]
 
 
 def run_workers(
     command: Sequence[str],
-    ledger: "Ledger",
+    ledger: "TrialStore",
     *,
     workers: int,
     total: int,
     metric: str,
     maximize: bool = False,
-    also: Callable[[Sequence["Row"], bool], None] = lambda rows, over: None,
+    also: Callable[[Sequence["TrialStatus"], bool], None] = lambda rows, over: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
     """Start `COMMAND --worker` so many times and show how far the sweep is until all have ended.
@@ -92,7 +94,7 @@ def run_workers(
     """
     from transformer.runs.jsonl_records import parse_metric_name
     from transformer.storage.paths import storage_of
-    from transformer.studies.sweeps.progress import look, open_watch
+    from transformer.studies.sweeps.sweep_progress import open_progress_display, read_trial_statuses
 
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
     trials = ledger.trials()[:total]
@@ -108,11 +110,11 @@ def run_workers(
         for number, place in enumerate(places)
     ]
     due = 0.0
-    watch = open_watch(parse_metric_name(metric), maximize, sys.stdout)
+    watch = open_progress_display(parse_metric_name(metric), maximize, sys.stdout)
     try:
         with contextlib.closing(watch), _stopped(slots):
             while True:
-                rows = look(ledger, ledger.trials()[:total], parse_metric_name(metric))
+                rows = read_trial_statuses(ledger, ledger.trials()[:total], parse_metric_name(metric))
                 watch.show(rows, total)
                 if time.monotonic() >= due:
                     # At the end it must be written; until then a disk that fails once keeps no trial from going on.
@@ -123,10 +125,10 @@ def run_workers(
                 if not any([slot.attend(finished) for slot in slots]):
                     break
                 time.sleep(_PERIOD)
-            watch.show(look(ledger, ledger.trials()[:total], parse_metric_name(metric)), total)
+            watch.show(read_trial_statuses(ledger, ledger.trials()[:total], parse_metric_name(metric)), total)
     finally:
         # Behind the workers' end, also where Ctrl-C brought it: what was shown as running runs no longer.
-        also(look(ledger, ledger.trials()[:total], parse_metric_name(metric)), True)
+        also(read_trial_statuses(ledger, ledger.trials()[:total], parse_metric_name(metric)), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         one = given_up[0]
@@ -143,12 +145,12 @@ def become_worker() -> None:
     parent = os.environ.pop(_PARENT, "")
     if parent:
         threading.Thread(target=_end_with, args=(int(parent),), name="parent", daemon=True).start()
-    keep()
+    enable_user_cache()
 
 
-def work_here(
-    ledger: "Ledger",
-    proposer: "Proposer | None",
+def run_as_worker(
+    ledger: "TrialStore",
+    proposer: "SearchAlgorithm | None",
     *,
     total: int,
     metric: str,
@@ -164,31 +166,31 @@ def work_here(
     exit code UNFIT.
 
     Raises:
-        UserError: As `transformer.studies.sweeps.worker.work`.
+        UserError: As `transformer.studies.sweeps.worker.run_worker`.
     """
     from transformer.storage.disk_errors import disk_failure, explain_disk_failure
-    from transformer.studies.sweeps.training import ModelTrainer
-    from transformer.studies.sweeps.worker import Unfit, work
+    from transformer.studies.sweeps.model_trainer import ModelTrainer
+    from transformer.studies.sweeps.worker import TooManyFailures, run_worker
 
     workers = int(os.environ.get(_WORKERS, "1"))
     trainer = ModelTrainer(data_dir, vouched, trackers)
     try:
-        work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorize=vectorize, workers=workers)
-    except Unfit as error:
+        run_worker(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorize=vectorize, workers=workers)
+    except TooManyFailures as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(UNFIT) from None
+        raise SystemExit(UNFIT_EXIT_CODE) from None
     except Exception as error:
         failure = disk_failure(error)
         if failure is None:
             raise
         print(f"error: {explain_disk_failure(failure)}", file=sys.stderr)
-        raise SystemExit(UNFIT) from None
+        raise SystemExit(UNFIT_EXIT_CODE) from None
 
 
 class _Slot:
     """One worker and its replacements."""
 
-    def __init__(self, command: Sequence[str], place: Place, log: Path):
+    def __init__(self, command: Sequence[str], place: WorkerResources, log: Path):
         self._command, self._place, self._log = command, place, log
         self._deaths = 0
         self._finished = 0  # trials of the sweep, when the worker last died
@@ -207,10 +209,10 @@ class _Slot:
             raise UserError(mistakes[-1].removeprefix("error: ") if mistakes else f"a worker stopped: {self.tail()}")
         self._deaths = self._deaths + 1 if finished == self._finished else 1
         self._finished = finished
-        if code == UNFIT:
+        if code == UNFIT_EXIT_CODE:
             self.given_up = "found that another would fail as well"
-        elif self._deaths >= DEATHS:
-            self.given_up = f"died {DEATHS} times in a row"
+        elif self._deaths >= MAX_DEATHS:
+            self.given_up = f"died {MAX_DEATHS} times in a row"
         else:
             self._process = self._start()
         return not self.given_up

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.parsing import parse
+from launch.flag_parsing import parse_arguments
 from tests.experiments.variants import FILES
 from tests.markdown import PAGES, ROOT, commands, commands_of
 from transformer.config import UserError
@@ -53,14 +53,14 @@ def check(module: str, words: Sequence[str]) -> None:
         return
     if "--" in words:
         behind = words.index("--")
-        parse(command, words[:behind])
+        parse_arguments(command, words[:behind])
         return check("launch.train", words[behind + 1 :])
     words = ["--config=experiments/demo.py" if word in PLACEHOLDERS else word for word in words]
     if "..." in words:
         words = ["--workdir=runs/new", *(word for word in words if word != "...")]
     if command.takes_config and not any(word.startswith("--config=") for word in words):
         words = ["--config=experiments/demo.py", *words]
-    arguments = parse(command, words)
+    arguments = parse_arguments(command, words)
     if command.takes_config:
         assert arguments.config["steps"] > 0  # every key is one of the schema
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from launch.parsing import parse
+from launch.flag_parsing import parse_arguments
 from tests.interpret.conftest import write_gpt2
 from tests.markdown import FENCE, commands
 
@@ -83,11 +83,11 @@ def test_every_command_of_the_page_is_one_that_its_launcher_takes(beside: Path) 
     for module, words in found:
         behind = words_of(words)
         command = launcher("launch.train" if behind != list(words) else module).COMMAND
-        arguments = parse(command, behind)
+        arguments = parse_arguments(command, behind)
         if command.takes_config and arguments.config_file:
             assert arguments.config["steps"] > 0  # every key is one of the schema
         if behind != list(words):
-            parse(launcher(module).COMMAND, words[: words.index("--")])
+            parse_arguments(launcher(module).COMMAND, words[: words.index("--")])
 
 
 def test_a_planted_fault_is_found() -> None:

@@ -50,7 +50,7 @@ FORBIDDEN_CALLS = {"eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 # What runs a module or a text by its name, and the files that may: each says whose name it takes.
 RUNNING = {"import_module", "exec_module", "load_module", "run_path", "run_module", "__import__", "exec"}
 MAY_RUN = {
-    "launch/compiled.py",  # jax
+    "launch/compilation_cache.py",  # jax
     "launch/config_files.py",  # the file that a person gives by --config
     "transformer/__init__.py",  # its own parts, once they are asked for
     "transformer/data/datasets/tfds_preparation.py",  # TFDS's own modules

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.flag_parsing import parse_arguments
 from launch.generate import COMMAND, line_by_line, texts_of
-from launch.parsing import parse
 from transformer.config import UserError
 from transformer.data.datasets import multi30k
 from transformer.data.datasets.glue import glue
@@ -56,7 +56,7 @@ def test_standard_input_has_an_answer_a_line(monkeypatch: pytest.MonkeyPatch) ->
         lines = random_lines(seed, blank=True)
         content = "".join(f"{line}\n" for line in lines).encode()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
-        texts = texts_of(parse(COMMAND, ["--workdir=run"]))
+        texts = texts_of(parse_arguments(COMMAND, ["--workdir=run"]))
         assert texts == lines
         if not any(lines):
             continue
@@ -71,7 +71,7 @@ def test_standard_input_has_an_answer_a_line(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_empty_standard_input_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(UserError, match=r"^standard input is empty: write a text a line, or say --text=''$"):
-        texts_of(parse(COMMAND, ["--workdir=run"]))
+        texts_of(parse_arguments(COMMAND, ["--workdir=run"]))
 
 
 def test_readers_of_examples_keep_every_line(tmp_path: Path) -> None:

@@ -5,21 +5,21 @@ import re
 import sys
 from typing import Any
 
-from launch.clusters.slices import Slice, read_slice
-from launch.clusters.training import (
+from launch.clusters.launcher import (
     DRY_RUN,
     NAME,
-    Training,
-    call,
-    plain,
-    require_restarts,
-    require_shared,
+    TrainCommand,
+    check_max_restarts,
+    check_word,
+    require_shared_storage,
     require_tool,
+    run_launcher,
     run_name,
-    shown,
-    start,
-    train_command,
+    run_tool,
+    shell_line,
+    train_words,
 )
+from launch.clusters.tpu_slices import TpuSlice, parse_slice
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
@@ -56,11 +56,11 @@ LONGEST_SUFFIX = len(f"-{JOB}-0--") + len("abcde")
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
-def main(arguments: Arguments, training: Training) -> None:
+def main(arguments: Arguments, training: TrainCommand) -> None:
     """Print the call of kubectl with the manifest, or make it."""
-    require_shared(training)
-    require_restarts(arguments.max_restarts)
-    tpu = read_slice(arguments.topology, training.pod)
+    require_shared_storage(training)
+    check_max_restarts(arguments.max_restarts)
+    tpu = parse_slice(arguments.topology, training.pod)
     name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.hosts - 1)))
     manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
@@ -69,19 +69,19 @@ def main(arguments: Arguments, training: Training) -> None:
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
         print(f"# {tpu.hosts} pods, each on a {tpu.machine_type} with {tpu.chips_a_host} chips")
-        print(shown(create, typed=manifest))
+        print(shell_line(create, typed=manifest))
         return
     require_tool("kubectl", training.environment)
-    if call(create, training.environment, typed=manifest):
-        print(f"nothing was started; a run of the same name is taken away with: {shown(delete)}", file=sys.stderr)
+    if run_tool(create, training.environment, typed=manifest):
+        print(f"nothing was started; a run of the same name is taken away with: {shell_line(delete)}", file=sys.stderr)
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
     # Without this flag kubectl follows at most five pods, and refuses a slice of six.
     follow = (*follow, f"--max-log-requests={tpu.hosts}", "--prefix")
-    print(f"follow it with: {shown(follow)}\nend it with: {shown(delete)}")
+    print(f"follow it with: {shell_line(follow)}\nend it with: {shell_line(delete)}")
 
 
-def job_set(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:
+def job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     """The manifest: jobset.x-k8s.io/v1alpha2, one replicated job that is the slice, one indexed pod a host."""
     labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
     job = {
@@ -123,7 +123,7 @@ def job_set(arguments: Arguments, training: Training, tpu: Slice, name: str) -> 
     }
 
 
-def _pod(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:
+def _pod(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     selector = {
         "cloud.google.com/gke-tpu-accelerator": tpu.generation.node,
         "cloud.google.com/gke-tpu-topology": tpu.topology,
@@ -146,14 +146,14 @@ def _pod(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dic
     return pod
 
 
-def _container(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:
+def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
-    words = train_command(plain("python", arguments.python), training)
+    words = train_words(check_word("python", arguments.python), training)
     joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,
-        "image": plain("image", arguments.image),
+        "image": check_word("image", arguments.image),
         # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
         "command": [*(word.replace("$", "$$") for word in words), *(joined if tpu.hosts > 1 else ())],
         "env": [
@@ -168,7 +168,7 @@ def _container(arguments: Arguments, training: Training, tpu: Slice, name: str) 
         "resources": {"limits": {"google.com/tpu": str(tpu.chips_a_host)}},
     }
     if arguments.checkout_dir:
-        container["workingDir"] = plain("checkout_dir", arguments.checkout_dir)
+        container["workingDir"] = check_word("checkout_dir", arguments.checkout_dir)
     return container
 
 
@@ -182,4 +182,4 @@ def _label(flag: str, value: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(start(COMMAND, main))
+    sys.exit(run_launcher(COMMAND, main))

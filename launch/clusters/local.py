@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
-from launch.clusters.training import DRY_RUN, Training, shown, start
+from launch.clusters.launcher import DRY_RUN, TrainCommand, run_launcher, shell_line
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 from transformer.installation import process_words
@@ -36,33 +36,33 @@ COMMAND = Command(
 )
 COUNT_FLAG = "--xla_force_host_platform_device_count"
 # Seconds from SIGTERM to SIGKILL for processes whose peer is lost: they come to no end of their step.
-GRACE = 10.0
+GRACE_SECONDS = 10.0
 # So many times Ctrl-C kills what hangs: by the second the processes have ended whatever is no save.
-KILLS = 3
-LOOK = 0.05
+SIGINTS_TO_KILL = 3
+POLL_SECONDS = 0.05
 
 
-class Process(NamedTuple):
+class ProcessSpec(NamedTuple):
     """One process to start: its words, and what its environment has beyond the launcher's."""
 
     words: tuple[str, ...]
     settings: Mapping[str, str]
 
 
-def main(arguments: Arguments, training: Training) -> None:
+def main(arguments: Arguments, training: TrainCommand) -> None:
     """Print the calls, or start the processes and wait for them."""
-    processes = plan(arguments, training)
+    processes = plan_processes(arguments, training)
     if arguments.dry_run:
-        print("\n".join(f"{shown(process.words, process.settings)} &" for process in processes) + "\nwait")
+        print("\n".join(f"{shell_line(process.words, process.settings)} &" for process in processes) + "\nwait")
         return
-    code = run_together(processes, training.environment)
+    code = run_processes(processes, training.environment)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:
         raise SystemExit(code)
 
 
-def plan(arguments: Arguments, training: Training) -> list[Process]:
+def plan_processes(arguments: Arguments, training: TrainCommand) -> list[ProcessSpec]:
     """One process a number, from 0.
 
     Raises:
@@ -88,7 +88,7 @@ def plan(arguments: Arguments, training: Training) -> list[Process]:
     loopback = {} if "NCCL_SOCKET_IFNAME" in training.environment else {"NCCL_SOCKET_IFNAME": "lo"}
     fake = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{COUNT_FLAG}={devices}"])}
     return [
-        Process(
+        ProcessSpec(
             (
                 *process_words("train"),
                 *training.words,
@@ -109,7 +109,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -> int:
+def run_processes(processes: Sequence[ProcessSpec], environment: Mapping[str, str]) -> int:
     """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
 
     A failure ends the others. A signal that this process gets goes on to all, and they are waited for while they stop
@@ -128,11 +128,11 @@ def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -
         finally:
             _send(started, signal.SIGKILL)
         for thread in threads:
-            thread.join(timeout=GRACE)
+            thread.join(timeout=GRACE_SECONDS)
     return code
 
 
-def _start(process: Process, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start(process: ProcessSpec, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         process.words,
         env={**environment, **process.settings},
@@ -153,18 +153,18 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
         if len(received) > passed:
             code = code or 128 + received[passed]
             passed += 1
-            kills = received[:passed].count(signal.SIGINT) >= KILLS
+            kills = received[:passed].count(signal.SIGINT) >= SIGINTS_TO_KILL
             _send(started, signal.SIGKILL if kills else received[passed - 1])
         failed = _failed(started)
         if failed is not None and not received and deadline == float("inf"):
             index, code = failed
             print(f"process {index} ended with exit code {code}: ending the others", file=sys.stderr, flush=True)
             _send(started, signal.SIGTERM)
-            deadline = time.monotonic() + GRACE
+            deadline = time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:
             _send(started, signal.SIGKILL)
-            deadline = time.monotonic() + GRACE
-        time.sleep(LOOK)
+            deadline = time.monotonic() + GRACE_SECONDS
+        time.sleep(POLL_SECONDS)
     if all(child.returncode == EXIT_CODE_RESTARTABLE for child in started):
         return EXIT_CODE_RESTARTABLE
     failed = _failed(started)
@@ -210,4 +210,4 @@ def _signals() -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
-    sys.exit(start(COMMAND, main))
+    sys.exit(run_launcher(COMMAND, main))

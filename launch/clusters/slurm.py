@@ -5,18 +5,18 @@ import shlex
 import sys
 from typing import NamedTuple
 
-from launch.clusters.training import (
+from launch.clusters.launcher import (
     DRY_RUN,
     NAME,
-    Training,
-    call,
-    extra_options,
-    plain,
+    TrainCommand,
+    check_word,
+    parse_extra_options,
     require_tool,
+    run_launcher,
     run_name,
-    shown,
-    start,
-    train_command,
+    run_tool,
+    shell_line,
+    train_words,
 )
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
@@ -63,32 +63,32 @@ REQUEUE = 60
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
-class Share(NamedTuple):
+class NodeAllocation(NamedTuple):
     """The numbers of nodes and of GPUs a node."""
 
     nodes: int
     gpus: int
 
 
-def main(arguments: Arguments, training: Training) -> None:
+def main(arguments: Arguments, training: TrainCommand) -> None:
     """Print the call of sbatch with the script, or make it."""
-    words = ("sbatch", *extra_options(arguments.options))
-    text = script(arguments, training)
+    words = ("sbatch", *parse_extra_options(arguments.options))
+    text = batch_script(arguments, training)
     if arguments.dry_run:
-        print(shown(words, typed=text))
+        print(shell_line(words, typed=text))
         return
     require_tool("sbatch", training.environment)
-    if call(words, training.environment, typed=text):
+    if run_tool(words, training.environment, typed=text):
         raise SystemExit(1)
 
 
-def script(arguments: Arguments, training: Training) -> str:
+def batch_script(arguments: Arguments, training: TrainCommand) -> str:
     """The batch script; every word from outside this module is quoted or needs no quotes.
 
     Raises:
         UserError: For flags that Slurm would not take, and a workdir on a node's own disk.
     """
-    share = read_share(arguments.topology, training.pod, arguments.gpus_per_node)
+    share = parse_gpu_topology(arguments.topology, training.pod, arguments.gpus_per_node)
     if arguments.grace_seconds < 1:
         raise UserError(f"--grace_seconds={arguments.grace_seconds} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
@@ -114,13 +114,15 @@ def script(arguments: Arguments, training: Training) -> str:
         f"--signal=B:USR1@{warning}",
     ]
     enter = (
-        (f"cd -- {shlex.quote(plain('checkout_dir', arguments.checkout_dir))} || exit",)
+        (f"cd -- {shlex.quote(check_word('checkout_dir', arguments.checkout_dir))} || exit",)
         if arguments.checkout_dir
         else ()
     )
     # jax would give each process of a Slurm job one GPU, whatever their number.
     devices = ",".join(map(str, range(share.gpus)))
-    command = shlex.join(("srun", "--kill-on-bad-exit=1", *train_command(plain("python", arguments.python), training)))
+    command = shlex.join(
+        ("srun", "--kill-on-bad-exit=1", *train_words(check_word("python", arguments.python), training))
+    )
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {setting}" for setting in settings),
@@ -145,7 +147,7 @@ def script(arguments: Arguments, training: Training) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_share(flag: str | None, pod: str, gpus_per_node: int) -> Share:
+def parse_gpu_topology(flag: str | None, pod: str, gpus_per_node: int) -> NodeAllocation:
     """The nodes and GPUs of `gpu:N`, which --topology names, or else the config's pod.
 
     Raises:
@@ -165,7 +167,7 @@ def read_share(flag: str | None, pod: str, gpus_per_node: int) -> Share:
             f"{origin}={text} is not whole nodes of --gpus_per_node={gpus_per_node}: "
             f"take gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
         )
-    return Share(nodes, gpus // nodes)
+    return NodeAllocation(nodes, gpus // nodes)
 
 
 def _seconds(time: str) -> int:
@@ -183,4 +185,4 @@ def _time(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(start(COMMAND, main))
+    sys.exit(run_launcher(COMMAND, main))

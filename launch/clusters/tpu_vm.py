@@ -7,22 +7,22 @@ import sys
 import time
 from typing import NamedTuple
 
-from launch.clusters.slices import Slice, default_shape, read_slice
-from launch.clusters.training import (
+from launch.clusters.launcher import (
     DRY_RUN,
     NAME,
-    Training,
-    call,
-    extra_options,
-    plain,
-    require_restarts,
-    require_shared,
+    TrainCommand,
+    check_max_restarts,
+    check_word,
+    parse_extra_options,
+    require_shared_storage,
     require_tool,
+    run_launcher,
     run_name,
-    shown,
-    start,
-    train_command,
+    run_tool,
+    shell_line,
+    train_words,
 )
+from launch.clusters.tpu_slices import TpuSlice, default_shape, parse_slice
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 from transformer.installation import command_words
@@ -51,24 +51,24 @@ COMMAND = Command(
         DRY_RUN,
     ),
 )
-PAUSE = 30.0
-WAITING = ("CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR_RESOURCES", "STATE_UNSPECIFIED")
-LEAVING = ("DELETING", "SUSPENDING")
-GONE = ("FAILED", "SUSPENDED")
+POLL_SECONDS = 30.0
+WAITING_STATES = ("CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR_RESOURCES", "STATE_UNSPECIFIED")
+LEAVING_STATES = ("DELETING", "SUSPENDING")
+GONE_STATES = ("FAILED", "SUSPENDED")
 # ssh itself fails with this, whatever the command on the host did.
 CONNECTION_LOST = 255
 # The train command's exit code for user errors: the slice is kept, since waiting for another may take hours.
 MISTAKE = 2
 # Why a slice that was not lost is kept, by the exit code.
-KEPT = {
+REASONS_TO_KEEP = {
     CONNECTION_LOST: "the connection was lost",
     MISTAKE: "the run was refused on its hosts",
     EXIT_CODE_RESTARTABLE: "the run was told to stop and has saved",
 }
-LOOKS = 4
+STATE_CHECKS = 4
 
 
-class Calls(NamedTuple):
+class GcloudCommands(NamedTuple):
     """The words of every call of gcloud that a run may need."""
 
     name: str
@@ -79,40 +79,40 @@ class Calls(NamedTuple):
     delete: tuple[str, ...]
 
 
-def main(arguments: Arguments, training: Training) -> None:
+def main(arguments: Arguments, training: TrainCommand) -> None:
     """Print the calls, or make them."""
-    require_shared(training)
-    require_restarts(arguments.max_restarts)
-    tpu = read_slice(arguments.topology, training.pod)
+    require_shared_storage(training)
+    check_max_restarts(arguments.max_restarts)
+    tpu = parse_slice(arguments.topology, training.pod)
     if tpu.shape != default_shape(tpu.name, tpu.chips):
         raise UserError(
             f"{tpu.name}:{tpu.topology} is no TPU VM: {tpu.accelerator_type} stands for "
             f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or "
             f"{shlex.join(command_words('clusters.gke'))}"
         )
-    calls = make_calls(arguments, training, tpu, run_name(arguments.name, training.workdir))
+    calls = gcloud_commands(arguments, training, tpu, run_name(arguments.name, training.workdir))
     if arguments.dry_run:
-        print(described(calls, arguments.keep_slice))
+        print(dry_run_script(calls, arguments.keep_slice))
         return
     require_tool("gcloud", training.environment)
     _run(calls, arguments, training, tpu)
 
 
-def make_calls(arguments: Arguments, training: Training, tpu: Slice, name: str) -> Calls:
+def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> GcloudCommands:
     """Every call, quoted for the hosts' shell alone: on this machine calls are lists of words."""
-    place: tuple[str, ...] = (f"--zone={plain('zone', arguments.zone)}",)
-    place += (f"--project={plain('project', arguments.project)}",) if arguments.project else ()
+    place: tuple[str, ...] = (f"--zone={check_word('zone', arguments.zone)}",)
+    place += (f"--project={check_word('project', arguments.project)}",) if arguments.project else ()
     queued = ("gcloud", "compute", "tpus", "queued-resources")
     create = (
         *(*queued, "create", name, *place, f"--node-id={name}"),
         *(f"--accelerator-type={tpu.accelerator_type}", f"--runtime-version={tpu.generation.runtime}"),
         *(("--spot",) if arguments.spot else ()),
-        *extra_options(arguments.options),
+        *parse_extra_options(arguments.options),
     )
-    enter = f"cd -- {shlex.quote(plain('checkout_dir', arguments.checkout_dir))}"
-    command = shlex.join(train_command(plain("python", arguments.python), training))
+    enter = f"cd -- {shlex.quote(check_word('checkout_dir', arguments.checkout_dir))}"
+    command = shlex.join(train_words(check_word("python", arguments.python), training))
     ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
-    return Calls(
+    return GcloudCommands(
         name=name,
         describe=(*queued, "describe", name, *place, "--format=json"),
         create=create,
@@ -122,28 +122,28 @@ def make_calls(arguments: Arguments, training: Training, tpu: Slice, name: str) 
     )
 
 
-def described(calls: Calls, keep: bool) -> str:
+def dry_run_script(calls: GcloudCommands, keep: bool) -> str:
     """The calls of a run as a script, with a comment where one depends on the slice's state."""
     lines = [
-        *("# The slice's state:", shown(calls.describe)),
-        *("# If the slice does not exist, or was lost (then deleted first, as below):", shown(calls.create)),
-        f"# The state is asked for every {PAUSE:.0f} s until it is ACTIVE; then on every host:",
-        *((shown(calls.setup),) if calls.setup else ()),
-        shown(calls.train),
-        *(() if keep else ("# When the run has ended:", shown(calls.delete))),
+        *("# The slice's state:", shell_line(calls.describe)),
+        *("# If the slice does not exist, or was lost (then deleted first, as below):", shell_line(calls.create)),
+        f"# The state is asked for every {POLL_SECONDS:.0f} s until it is ACTIVE; then on every host:",
+        *((shell_line(calls.setup),) if calls.setup else ()),
+        shell_line(calls.train),
+        *(() if keep else ("# When the run has ended:", shell_line(calls.delete))),
     ]
     return "\n".join(lines)
 
 
-def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> None:
+def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tpu: TpuSlice) -> None:
     booked = f"{calls.name} is still booked: start the same command again to go on, or give it back with: "
-    booked += shown(calls.delete)
+    booked += shell_line(calls.delete)
     code, lost = 0, True
     try:
         for _ in range(arguments.max_restarts + 1):
             _obtain(calls, training, tpu)
-            code = call(calls.setup, training.environment) if calls.setup else 0
-            code = code or call(calls.train, training.environment)
+            code = run_tool(calls.setup, training.environment) if calls.setup else 0
+            code = code or run_tool(calls.train, training.environment)
             lost = code != 0 and _lost(calls, training, tpu, code)
             if not lost:
                 break
@@ -151,50 +151,52 @@ def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> 
     except KeyboardInterrupt:
         print(f"\n{booked}", file=sys.stderr)
         raise
-    if code in KEPT and not lost:
-        print(f"{KEPT[code]}, and {booked}", file=sys.stderr)
+    if code in REASONS_TO_KEEP and not lost:
+        print(f"{REASONS_TO_KEEP[code]}, and {booked}", file=sys.stderr)
     elif arguments.keep_slice:
         print(booked)
-    elif call(calls.delete, training.environment):
+    elif run_tool(calls.delete, training.environment):
         print(booked, file=sys.stderr)
         code = code or 1
     if code:
         raise SystemExit(code if code == MISTAKE or (code == EXIT_CODE_RESTARTABLE and not lost) else 1)
 
 
-def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
+def _obtain(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> None:
     """Wait until the slice is ready, asking for it once if it does not exist."""
     asked, said = False, None
     while (state := _state(calls, training, tpu)) != "ACTIVE":
-        if state in (None, *GONE):
+        if state in (None, *GONE_STATES):
             if asked:
-                print(f"the slice was refused: see {shown(calls.describe)}", file=sys.stderr)
+                print(f"the slice was refused: see {shell_line(calls.describe)}", file=sys.stderr)
                 raise SystemExit(1)
-            if (state and call(calls.delete, training.environment)) or call(calls.create, training.environment):
+            if (state and run_tool(calls.delete, training.environment)) or run_tool(calls.create, training.environment):
                 raise SystemExit(1)
             asked = True
-        elif state not in (*WAITING, *LEAVING):
-            raise UserError(f"{calls.name} is {state}, which this launcher does not know: see {shown(calls.describe)}")
+        elif state not in (*WAITING_STATES, *LEAVING_STATES):
+            raise UserError(
+                f"{calls.name} is {state}, which this launcher does not know: see {shell_line(calls.describe)}"
+            )
         elif state != said:
-            print(f"{calls.name} is {state}; asking again every {PAUSE:.0f} s", flush=True)
+            print(f"{calls.name} is {state}; asking again every {POLL_SECONDS:.0f} s", flush=True)
             said = state
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
 
 
-def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
+def _lost(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice, code: int) -> bool:
     """Whether the slice was lost, not the program or the connection; its state may lag behind both.
 
     A preemption tells the processes to stop before it takes the slice: they may have saved and left in between.
     """
-    for look in range(LOOKS if code in (CONNECTION_LOST, EXIT_CODE_RESTARTABLE) else 1):
+    for look in range(STATE_CHECKS if code in (CONNECTION_LOST, EXIT_CODE_RESTARTABLE) else 1):
         if look:
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
         if _state(calls, training, tpu) != "ACTIVE":
             return True
     return False
 
 
-def _state(calls: Calls, training: Training, tpu: Slice) -> str | None:
+def _state(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> str | None:
     """The queued resource's state, None where it does not exist.
 
     Raises:
@@ -211,10 +213,10 @@ def _state(calls: Calls, training: Training, tpu: Slice) -> str | None:
         if kind != tpu.accelerator_type:
             raise UserError(
                 f"the queued resource of this name has a {kind}, and this run wants a {tpu.accelerator_type}: "
-                f"say another --name, or give it back with: {shown(calls.delete)}"
+                f"say another --name, or give it back with: {shell_line(calls.delete)}"
             )
     return described.get("state", {}).get("state", "STATE_UNSPECIFIED")
 
 
 if __name__ == "__main__":
-    sys.exit(start(COMMAND, main))
+    sys.exit(run_launcher(COMMAND, main))

@@ -17,7 +17,7 @@ from typing import Any
 
 import launch.train
 from launch.cli import run
-from launch.platform import leave
+from launch.platform import exit_process
 from transformer.runs.preemption import ProgressMonitor, write_stderr
 
 
@@ -75,4 +75,4 @@ def note(plan: dict[str, Any]) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
     attack(json.loads(sys.argv[1]))
-    leave(run(launch.train.COMMAND, launch.train.main, sys.argv[2:]))
+    exit_process(run(launch.train.COMMAND, launch.train.main, sys.argv[2:]))

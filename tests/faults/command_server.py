@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from launch.compiled import share_compiled
+from launch.compilation_cache import enable_cache_in
 from launch.platform import choose_platform, quiet_libraries
 
 # What commands import when they need it.
@@ -36,7 +36,7 @@ def main() -> None:
     """Answer jobs until there are no more; a fork returns from here to run its command."""
     choose_platform()
     quiet_libraries()
-    share_compiled(None)  # type: ignore[arg-type]  # the variable names the folder
+    enable_cache_in(None)  # type: ignore[arg-type]  # the variable names the folder
     for name in MODULES:
         importlib.import_module(name)
     print(json.dumps("ready"), flush=True)

@@ -19,8 +19,8 @@ from tests.faults.subject import config, forked, trained, use_cache
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.sweeps.trial_store import Ledger
-from transformer.studies.sweeps.trials import named
+from transformer.studies.sweeps.trial_store import TrialStore
+from transformer.studies.sweeps.trials import trial_of_config
 from transformer.training import config as experiment
 from transformer.training.restore import resume_run
 from transformer.training.run_setup import open_runs
@@ -197,8 +197,8 @@ def _maps(run: Path) -> Any:
 
 
 def _plan(folder: Path) -> None:
-    ledger = Ledger.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
-    trials = [named({"rate": number / 7}, {"seed": number}) for number in range(6)]
+    ledger = TrialStore.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
+    trials = [trial_of_config({"rate": number / 7}, {"seed": number}) for number in range(6)]
     ledger.plan(trials)
     # Of what has begun nothing may be lost in silence; the others would be planned again.
     for trial in (trials[0], trials[-1]):
@@ -207,5 +207,5 @@ def _plan(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> Any:
-    ledger = Ledger.existing(folder)
+    ledger = TrialStore.existing(folder)
     return ledger.facts(), [trial._asdict() for trial in ledger.trials()]

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 # What a run of a few programs computes, in a process of its own: digits of its results, and what the cache did.
 PROGRAM = """
-from launch.compiled import keep
-keep()
+from launch.compilation_cache import enable_user_cache
+enable_user_cache()
 import jax, jax.monitoring, jax.numpy as jnp
 events = []
 jax.monitoring.register_event_listener(lambda name, **more: events.append(name.rpartition("/")[2]))

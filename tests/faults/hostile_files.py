@@ -25,9 +25,9 @@ from transformer.runs.checkpoint import LastSavedStep
 from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.run_directory import RunStart
 from transformer.storage.json_checksum import add_checksum, strip_checksum
-from transformer.studies.ablations.metadata import About
-from transformer.studies.sweeps.trial_store import AttemptLine, OutcomeFile, TrialLine
-from transformer.studies.sweeps.worker import Gain
+from transformer.studies.ablations.study_metadata import StudyMetadata
+from transformer.studies.sweeps.trial_store import AttemptRecord, OutcomeRecord, TrialRecord
+from transformer.studies.sweeps.worker import VmapSpeedup
 from transformer.training.checkpoint_metadata import CheckpointMetadata
 from transformer.training.rollback import RollbackRecord
 
@@ -152,11 +152,11 @@ KINDS = (
     Kind("translation", "checkpoints/*/state/_sharding", None, (), _same, ("evaluate", "train")),
     Kind("translation", "checkpoints/*/state/array_metadatas/process_0", None, (), _same, ("evaluate", "train")),
     Kind("sweep", "sweep.json", None, (), _sealed, ("worker", "ablation")),
-    Kind("sweep", "trials.jsonl", TrialLine, (), _trial, ("worker", "sweep", "ablation"), lines=True),
-    Kind("sweep", "ledger/*/outcome.json", OutcomeFile, (), _sealed, ("worker", "sweep")),
-    Kind("sweep", "ledger/*/attempts.jsonl", AttemptLine, (), _sealed, ("worker",), lines=True),
-    Kind("ablation", "about.json", About, (), _same, ()),
-    Kind("ablation", "vmapped/*/gain-*.json", Gain, (), _same, ()),
+    Kind("sweep", "trials.jsonl", TrialRecord, (), _trial, ("worker", "sweep", "ablation"), lines=True),
+    Kind("sweep", "ledger/*/outcome.json", OutcomeRecord, (), _sealed, ("worker", "sweep")),
+    Kind("sweep", "ledger/*/attempts.jsonl", AttemptRecord, (), _sealed, ("worker",), lines=True),
+    Kind("ablation", "about.json", StudyMetadata, (), _same, ()),
+    Kind("ablation", "vmapped/*/gain-*.json", VmapSpeedup, (), _same, ()),
     Kind("published", "config.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer_config.json", None, (), _same, ("convert", "maps")),

@@ -13,7 +13,7 @@ from typing import Any
 
 import launch.train
 from launch.cli import run
-from launch.platform import leave
+from launch.platform import exit_process
 from transformer.runs.preemption import ProgressMonitor
 
 seen: list[tuple[int, int, int, int]] = []
@@ -38,4 +38,4 @@ if __name__ == "__main__":
     measure()
     code = run(launch.train.COMMAND, launch.train.main, sys.argv[2:])
     Path(sys.argv[1]).write_text(json.dumps(seen))
-    leave(code)
+    exit_process(code)

@@ -159,7 +159,7 @@ def make_quickly(root: Path) -> Originals:
 
 def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     from launch import sweep
-    from launch.parsing import parse
+    from launch.flag_parsing import parse_arguments
     from tests.greetings import prepare
     from transformer.runs.run_directory import write_json
     from transformer.tasks.translation_data import load_splits
@@ -170,7 +170,7 @@ def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     prepare(run / "data")
     load_splits(experiment.task, run)
     write_json(run / "config.json", experiment.to_config())
-    sweep._sweep(parse(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))
+    sweep._sweep(parse_arguments(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))
     return 0
 
 

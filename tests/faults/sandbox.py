@@ -221,9 +221,9 @@ def call(command: str, words: Sequence[str]) -> int:
     """The exit code of `python -m launch.COMMAND WORDS`, in this process."""
     module = importlib.import_module(f"launch.{command}")
     if command.startswith("clusters."):
-        from launch.clusters.training import start
+        from launch.clusters.launcher import run_launcher
 
-        return start(module.COMMAND, module.main, words)
+        return run_launcher(module.COMMAND, module.main, words)
     return run(module.COMMAND, module.main, words)
 
 
@@ -277,7 +277,7 @@ def import_all() -> None:
         "transformer.training.huggingface_conversion",
         "transformer.maps.report.page",
         "transformer.maps.report.live_server",
-        "transformer.studies.sweeps.training",
+        "transformer.studies.sweeps.model_trainer",
         "transformer.training.train",
         "transformer.tasks.registry",
         "transformer.costs.pods",

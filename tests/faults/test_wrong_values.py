@@ -27,10 +27,10 @@ from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.ablations.metadata import read_about, write_about
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded, make_trial
-from transformer.studies.sweeps.worker import Gain, _note_gain
+from transformer.studies.sweeps.worker import VmapSpeedup, _note_gain
 from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
 from transformer.training.rollback import read_rollback_record
@@ -51,13 +51,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         _checkpoint(directory, config)
         _maps(directory)
     trial = make_trial(TRANSLATION, {"seed": 1})
-    ledger = Ledger.open(sweep, {"metric": "validation/loss"})
+    ledger = TrialStore.open(sweep, {"metric": "validation/loss"})
     ledger.plan([trial, make_trial(TRANSLATION, {"seed": 2})])
     with ledger.lease(trial) as lease:
         lease.begin(0)
-        lease.record(Outcome(State.DONE, 0.5, 2, ""))
+        lease.record(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
     ablation.mkdir()
-    write_about(ablation, ABOUT)
+    write_metadata(ablation, ABOUT)
     (ablation / "vmapped" / "x").mkdir(parents=True)
     _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}
@@ -134,7 +134,7 @@ def _read_checkpoint(folder: Path) -> None:
 
 
 def _read_sweep(folder: Path) -> None:
-    ledger = Ledger.existing(folder)
+    ledger = TrialStore.existing(folder)
     ledger.facts()
     for trial in ledger.trials():
         check_recorded(trial, ())
@@ -164,8 +164,8 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "sweep.json": _read_sweep,
     "trials.jsonl": _read_sweep,
     "ledger": _read_sweep,
-    "about.json": read_about,
-    "vmapped": lambda folder: read_as(Gain, folder / "vmapped" / "x" / "gain-2.json"),
+    "about.json": read_metadata,
+    "vmapped": lambda folder: read_as(VmapSpeedup, folder / "vmapped" / "x" / "gain-2.json"),
 }
 OURS = [kind for kind in KINDS if kind.pattern.partition("/")[0] in READERS and "state/" not in kind.pattern]
 # Orbax's own file, whose every field but a few it reads itself.
@@ -205,7 +205,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
         with _reading_checkpoints(folder, str(folder)):
             pass
 
-    for read, folder in ((RunDirectory.open, run), (begin_from, run), (Ledger.existing, sweep)):
+    for read, folder in ((RunDirectory.open, run), (begin_from, run), (TrialStore.existing, sweep)):
         with pytest.raises(UserError, match="pipe is no regular file"):
             read(folder)
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from launch import ablate, cli, parsing, train
+from launch import ablate, cli, flag_parsing, train
 from launch.command import Command, Flag
 from launch.config_files import load_config
-from launch.reproduce import train_command
+from launch.retrain_command import retrain_command
 from tests.studies.tiny import BASE, PLAIN
 from tests.training import small_run
 from tests.training.small_run import without_clock
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial, make_trial
 from transformer.training import build, partitioning
 from transformer.training.config import apply_overrides
@@ -53,7 +53,7 @@ class Fakes:
         self.fail: set[int] = set()  # seeds whose runs fail
         self.most = 1000  # runs before they stop
 
-    def run_workers(self, command: Sequence[str], ledger: Ledger, **how: Any) -> None:
+    def run_workers(self, command: Sequence[str], ledger: TrialStore, **how: Any) -> None:
         assert command[:3] == [sys.executable, "-m", "launch.ablate"]
         assert how["total"] == len(ledger.trials())
         for trial in ledger.trials():
@@ -62,9 +62,9 @@ class Fakes:
                 with ledger.lease(trial) as lease:
                     lease.record(self._train(trial, ledger.directory(trial)))
 
-    def _train(self, trial: Trial, directory: Path) -> Outcome:
+    def _train(self, trial: Trial, directory: Path) -> TrialOutcome:
         if trial.config["seed"] in self.fail:
-            return Outcome(State.FAILED, None, 0, "no luck")
+            return TrialOutcome(TrialState.FAILED, None, 0, "no luck")
         directory.mkdir(parents=True)
         records = [
             {"step": 2, "split": "train", "loss": 5.0, "flops_per_step": 7.0},
@@ -73,7 +73,7 @@ class Fakes:
             {"step": 4, "split": "validation", "loss": loss(trial), "cross_entropy": 2 * loss(trial)},
         ]
         (directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        return Outcome(State.DONE, loss(trial), 4, "")
+        return TrialOutcome(TrialState.DONE, loss(trial), 4, "")
 
 
 def about_the_arms(spec: Any, *rest: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def fakes(monkeypatch) -> Fakes:
     """Nothing is trained, and arms are taken to be fair."""
     found = Fakes()
     monkeypatch.setattr(ablate, "run_workers", found.run_workers)
-    monkeypatch.setattr("transformer.studies.ablations.metadata.check_arms", about_the_arms)
+    monkeypatch.setattr("transformer.studies.ablations.study_metadata.check_arms", about_the_arms)
     return found
 
 
@@ -268,11 +268,11 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     base = apply_overrides(load_config(str(study)).to_dict(), {"model.width": 16})
     trial = make_trial(base, {"seed": 3, "task.lengths": (48, 96), "optimizer.learning_rate": 3e-3})
     words = shlex.split(
-        train_command(str(study), ["--config.model.width=16"], trial, recorded="there", workdir="a b", data_dir="d")
+        retrain_command(str(study), ["--config.model.width=16"], trial, recorded="there", workdir="a b", data_dir="d")
     )
     assert words[:4] == ["python", "-m", "launch.train", f"--config={study}"]
     assert words[-2:] == ["--workdir=a b", "--data_dir=d"]
-    config = parsing.parse(
+    config = flag_parsing.parse_arguments(
         Command("train", "", "", (Flag("workdir", ""), Flag("data_dir", "")), takes_config=True), words[3:]
     ).config
     assert make_trial(config, {}).name == trial.name
@@ -284,19 +284,19 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     ("cores", "begins"), [(1, "taskset -c 0 python "), (3, "taskset -c 0-2 python "), (8, "python ")]
 )
 def test_a_run_on_a_part_of_the_machine_is_repeated_on_as_large_a_part(tmp_path, study, monkeypatch, cores, begins):
-    monkeypatch.setattr("launch.reproduce.os.cpu_count", lambda: 8)
+    monkeypatch.setattr("launch.retrain_command.os.cpu_count", lambda: 8)
     starts = [{"cpus": cores, "devices": {"platform": "cpu", "kind": "cpu", "count": 1}}]
     (tmp_path / "environment.json").write_text(json.dumps(starts))
     trial = make_trial(load_config(str(study)).to_dict(), {"seed": 3})
-    assert train_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith(begins)
+    assert retrain_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith(begins)
     starts[0]["devices"]["platform"] = "gpu"
     (tmp_path / "environment.json").write_text(json.dumps(starts))
-    assert train_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith("python ")
+    assert retrain_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith("python ")
 
 
 def test_a_group_that_is_replaced_is_copied_from_the_run(study):
     trial = make_trial(load_config(str(study)).to_dict(), {"optimizer": {"learning_rate": 1e-3}})
-    command = train_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
+    command = retrain_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
     assert command == (
         "mkdir -p again/x && cp run/trials/x/config.json again/x && python -m launch.train --workdir=again/x"
     )
@@ -305,11 +305,11 @@ def test_a_group_that_is_replaced_is_copied_from_the_run(study):
 def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(study):
     # Of a key that may be None, the word none says that.
     trial = make_trial(load_config(str(study)).to_dict(), {"task.data_dir": "none"})
-    command = train_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
+    command = retrain_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
     assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
 
 
-def work_in_this_process(command: Sequence[str], ledger: Ledger, **how: Any) -> None:
+def work_in_this_process(command: Sequence[str], ledger: TrialStore, **how: Any) -> None:
     """The work of one worker, without a process of its own: test_sweep.py and test_workers.py start those."""
     assert command[:3] == [sys.executable, "-m", "launch.ablate"]
     assert call(*command[3:], "--worker") == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, parsing
+from launch import cli, flag_parsing
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform
 from transformer.config import UserError, flatten
@@ -54,7 +54,7 @@ def config_file(tmp_path: Path) -> str:
 
 
 def parsed(config_file: str, *words: str) -> Arguments:
-    return parsing.parse(COMMAND, [f"--config={config_file}", "--workdir=runs/x", *words])
+    return flag_parsing.parse_arguments(COMMAND, [f"--config={config_file}", "--workdir=runs/x", *words])
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str, command: Command = COMMAND) -> str:
@@ -433,14 +433,14 @@ FULL_OUTPUT = """
 import dataclasses
 from launch.cli import run
 from launch.command import TRACKERS, Command
-from launch.platform import leave
+from launch.platform import exit_process
 
 def main(arguments):
     for _ in range(3):
         print("a figure", flush=True)
 
 command = Command(name="figures", description="Print.", example="python", flags=FLAGS)
-leave(run(command, main, []))
+exit_process(run(command, main, []))
 """
 
 
@@ -469,9 +469,9 @@ def test_an_output_that_is_full_stops_what_prints_and_not_what_trains(root, flag
 def test_a_process_that_failed_waits_for_no_thread(root):
     program = (
         "import threading\n"
-        "from launch.platform import leave\n"
+        "from launch.platform import exit_process\n"
         "threading.Thread(target=threading.Event().wait).start()\n"  # as one of a save that failed
-        "leave(1)\n"
+        "exit_process(1)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False, timeout=60).returncode == 1
 
@@ -480,8 +480,8 @@ def test_a_process_that_has_trained_ends_well(root):
     program = (
         "import jax, sys\n"
         "import transformer.training.writers.trackers\n"  # whose trackers are asked whether they hang
-        "from launch.platform import leave\n"
-        "leave(0)\n"
+        "from launch.platform import exit_process\n"
+        "exit_process(0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

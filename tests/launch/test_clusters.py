@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.training import extra_options, plain, run_name, shown, start
+from launch.clusters.launcher import check_word, parse_extra_options, run_launcher, run_name, shell_line
 from transformer.config import UserError
 
 ENGINES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
@@ -30,7 +30,7 @@ def checkout(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launch(engine: str, *words: str) -> int:
-    return start(ENGINES[engine][0].COMMAND, ENGINES[engine][0].main, words)
+    return run_launcher(ENGINES[engine][0].COMMAND, ENGINES[engine][0].main, words)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], engine: str, *words: str) -> str:
@@ -166,29 +166,31 @@ def test_a_given_name_that_is_none_is_refused_with_one_that_is(name):
 
 
 def test_options_are_words_of_the_form_key_value():
-    assert extra_options(None) == ()
-    assert extra_options("--partition=a --comment='two words' --exclusive") == (
+    assert parse_extra_options(None) == ()
+    assert parse_extra_options("--partition=a --comment='two words' --exclusive") == (
         "--partition=a",
         "--comment=two words",
         "--exclusive",
     )
     for text in ("-p a", "script.sh", "--x 'y", "--x=a b", "--", "--x='a\nb'"):
         with pytest.raises(UserError, match="write it as --options='--key=value --key=value'"):
-            extra_options(text)
+            parse_extra_options(text)
 
 
 @pytest.mark.parametrize("value", ["", "-x", "--wrap=x", "a\nb"])
 def test_words_that_a_tool_would_take_for_flags_are_refused(value):
     with pytest.raises(UserError, match="--image='"):
-        plain("image", value)
+        check_word("image", value)
 
 
 @settings(max_examples=25)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12), min_size=1, max_size=4))
 def test_a_shell_reads_back_the_words_that_are_shown(words):
     printed = subprocess.run(
-        ["bash", "-c", shown(["printf", "%s\\0", *words])], capture_output=True, check=True
+        ["bash", "-c", shell_line(["printf", "%s\\0", *words])], capture_output=True, check=True
     ).stdout.decode()
     assert printed.split("\0")[:-1] == words
-    typed = subprocess.run(["bash", "-c", shown(["cat"], typed="$(x) `y` \\ 'z'")], capture_output=True, check=True)
+    typed = subprocess.run(
+        ["bash", "-c", shell_line(["cat"], typed="$(x) `y` \\ 'z'")], capture_output=True, check=True
+    )
     assert typed.stdout.decode() == "$(x) `y` \\ 'z'\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launch.clusters import gke
-from launch.clusters.training import start
+from launch.clusters.launcher import run_launcher
 from tests.launch.engines import HOSTILE, Engines
 
 OWN = ("--image=registry/image:1", "--topology=v5p:4x4x8")
@@ -40,7 +40,7 @@ def schema(root: Path) -> dict[str, Any]:
 
 def launch(*words: str) -> int:
     try:
-        return start(gke.COMMAND, gke.main, words)
+        return run_launcher(gke.COMMAND, gke.main, words)
     except SystemExit as ended:
         return int(str(ended.code))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import local
-from launch.clusters.local import Process, run_together
-from launch.clusters.training import start
+from launch.clusters.launcher import run_launcher
+from launch.clusters.local import ProcessSpec, run_processes
 from tests.launch.engines import HOSTILE_THREES, Engines
 
 TRAIN = ("--", "--config=experiments/demo.py", "--workdir=runs/demo")
@@ -31,9 +31,9 @@ while True:
 LAUNCHER = """
 import sys
 from launch.clusters import local
-from launch.clusters.local import Process
-calls = [Process((sys.executable, "-Sc", sys.argv[1], sys.argv[2], str(n), sys.argv[3]), {}) for n in range(2)]
-sys.exit(local.run_together(calls, dict(PATH="")))
+from launch.clusters.local import ProcessSpec
+calls = [ProcessSpec((sys.executable, "-Sc", sys.argv[1], sys.argv[2], str(n), sys.argv[3]), {}) for n in range(2)]
+sys.exit(local.run_processes(calls, dict(PATH="")))
 """
 
 
@@ -47,13 +47,13 @@ def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engi
 
 def launch(*words: str) -> int:
     try:
-        return start(local.COMMAND, local.main, words)
+        return run_launcher(local.COMMAND, local.main, words)
     except SystemExit as ended:
         return int(str(ended.code))
 
 
-def python(program: str, *words: str) -> Process:
-    return Process((sys.executable, "-Sc", program, *words), {})
+def python(program: str, *words: str) -> ProcessSpec:
+    return ProcessSpec((sys.executable, "-Sc", program, *words), {})
 
 
 def until(met: object, what: str) -> None:
@@ -142,7 +142,7 @@ def test_mistakes_are_told_before_anything_starts(engines, capsys, monkeypatch, 
 
 def test_lines_carry_the_number_of_their_process(capfd):
     program = "import sys; print('first', sys.argv[1]); print('err', file=sys.stderr); print('no end', end='')"
-    assert run_together([python(program, "a"), python(program, "b")], os.environ) == 0
+    assert run_processes([python(program, "a"), python(program, "b")], os.environ) == 0
     lines = capfd.readouterr().out.splitlines()
     for index, name in enumerate("ab"):
         own = [line.removeprefix(f"[{index}] ") for line in lines if line.startswith(f"[{index}]")]
@@ -157,7 +157,7 @@ def test_lines_carry_the_number_of_their_process(capfd):
 def test_when_one_fails_all_are_ended_and_its_exit_code_is_theirs(capfd, tmp_path, program, code):
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path)!r}, '0').exists(): time.sleep(0.02)\n"
     processes = [python(WAITER, str(tmp_path), "0", "ends"), python(waits + program)]
-    assert run_together(processes, os.environ) == code
+    assert run_processes(processes, os.environ) == code
     said = capfd.readouterr()
     assert f"process 1 ended with exit code {code}: ending the others" in said.err
     assert "[0] got SIGTERM" in said.out
@@ -209,8 +209,8 @@ def test_whoever_saves_is_waited_for_and_the_third_ctrl_c_kills(tmp_path, root):
 
 
 def test_ctrl_c_is_told_as_every_command_tells_it(engines, monkeypatch, capsys):
-    monkeypatch.setattr(local, "run_together", lambda *_: 128 + signal.SIGINT)
+    monkeypatch.setattr(local, "run_processes", lambda *_: 128 + signal.SIGINT)
     assert launch(*TRAIN) == 130
     assert "interrupted; start the same command again to resume" in capsys.readouterr().err
-    monkeypatch.setattr(local, "run_together", lambda *_: 2)
+    monkeypatch.setattr(local, "run_processes", lambda *_: 2)
     assert launch(*TRAIN) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.clusters.slices import GENERATIONS, default_shape, read_slice
+from launch.clusters.tpu_slices import GENERATIONS, default_shape, parse_slice
 from transformer.config import UserError
 
 # Topology, accelerator type, machine type of a node, hosts, chips of a host; from the pages "TPU v4", "TPU v5e",
@@ -50,7 +50,7 @@ V4 = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16"
 @pytest.mark.parametrize("row", DOCUMENTED.strip().splitlines(), ids=lambda row: row.split()[0])
 def test_slices_are_as_documented(row):
     topology, accelerator, machine, hosts, chips = row.split()
-    found = read_slice(topology, "")
+    found = parse_slice(topology, "")
     assert f"{found.name}:{found.topology}" == topology
     assert (found.accelerator_type, found.machine_type) == (accelerator, machine)
     assert (found.hosts, found.chips_a_host) == (int(hosts), int(chips))
@@ -60,8 +60,8 @@ def test_slices_are_as_documented(row):
 @pytest.mark.parametrize(("name", "shapes"), [("v5p", V5P), ("v4", V4)])
 def test_an_accelerator_type_stands_for_the_documented_shape(name, shapes):
     for text in shapes.split():
-        shape = read_slice(f"{name}:{text}", "").shape
-        assert "x".join(map(str, default_shape(name, read_slice(f"{name}:{text}", "").chips))) == text
+        shape = parse_slice(f"{name}:{text}", "").shape
+        assert "x".join(map(str, default_shape(name, parse_slice(f"{name}:{text}", "").chips))) == text
         assert "x".join(map(str, shape)) == text
 
 
@@ -79,12 +79,12 @@ def test_names_of_nodes_and_software():
     ("text", "topology"), [("v5p:8x8x4", "4x8x8"), ("v5p:1x2x2", "2x2x1"), ("v5e:4x2", "2x4"), ("v4:4x2x2", "2x2x4")]
 )
 def test_the_numbers_of_a_shape_come_in_any_order(text, topology):
-    assert read_slice(text, "").topology == topology
+    assert parse_slice(text, "").topology == topology
 
 
 def test_the_flag_comes_before_the_config():
-    assert read_slice("v5e:4x4", "v5p:4x4x4").name == "v5e"
-    assert read_slice(None, "v5p:4x4x4").name == "v5p"
+    assert parse_slice("v5e:4x4", "v5p:4x4x4").name == "v5e"
+    assert parse_slice(None, "v5p:4x4x4").name == "v5p"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_flag_comes_before_the_config():
 )
 def test_slices_that_do_not_exist(text, says):
     with pytest.raises(UserError) as caught:
-        read_slice(text, "")
+        parse_slice(text, "")
     assert says in str(caught.value)
     with pytest.raises(UserError, match=r"config\.pod="):
-        read_slice(None, text)
+        parse_slice(None, text)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import slurm
-from launch.clusters.slurm import read_share
-from launch.clusters.training import start
+from launch.clusters.launcher import run_launcher
+from launch.clusters.slurm import parse_gpu_topology
 from tests.launch.engines import HOSTILE_THREES, Engines
 from transformer.config import UserError
 
@@ -53,7 +53,7 @@ def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engi
 
 def launch(*words: str) -> int:
     try:
-        return start(slurm.COMMAND, slurm.main, words)
+        return run_launcher(slurm.COMMAND, slurm.main, words)
     except SystemExit as ended:
         return int(str(ended.code))
 
@@ -233,8 +233,8 @@ def test_a_refusal_of_sbatch_is_passed_on(engines):
     [("gpu:1", 8, 1, 1), ("gpu:8", 8, 1, 8), ("gpu:6", 8, 1, 6), ("gpu:64", 8, 8, 8), ("gpu:4", 1, 4, 1)],
 )
 def test_gpus_lie_on_whole_nodes(topology, each, nodes, gpus):
-    assert read_share(topology, "", each) == (nodes, gpus)
-    assert read_share(None, topology, each) == (nodes, gpus)
+    assert parse_gpu_topology(topology, "", each) == (nodes, gpus)
+    assert parse_gpu_topology(None, topology, each) == (nodes, gpus)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_gpus_lie_on_whole_nodes(topology, each, nodes, gpus):
 )
 def test_gpus_that_no_nodes_make(topology, each, says):
     with pytest.raises(UserError) as caught:
-        read_share(topology, "", each)
+        parse_gpu_topology(topology, "", each)
     assert says in str(caught.value)
 
 

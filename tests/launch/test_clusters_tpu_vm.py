@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import tpu_vm
-from launch.clusters.training import start
+from launch.clusters.launcher import run_launcher
 from tests.launch.engines import HOSTILE_THREES, Engines
 
 OWN = ("--zone=us-east5-a", "--topology=v5e:4x4")
@@ -49,7 +49,7 @@ def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engi
     engines = Engines(tmp_path)
     monkeypatch.chdir(root)
     monkeypatch.setenv("PATH", engines.environment["PATH"])
-    monkeypatch.setattr(tpu_vm, "PAUSE", 0.0)
+    monkeypatch.setattr(tpu_vm, "POLL_SECONDS", 0.0)
     return engines
 
 
@@ -61,7 +61,7 @@ def answer(engines: Engines, describe: list[str | None], home: Path | None = Non
 
 def launch(*words: str) -> int:
     try:
-        return start(tpu_vm.COMMAND, tpu_vm.main, (*OWN, *words))
+        return run_launcher(tpu_vm.COMMAND, tpu_vm.main, (*OWN, *words))
     except SystemExit as ended:
         return int(str(ended.code))
 
@@ -199,7 +199,7 @@ def test_an_interruption_leaves_the_slice_and_says_so(engines, capsys, monkeypat
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tpu_vm, "call", interrupt)
+    monkeypatch.setattr(tpu_vm, "run_tool", interrupt)
     assert launch(*TRAIN) == 130
     said = capsys.readouterr().err
     assert "demo is still booked" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import compiled
+from launch import compilation_cache
 from tests.faults import damaged_programs
 
 
@@ -17,14 +17,14 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The environment that a command leaves, begun with these variables; jax is not imported yet."""
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     monkeypatch.setattr(
-        compiled,
-        "share_compiled",
+        compilation_cache,
+        "enable_cache_in",
         lambda folder, environment: environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder)),
     )
 
     def made(**environment: str) -> dict[str, str]:
         environment = {"HOME": str(tmp_path), **environment}
-        compiled.keep(environment, tmp_path)
+        compilation_cache.enable_user_cache(environment, tmp_path)
         return environment
 
     return made
@@ -73,8 +73,8 @@ def test_what_the_user_names_stays_and_what_others_may_write_is_not_used(kept, t
 
 # Compiled in the first process, found in the second, which says nothing of it.
 PROGRAM = """
-from launch.compiled import keep
-keep()
+from launch.compilation_cache import enable_user_cache
+enable_user_cache()
 import jax, jax.monitoring
 events = []
 jax.monitoring.register_event_listener(lambda name, **more: events.append(name.rpartition("/")[2]))

@@ -94,7 +94,7 @@ def test_commands_are_named_in_one_place(root: Path) -> None:
         "transformer/installation.py",
         "transformer/module_registry.py",  # the advice to work in a clone
         "transformer/costs/backend_support.py",  # pages of the documentation
-        "launch/clusters/training.py",  # of another machine, which may have a checkout
+        "launch/clusters/launcher.py",  # of another machine, which may have a checkout
     }
     named = set()
     for file in sources(root):

@@ -14,7 +14,7 @@ import pytest
 from launch import cli, compile, evaluate, generate, maps, sizes, sweep, train
 from tests import documented
 from transformer.maps.store import MapStore
-from transformer.studies.sweeps.trial_store import Ledger, State
+from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.training import build, partitioning
 
 pytestmark = pytest.mark.slow
@@ -210,7 +210,7 @@ def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sweep, "become_worker", lambda: None)
     words = ["--config=lab/config.py:sorting", *SMALL, "--config.task.batch_size=8", "--workdir=sweep", "--worker"]
     assert cli.run(sweep.COMMAND, sweep.main, [*words, "--config.steps=2"]) == 0
-    ledger = Ledger.existing(folder / "sweep")
+    ledger = TrialStore.existing(folder / "sweep")
     assert [trial.overrides["optimizer.learning_rate"] for trial in ledger.trials()] == [1e-3, 3e-3]
     outcomes = [ledger.outcome(trial) for trial in ledger.trials()]
-    assert [outcome and outcome.state for outcome in outcomes] == [State.DONE] * 2
+    assert [outcome and outcome.state for outcome in outcomes] == [TrialState.DONE] * 2

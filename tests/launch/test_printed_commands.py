@@ -16,8 +16,8 @@ import launch.evaluate
 import launch.maps
 import launch.train
 from launch import cli
-from launch.parsing import parse
-from launch.reproduce import train_command
+from launch.flag_parsing import parse_arguments
+from launch.retrain_command import retrain_command
 from launch.train import what_next
 from tests.training.written_run import CONFIG, MODEL, with_params, write_run
 from transformer.runs.run_directory import RunDirectory
@@ -81,14 +81,14 @@ def test_how_a_run_without_a_checkpoint_is_trained(
     copy = Path(shutil.copytree(run, tmp_path / NAME, ignore=shutil.ignore_patterns("checkpoints*")))
     assert call("evaluate", f"--workdir={copy}", "--trust=printed_here.own") == 2
     ((name, *words),) = printed(capsys.readouterr().err)
-    assert (name, parse(launch.train.COMMAND, words).workdir) == ("train", str(copy))
+    assert (name, parse_arguments(launch.train.COMMAND, words).workdir) == ("train", str(copy))
 
 
 def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str, Any]]) -> None:
     run, config = own
     opened: Any = SimpleNamespace(experiment=resolve_config(config), directory=RunDirectory(run))
     ((name, *words),) = printed(rollback._rewind_command(opened, RollbackRequest(4, 3)))
-    arguments = parse(launch.train.COMMAND, words)
+    arguments = parse_arguments(launch.train.COMMAND, words)
     assert (name, arguments.workdir, arguments.rollback_to_step, arguments.skip_batches) == ("train", str(run), 4, 3)
 
 
@@ -102,13 +102,13 @@ def test_how_a_run_of_a_study_is_trained_again_from_its_own_config(
     # A whole group has no flag.
     trial = make_trial(config, {"optimizer": {"learning_rate": 1e-3}})
     again = tmp_path / "again" / NAME
-    command = train_command(str(tmp_path / "study.py"), [], trial, recorded=str(run), workdir=str(again))
+    command = retrain_command(str(tmp_path / "study.py"), [], trial, recorded=str(run), workdir=str(again))
     copied, _, train = command.partition(" && python -m ")
     copied = copied.partition(" && taskset")[0]
     subprocess.run(["bash", "-c", copied], check=True)
     assert (again / "config.json").read_bytes() == (run / "config.json").read_bytes()
     ((name, *words),) = printed(f"python -m {train}")
-    assert (name, parse(launch.train.COMMAND, words).workdir) == ("train", str(again))
+    assert (name, parse_arguments(launch.train.COMMAND, words).workdir) == ("train", str(again))
 
 
 def test_how_a_published_model_becomes_a_run_and_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_how_a_published_model_becomes_a_run_and_is_trained(tmp_path: Path, caps
     # Its tokenizer knows the letters of its own text alone.
     assert call(name, *words, f"--dataset={CONFIG['task']['dataset']}") == 0, capsys.readouterr().err
     ((name, *words),) = printed(capsys.readouterr().out)
-    assert (name, parse(launch.train.COMMAND, words).workdir) == ("train", f"{published}-run")
+    assert (name, parse_arguments(launch.train.COMMAND, words).workdir) == ("train", f"{published}-run")
 
 
 def test_which_run_of_a_folder_is_meant(own: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch import cli, parsing, sizes
+from launch import cli, flag_parsing, sizes
 from launch.command import Command
 from tests.contracts import cases
 from transformer.models.registry import model_config
@@ -176,7 +176,7 @@ def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "sized.py"
     file.write_text(CONFIG)
     command = Command("practice", "Practice.", "practice", takes_config=True)
-    arguments = parsing.parse(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
+    arguments = flag_parsing.parse_arguments(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
     config = model_config(arguments.config["model"])
     assert (config.layers, config.width, config.heads, config.dropout) == (48, 1600, 25, 0.1)
 

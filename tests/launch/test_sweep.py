@@ -11,10 +11,10 @@ import pytest
 
 from launch import cli, sweep
 from launch.config_files import load_function
-from launch.workers import work_here
+from launch.workers import run_as_worker
 from transformer.config import UserError
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
-from transformer.studies.sweeps.worker import Unfit
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.worker import TooManyFailures
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -81,7 +81,7 @@ def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, caps
     words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
     done = start(*words, "--worker")
     assert done.returncode == 0, done.stdout + done.stderr
-    ledger = Ledger.existing(tmp_path / "s")
+    ledger = TrialStore.existing(tmp_path / "s")
     trials = ledger.trials()
     assert [dict(trial.overrides) for trial in trials] == [
         {"optimizer.learning_rate": 1e-3},
@@ -93,7 +93,7 @@ def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, caps
         assert json.loads((directory / "config.json").read_text()) == trial.config
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         last = [line["loss"] for line in lines if line["split"] == "validation" and "loss" in line][-1]
-        assert ledger.outcome(trial) == Outcome(State.DONE, last, 4, "")
+        assert ledger.outcome(trial) == TrialOutcome(TrialState.DONE, last, 4, "")
         values[trial.name] = last
     with (tmp_path / "s" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -118,8 +118,8 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
     assert "validation/loss" in wrong.stderr
     done = start(*words, "--num_workers", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    ledger = Ledger.existing(tmp_path / "s")
-    assert {ledger.state(trial) for trial in ledger.trials()} == {State.DONE}
+    ledger = TrialStore.existing(tmp_path / "s")
+    assert {ledger.state(trial) for trial in ledger.trials()} == {TrialState.DONE}
     first = ledger.directory(ledger.trials()[0])
     assert len(json.loads((first / "environment.json").read_text())) == 2
     steps = [json.loads(line)["step"] for line in (first / "metrics.jsonl").read_text().splitlines()]
@@ -168,11 +168,11 @@ def test_mistakes_are_one_line_and_leave_no_directory(tmp_path, capsys, config_f
 
 def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp_path, capsys, monkeypatch):
     def work(*about, **settings):
-        raise Unfit("3 trials in a row failed here, the last with: OSError: disk full")
+        raise TooManyFailures("3 trials in a row failed here, the last with: OSError: disk full")
 
-    monkeypatch.setattr("transformer.studies.sweeps.worker.work", work)
+    monkeypatch.setattr("transformer.studies.sweeps.worker.run_worker", work)
     with pytest.raises(SystemExit) as ended:
-        work_here(None, None, total=1, metric="validation/loss", vectorize=False, data_dir=None, vouched=())
+        run_as_worker(None, None, total=1, metric="validation/loss", vectorize=False, data_dir=None, vouched=())
     assert ended.value.code == 3
     said = capsys.readouterr().err
     assert said == "error: 3 trials in a row failed here, the last with: OSError: disk full\n"

@@ -12,13 +12,13 @@ import pytest
 
 from launch import ablate, cli, workers
 from launch import sweep as sweep_command
-from launch.workers import Place, divide_machine, run_workers
+from launch.workers import WorkerResources, divide_machine, run_workers
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
 from transformer.runs.jsonl_records import parse_metric_name
 from transformer.studies.sweeps.page import SweepPage
-from transformer.studies.sweeps.results import About
-from transformer.studies.sweeps.trial_store import Ledger, State
+from transformer.studies.sweeps.sweep_page_data import SweepInfo
+from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"JAX_PLATFORMS": "cpu"}
@@ -32,7 +32,7 @@ def test_cores_are_divided_where_there_are_enough(tmp_path):
     assert cores_of(divide_machine(2, [0, 1, 4, 5, 6], CPU)) == [(0, 1), (4, 5, 6)]
     assert cores_of(divide_machine(3, [0, 1, 2], CPU)) == [(0,), (1,), (2,)]
     assert cores_of(divide_machine(3, [0, 1], CPU)) == [None] * 3
-    assert divide_machine(1, [0, 1], CPU) == [Place(None, {})]
+    assert divide_machine(1, [0, 1], CPU) == [WorkerResources(None, {})]
     assert cores_of(divide_machine(2, [0, 1], {}, tmp_path)) == [(0,), (1,)]
 
 
@@ -49,7 +49,7 @@ def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
     with pytest.raises(UserError, match="--num_workers=4 is more than the 3 GPUs of this machine: pass at most 3"):
         divide_machine(4, range(64), {}, tmp_path)
     assert cores_of(divide_machine(4, range(4), CPU, tmp_path)) == [(0,), (1,), (2,), (3,)]
-    assert divide_machine(1, range(4), {}, tmp_path) == [Place(None, {})]
+    assert divide_machine(1, range(4), {}, tmp_path) == [WorkerResources(None, {})]
     (tmp_path / "dev" / "accel0").touch()
     with pytest.raises(UserError, match="--num_workers=2: only one process can use a TPU"):
         divide_machine(2, range(64), {}, tmp_path)
@@ -63,8 +63,8 @@ from pathlib import Path
 from launch.workers import become_worker
 from tests.studies.fake_worker import Sleeping
 from transformer.config import UserError
-from transformer.studies.sweeps.trial_store import Ledger
-from transformer.studies.sweeps.worker import work
+from transformer.studies.sweeps.trial_store import TrialStore
+from transformer.studies.sweeps.worker import run_worker
 
 class Odd(Sleeping):
     def train(self, trial, directory, report):
@@ -89,8 +89,8 @@ if __name__ == "__main__":
     assert sys.argv[2] == "--worker"
     if "light" not in os.environ:
         become_worker()
-    ledger = Ledger.existing(path)
-    work(ledger, None, total=len(ledger.trials()), metric="validation/loss", trainer=Odd(0.02))
+    ledger = TrialStore.existing(path)
+    run_worker(ledger, None, total=len(ledger.trials()), metric="validation/loss", trainer=Odd(0.02))
 """
 
 
@@ -113,7 +113,7 @@ def test_workers_do_all_and_one_that_dies_is_replaced(tmp_path, program, capsys)
     trials = [trial(2, seed=seed) for seed in range(4)] + [trial(2, ends="kills once")]
     ledger = sweep(tmp_path / "s", trials)
     run(ledger, program)
-    assert {ledger.state(each) for each in trials} == {State.DONE}
+    assert {ledger.state(each) for each in trials} == {TrialState.DONE}
     said = capsys.readouterr().out
     assert "5 of 5 finished: 5 done" in said
     assert said.count("  done ") == 5
@@ -138,7 +138,7 @@ def test_a_workers_mistake_stops_them_all_and_is_told(tmp_path, program):
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_path, program, told):
     ledger = sweep(tmp_path / "s", [trial(1000, steps=1000)])
-    about = About("rates", parse_metric_name("validation/loss"), False, 1, "python -m launch.sweep --config=x.py")
+    about = SweepInfo("rates", parse_metric_name("validation/loss"), False, 1, "python -m launch.sweep --config=x.py")
     page = SweepPage(ledger, about, lambda trial: "")
 
     def shown():
@@ -146,7 +146,7 @@ def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_p
 
     def write(rows, over):
         page.write(rows, over)
-        if not over and rows[0].state == State.RUNNING:
+        if not over and rows[0].state == TrialState.RUNNING:
             assert shown()["state"] == "running"
             os.kill(os.getpid(), told)
             time.sleep(5)  # cut short by the signal, which a process gets when it may
@@ -164,11 +164,11 @@ def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_p
 
 
 def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):
-    monkeypatch.setattr(workers, "DEATHS", 2)
+    monkeypatch.setattr(workers, "MAX_DEATHS", 2)
     ledger = sweep(tmp_path / "s", [trial(1, ends="kills")])
     with pytest.raises(RuntimeError, match=r"every worker was given up: one died 2 times in a row; .*0\.log"):
         run(ledger, program, count=1)
-    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
 
 
 def test_a_worker_that_is_unfit_is_not_started_again(tmp_path, program):
@@ -188,8 +188,8 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     ledger = sweep(tmp_path / "s", [trial(1000)])
     starter = (
         "import sys, time\nfrom launch.workers import run_workers\n"
-        "from transformer.studies.sweeps.trial_store import Ledger\n"
-        "from pathlib import Path\nledger = Ledger.existing(Path(sys.argv[1]))\n"
+        "from transformer.studies.sweeps.trial_store import TrialStore\n"
+        "from pathlib import Path\nledger = TrialStore.existing(Path(sys.argv[1]))\n"
         "command = [sys.executable, '-m', 'odd_worker', sys.argv[1]]\n"
         "run_workers(command, ledger, workers=1, total=1, metric='validation/loss')"
     )
@@ -197,12 +197,12 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     parent = subprocess.Popen([sys.executable, "-c", starter, ledger.path], env=environment, stdout=subprocess.DEVNULL)
-    while ledger.state(ledger.trials()[0]) != State.RUNNING:
+    while ledger.state(ledger.trials()[0]) != TrialState.RUNNING:
         assert parent.poll() is None
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    while ledger.state(ledger.trials()[0]) == State.RUNNING:
+    while ledger.state(ledger.trials()[0]) == TrialState.RUNNING:
         time.sleep(0.05)
     with ledger.lease(ledger.trials()[0]) as lease:
         assert [attempt.left for attempt in lease.attempts()] == [True]
@@ -218,7 +218,7 @@ def test_a_worker_is_one_before_its_config_is_read_with_jax(module, tmp_path, mo
         raise UserError("a worker")
 
     monkeypatch.setattr(module, "become_worker", become)
-    monkeypatch.setattr(Ledger, "existing", lambda path: None)
+    monkeypatch.setattr(TrialStore, "existing", lambda path: None)
     words = [
         "--config=experiments/ablations/configs/num_heads.py",
         f"--workdir={tmp_path}",

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from launch.platform import leave
+from launch.platform import exit_process
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import StoredMaps, map_levels, quantize_maps
@@ -233,5 +233,5 @@ if __name__ == "__main__":
         import traceback
 
         traceback.print_exc()
-        leave(1)
-    leave(0)
+        exit_process(1)
+    exit_process(0)

@@ -476,13 +476,13 @@ def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
     program = (
         "import sys\n"
         "from transformer.runs import distributed\n"
-        "from launch.platform import leave\n"
+        "from launch.platform import exit_process\n"
         "distributed.join_processes(heartbeat=10)\n"
         "import jax\n"
         "distributed.run_on_primary(lambda: 0)\n"
         "from tests.runs.listening import addresses\n"
         "print(*addresses(), flush=True)\n"
-        "leave(int(sys.argv[1 + jax.process_index()]))\n"
+        "exit_process(int(sys.argv[1 + jax.process_index()]))\n"
     )
     port, began = free_port(), time.monotonic()
     started = [

@@ -19,7 +19,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk import REMOVED_SUFFIX, DiskStorage
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
-from transformer.studies.sweeps.trial_store import Ledger
+from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.tasks.axis_labels import Labels
 
 
@@ -242,7 +242,7 @@ def test_a_path_that_a_library_takes_for_another_is_refused_before_anything_is_m
     path = tmp_path / name
     with pytest.raises(UserError, match=says), RunDirectory.claim(path, {}):
         pass
-    with pytest.raises(UserError, match=says), Ledger.open(path, {}):
+    with pytest.raises(UserError, match=says), TrialStore.open(path, {}):
         pass
     assert not any(tmp_path.iterdir())
     # By a link it is the same path.

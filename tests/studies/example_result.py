@@ -11,7 +11,7 @@ import numpy as np
 from transformer.studies.ablations.ablation import build_ablation
 from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.page import render
-from transformer.studies.ablations.results import Cell, Point
+from transformer.studies.ablations.run_result import Point, RunResult
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
 RATES, WARMUPS = (3e-4, 1e-3, 3e-3, 1e-2), (0, 100, 400)
@@ -53,13 +53,13 @@ def least_result() -> Facts:
         question="How many heads?", arms={"base": {}, "heads": {"model.heads": 8}}, reference="base", seeds=(1,)
     )
     cells = [
-        Cell(arm, "", 1, {}, "done", None, value, {}, None, {}, 10, f"trials/{arm}", "python -m launch.train")
+        RunResult(arm, "", 1, {}, "done", None, value, {}, None, {}, 10, f"trials/{arm}", "python -m launch.train")
         for arm, value in (("base", 0.5), ("heads", 0.45))
     ]
     return analyze(spec, cells, {"name": "heads", "arms": {}, "initial_gradients": None})
 
 
-def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> Cell:
+def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> RunResult:
     """One run: its curve falls toward what its tuned values allow, unless these are too much for its arm."""
     name = hashlib.sha256(repr((arm, task, seed, tuned)).encode()).hexdigest()[:16]
     rng = np.random.default_rng(int(name, 16))
@@ -80,7 +80,7 @@ def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> Cell:
     }
     flags = {"seed": seed, "model.norm_placement": arm, "task.dataset": task, **tuned}
     words = " ".join(f"--config.{key}={value}" for key, value in flags.items())
-    return Cell(
+    return RunResult(
         arm=arm,
         task=task,
         seed=seed,

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformer.runs.jsonl_records import read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.sweeps.trial_store import Ledger
-from transformer.studies.sweeps.trials import Trial, named
-from transformer.studies.sweeps.worker import Report, work
+from transformer.studies.sweeps.trial_store import TrialStore
+from transformer.studies.sweeps.trials import Trial, trial_of_config
+from transformer.studies.sweeps.worker import Report, run_worker
 
 HOLD = "hold"  # a file beside the trials' directories: while it is there, they stand still in their middle
 
@@ -45,18 +45,18 @@ class Sleeping:
 
 def trial(ticks: int, **about: Any) -> Trial:
     """A trial that takes so many steps."""
-    return named({"seed": about}, {"ticks": ticks, "loss": 1.0, **about})
+    return trial_of_config({"seed": about}, {"ticks": ticks, "loss": 1.0, **about})
 
 
-def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> Ledger:
+def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> TrialStore:
     """The ledger of a sweep of these trials."""
     about: Mapping[str, Any] = {"config": {"ticks": 1}, "metric": "validation/loss", "direction": "minimize", **facts}
-    ledger = Ledger.open(path, about)
+    ledger = TrialStore.open(path, about)
     ledger.plan(trials)
     return ledger
 
 
 if __name__ == "__main__":
-    ledger = Ledger.existing(Path(sys.argv[1]))
-    work(ledger, None, total=int(sys.argv[2]), metric="validation/loss", trainer=Sleeping(float(sys.argv[3])))
+    ledger = TrialStore.existing(Path(sys.argv[1]))
+    run_worker(ledger, None, total=int(sys.argv[2]), metric="validation/loss", trainer=Sleeping(float(sys.argv[3])))
     assert "jax" not in sys.modules

@@ -5,8 +5,8 @@ from ml_collections import ConfigDict
 
 from tests.studies.tiny import PLAIN, ablation, base
 from transformer.config import UserError
-from transformer.studies.ablations.ablation import Direction, Stack, build_ablation, with_seeds
-from transformer.studies.ablations.arms import differences, plan
+from transformer.studies.ablations.ablation import DepthSweep, Direction, build_ablation, with_seeds
+from transformer.studies.ablations.run_plan import config_differences, plan_runs
 
 WRONG = {
     "unknown field": ({"arm": {}}, "unknown key ablation.arm: did you mean 'arms'?"),
@@ -75,7 +75,7 @@ def test_plain_values_become_the_study_s_own():
     )
     assert spec.arms["post"] == {"model": {"family": "decoder"}}
     assert spec.direction is Direction.MAXIMIZE
-    assert spec.initial_gradients["decoder"] == Stack((6, 12), ("model.layers",), {"a": 1})
+    assert spec.initial_gradients["decoder"] == DepthSweep((6, 12), ("model.layers",), {"a": 1})
     assert spec.curves == ("validation/loss", "train/loss", "validation/accuracy")
     assert list(spec.combinations()) == [
         {"optimizer.learning_rate": rate, "optimizer.warmup_steps": warmup}
@@ -96,7 +96,7 @@ def test_seeds_of_a_flag_take_the_place_of_the_study_s():
 
 def test_every_seed_task_arm_and_value_is_one_run():
     spec = ablation(tuned={"optimizer.warmup_steps": (0, 2)}, tasks={"short": {"steps": 4}, "long": {"steps": 6}})
-    planned = plan(spec, base())
+    planned = plan_runs(spec, base())
     assert len({each.trial.name for each in planned}) == len(planned) == 2 * 2 * 2 * 2
     # The first half is the first seed, whole.
     assert {each.seed for each in planned[:8]} == {1}
@@ -110,22 +110,22 @@ def test_every_seed_task_arm_and_value_is_one_run():
 def test_arms_that_are_one_config_are_refused_by_name():
     arms = {"post": {"model.norm_placement": "post"}, "pre": {}, "first": {"model.norm_placement": "pre"}}
     with pytest.raises(UserError, match="'pre' and 'first' resolve to the same config"):
-        plan(ablation(arms=arms), base())
+        plan_runs(ablation(arms=arms), base())
 
 
 def test_another_name_makes_no_other_arm():
     with pytest.raises(UserError, match="'post' and 'again' resolve to the same config"):
-        plan(ablation(arms={"post": {}, "again": {"name": "again"}}), base())
+        plan_runs(ablation(arms={"post": {}, "again": {"name": "again"}}), base())
 
 
 def test_an_override_that_no_config_has_is_named():
     with pytest.raises(UserError, match=r"did you mean config\.model\.norm_placement\?"):
-        plan(ablation(arms={"post": {"model.norm_placment": "post"}, "pre": {}}), base())
+        plan_runs(ablation(arms={"post": {"model.norm_placment": "post"}, "pre": {}}), base())
 
 
 def test_differences_are_those_of_the_resolved_configs():
     arms = {"post": {"model.norm_placement": "post"}, "pre": {}, "wide": {"model.width": 16, "name": "wide"}}
-    found = differences(plan(ablation(arms=arms), base()), "post")
+    found = config_differences(plan_runs(ablation(arms=arms), base()), "post")
     assert found == {
         "post": [],
         "pre": [{"key": "model.norm_placement", "reference": "post", "arm": "pre"}],
@@ -139,5 +139,8 @@ def test_differences_are_those_of_the_resolved_configs():
 def test_a_group_that_is_replaced_differs_key_by_key():
     averages = {"last": {"kind": "mean", "start": 1, "every": 1}}
     spec = ablation(arms={"post": {"model.norm_placement": "post"}, "average": {"parameter_averages": averages}})
-    found = {entry["key"] for entry in differences(plan(spec, {**base(), "parameter_averages": {}}), "post")["average"]}
+    found = {
+        entry["key"]
+        for entry in config_differences(plan_runs(spec, {**base(), "parameter_averages": {}}), "post")["average"]
+    }
     assert {"model.norm_placement", "parameter_averages.last.kind", "parameter_averages.last.start"} <= found

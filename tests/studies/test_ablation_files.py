@@ -12,8 +12,8 @@ import pytest
 
 from launch.config_files import load_config, load_function
 from transformer.studies.ablations.ablation import Ablation, build_ablation
-from transformer.studies.ablations.arms import plan
-from transformer.studies.ablations.metadata import check_arms
+from transformer.studies.ablations.run_plan import plan_runs
+from transformer.studies.ablations.study_metadata import check_arms
 from transformer.training.config import apply_overrides, resolve_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_there_are_studies_of_the_norm_and_of_what_the_first_transformer_varied(
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_run_of_a_study_resolves_and_they_are_as_many_as_it_says(file: Path) -> None:
     base, spec = load_config(str(file)).to_dict(), study(file)
-    planned = plan(spec, base)
+    planned = plan_runs(spec, base)
     count = re.search(r"^(\d+|Six) runs\b", said(file), re.MULTILINE)
     assert count is not None
     assert len(planned) == (6 if count[1] == "Six" else int(count[1]))
@@ -66,7 +66,7 @@ def test_the_arms_of_a_study_meet_on_equal_terms(file: Path) -> None:
     if "--data_dir" in said(file) or "launch.train" in said(file).partition("launch.ablate")[0]:
         pytest.skip("its data lies in a folder that the command names, or it goes on from another run")
     base, spec = load_config(str(file)).to_dict(), study(file)
-    check_arms(spec, base, plan(spec, base), None)
+    check_arms(spec, base, plan_runs(spec, base), None)
 
 
 @pytest.mark.slow

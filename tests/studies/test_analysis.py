@@ -11,7 +11,7 @@ import pytest
 
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.analysis import analyze
-from transformer.studies.ablations.results import Cell, Point
+from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.text import round_to_error
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
@@ -36,16 +36,16 @@ def cell(
     curve: Sequence[Point] = (),
     flops: float | None = None,
     heads: Mapping[str, Any] | None = None,
-) -> Cell:
+) -> RunResult:
     chosen = value if chosen is None else chosen
     place = "-".join(map(str, (arm, task, seed, *(tuned or {}).values())))
     curves = {"validation/loss": tuple(curve)}
-    return Cell(
+    return RunResult(
         arm, task, seed, tuned or {}, state, chosen, value, curves, flops, heads or {}, 40, place, f"run {place}"
     )
 
 
-def row(arm: str, values: Sequence[float | None], **kept: Any) -> list[Cell]:
+def row(arm: str, values: Sequence[float | None], **kept: Any) -> list[RunResult]:
     """Seeds 1, 2, ...: None diverged."""
     return [
         cell(arm, seed, value, state="diverged" if value is None else "done", **kept)
@@ -200,7 +200,7 @@ def test_tuned_values_at_which_most_learn_are_chosen() -> None:
     assert arm_of(analyze(study, nobody, {}), "post")["chosen"] == {"": {RATE: 1}}
 
 
-def rates(arm: str, slow: Sequence[float | None], fast: Sequence[float | None]) -> list[Cell]:
+def rates(arm: str, slow: Sequence[float | None], fast: Sequence[float | None]) -> list[RunResult]:
     """The runs of an arm at rates 1 and 2."""
     return row(arm, slow, tuned={RATE: 1}) + row(arm, fast, tuned={RATE: 2})
 
@@ -601,7 +601,7 @@ def test_nothing_ran() -> None:
 def test_a_choice_at_the_edge_is_told() -> None:
     lowest = {"pre": {1e-3: 1.0, 1e-4: 2.0, 1e-2: 2.0}, "post": {1e-3: 1.0, 1e-4: 0.5, 1e-2: 2.0}}
 
-    def cells(key: str, values: Sequence[float], task: str = "") -> list[Cell]:
+    def cells(key: str, values: Sequence[float], task: str = "") -> list[RunResult]:
         return [
             one
             for arm, losses in lowest.items()

@@ -10,8 +10,13 @@ import pytest
 from tests.maps.conftest import write_run as write_mapped_run
 from tests.studies.tiny import ablation, base, write_run
 from transformer.config import UserError
-from transformer.studies.ablations.arms import Planned, plan
-from transformer.studies.ablations.collect import Ended, collect, heads_over_training, provenance
+from transformer.studies.ablations.collect_results import (
+    EndedRun,
+    collect_results,
+    head_statistics_over_training,
+    provenance,
+)
+from transformer.studies.ablations.run_plan import PlannedRun, plan_runs
 
 # As a run writes them: a number that was not finite is null.
 RECORDS = (
@@ -31,13 +36,13 @@ def parse(file: Path, metric: str) -> list[tuple[int, float]]:
     return [(line["step"], line[name]) for line in lines if line["split"] == split and line.get(name) is not None]
 
 
-def ended(planned: Planned, path: Path, state: str = "done") -> Ended:
-    return Ended(planned, state, path, f"trials/{planned.trial.name}", "python -m launch.train")
+def ended(planned: PlannedRun, path: Path, state: str = "done") -> EndedRun:
+    return EndedRun(planned, state, path, f"trials/{planned.trial.name}", "python -m launch.train")
 
 
 @pytest.fixture(scope="module")
-def planned() -> list[Planned]:
-    return plan(ablation(tuned={"optimizer.warmup_steps": (0, 2)}), base())
+def planned() -> list[PlannedRun]:
+    return plan_runs(ablation(tuned={"optimizer.warmup_steps": (0, 2)}), base())
 
 
 def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
@@ -47,7 +52,7 @@ def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
         reported="validation/cross_entropy",
     )
     directory = write_run(tmp_path / "run", RECORDS)
-    (cell,) = collect(spec, [ended(planned[1], directory)])
+    (cell,) = collect_results(spec, [ended(planned[1], directory)])
     file = directory / "metrics.jsonl"
     assert set(cell.curves) == {"validation/loss", "train/loss", "validation/exact_match/de"}
     for metric, points in cell.curves.items():
@@ -62,7 +67,7 @@ def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
 
 def test_a_report_that_was_not_finite_is_no_older_one(planned, tmp_path):
     later = ({"step": 6, "split": "validation", "loss": None, "cross_entropy": None},)
-    (cell,) = collect(ablation(), [ended(planned[0], write_run(tmp_path / "run", (*RECORDS, *later)))])
+    (cell,) = collect_results(ablation(), [ended(planned[0], write_run(tmp_path / "run", (*RECORDS, *later)))])
     # What chooses is the last finite value; what is reported is the last.
     assert cell.chosen == 4.0
     assert cell.reported is None
@@ -72,7 +77,7 @@ def test_runs_that_ended_early_say_what_they_have(planned, tmp_path):
     diverged = write_run(tmp_path / "diverged", RECORDS[:1])
     nothing = tmp_path / "nothing"
     nothing.mkdir()
-    cells = collect(ablation(), [ended(planned[0], diverged, "diverged"), ended(planned[1], nothing, "failed")])
+    cells = collect_results(ablation(), [ended(planned[0], diverged, "diverged"), ended(planned[1], nothing, "failed")])
     assert [(cell.state, cell.chosen, cell.reported) for cell in cells] == [
         ("diverged", None, None),
         ("failed", None, None),
@@ -85,7 +90,7 @@ def test_runs_that_ended_early_say_what_they_have(planned, tmp_path):
 def test_a_metric_that_runs_do_not_report_is_refused_naming_theirs(planned, tmp_path):
     directory = write_run(tmp_path / "run", RECORDS)
     with pytest.raises(UserError) as refusal:
-        collect(ablation(reported="test/loss"), [ended(planned[0], directory)])
+        collect_results(ablation(reported="test/loss"), [ended(planned[0], directory)])
     said = str(refusal.value)
     assert said.startswith("ablation: metric 'test/loss' is not reported by the runs (arm 'post', seed 1, ")
     assert "test/bleu, train/flops_per_step, train/loss, validation/bleu, validation/cross_entropy" in said
@@ -96,7 +101,7 @@ def test_heads_are_means_over_layers_heads_and_examples(tmp_path):
     run = write_mapped_run(tmp_path / "run", steps=(100, 200))
     import tensorstore
 
-    found = heads_over_training(run.directory / "maps")
+    found = head_statistics_over_training(run.directory / "maps")
     assert set(found) == {"entropy", "sink"}
     for site in run.sites:
         folder = run.directory / "maps" / site.name

@@ -11,16 +11,21 @@ from tests.training import small_run
 from transformer.config import UserError
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.models.model import leaves_by_path
-from transformer.studies.ablations.arms import Planned, plan
-from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
+from transformer.studies.ablations.equal_conditions import (
+    check_metrics,
+    check_shared_data,
+    compare_initial_parameters,
+    initial_parameters,
+)
+from transformer.studies.ablations.run_plan import PlannedRun, plan_runs
 from transformer.tasks import translation
 from transformer.training.build import build_components
 from transformer.training.config import resolve_config
 from transformer.training.partitioning import single_device_placement
 
 
-def planned(**changes) -> list[Planned]:
-    return plan(ablation(**changes), base())
+def planned(**changes) -> list[PlannedRun]:
+    return plan_runs(ablation(**changes), base())
 
 
 def refusal(folder: Path, **changes) -> str:
@@ -82,7 +87,7 @@ def test_arms_may_begin_with_the_tokenizers_of_other_runs_where_these_agree(tmp_
         task = {**small_run.CONFIG["task"], "tokenizer": "given"}
         section = {"run": str(tmp_path / "one"), "tokenizer": True, "rules": ("* = fresh",)}
         config = {**small_run.CONFIG, "seed": 1, "task": task, "initialize_from": section}
-        return plan(ablation(arms=begun, reference=names[0]), config)
+        return plan_runs(ablation(arms=begun, reference=names[0]), config)
 
     assert check_shared_data(arms("one", "same"), tmp_path / "agree").keys() == {"one", "same"}
     with pytest.raises(UserError, match=r"get another .* .config.initialize_from.run='.*one' against '.*other'"):
@@ -98,7 +103,7 @@ def study(tmp_path_factory):
     }
     # Of a language model, whose first state takes half as long to compile.
     model = {**small_run.CONFIG["model"], "initialization": "xavier", "norm_placement": "pre"}
-    runs = plan(ablation(arms=arms), {**small_run.CONFIG, "seed": 1, "model": model})
+    runs = plan_runs(ablation(arms=arms), {**small_run.CONFIG, "seed": 1, "model": model})
     return runs, check_shared_data(runs, tmp_path_factory.mktemp("data"))
 
 
@@ -113,7 +118,7 @@ def test_metrics_of_splits_that_nothing_reports_are_refused(study):
 def test_beginnings_are_counted_and_named(study):
     """Counted here from the arrays themselves."""
     runs, tasks = study
-    found = beginnings(runs, "post", tasks)
+    found = compare_initial_parameters(runs, "post", tasks)
     first = {each.arm: each for each in reversed(runs)}
     arrays = {
         arm: {

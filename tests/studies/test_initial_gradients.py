@@ -13,9 +13,9 @@ from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
-from transformer.studies.ablations import initial_gradients as module
-from transformer.studies.ablations.ablation import Ablation, Stack, build_ablation
-from transformer.studies.ablations.initial_gradients import gradient_norms, initial_gradients
+from transformer.studies.ablations import gradient_norms as module
+from transformer.studies.ablations.ablation import Ablation, DepthSweep, build_ablation
+from transformer.studies.ablations.gradient_norms import gradient_norms, measure_depth_sweeps
 from transformer.training.build import build_components, compile_train_step
 from transformer.training.config import apply_overrides, resolve_config
 from transformer.training.optimizer import OptimizerAlgorithm
@@ -43,7 +43,7 @@ def base() -> Mapping[str, Any]:
     return load_config(str(FILE)).to_dict()
 
 
-def study(arms: Sequence[str], stacks: Mapping[str, Stack]) -> Ablation:
+def study(arms: Sequence[str], stacks: Mapping[str, DepthSweep]) -> Ablation:
     """The norm study, of some arms and with other stacks."""
     make = load_function(str(FILE), "get_ablation")
     assert make is not None
@@ -52,7 +52,7 @@ def study(arms: Sequence[str], stacks: Mapping[str, Stack]) -> Ablation:
     return dataclasses.replace(spec, arms=kept, reference=arms[0], initial_gradients=stacks)
 
 
-def own_stack(name: str, **changes: Any) -> Stack:
+def own_stack(name: str, **changes: Any) -> DepthSweep:
     """One of the study's own stacks."""
     make = load_function(str(FILE), "get_ablation")
     assert make is not None
@@ -92,8 +92,8 @@ def test_the_numbers_of_a_stack_by_hand(base: Mapping[str, Any], monkeypatch: py
         return [np.linspace(2, 1, layers) * size / np.sqrt(layers) for size in (4.0, 8.0)]
 
     monkeypatch.setattr(module, "gradient_norms", made_up)
-    stack = Stack((2, 8), ("model.encoder_layers", "model.decoder_layers"), TINY, seeds=(5, 6))
-    found = initial_gradients(base, study(["pre", "post"], {"both": stack}))
+    stack = DepthSweep((2, 8), ("model.encoder_layers", "model.decoder_layers"), TINY, seeds=(5, 6))
+    found = measure_depth_sweeps(base, study(["pre", "post"], {"both": stack}))
     assert asked == [(depth, arm, [5, 6]) for arm in ("pre", "post") for depth in (2, 8)]
     (both,) = found["stacks"]
     assert (both["name"], both["depths"]) == ("both", [2, 8])
@@ -112,14 +112,14 @@ def test_the_numbers_of_a_stack_by_hand(base: Mapping[str, Any], monkeypatch: py
 
 def test_one_depth_has_no_exponent(base: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gradient_norms", lambda experiments, task: [np.ones(3)] * len(experiments))
-    stack = Stack((3,), ("model.decoder_layers",), TINY)
-    (only,) = initial_gradients(base, study(["pre", "post"], {"one": stack}))["stacks"]
+    stack = DepthSweep((3,), ("model.decoder_layers",), TINY)
+    (only,) = measure_depth_sweeps(base, study(["pre", "post"], {"one": stack}))["stacks"]
     assert [entry["value"] for entry in only["exponent"]] == [None, None]
 
 
 def test_a_stack_that_no_config_has_is_refused(base: Mapping[str, Any]) -> None:
     with pytest.raises(UserError, match=r"unknown key config\.model\.layers"):
-        initial_gradients(base, study(["pre", "post"], {"wrong": Stack((6,), ("model.layers",), TINY)}))
+        measure_depth_sweeps(base, study(["pre", "post"], {"wrong": DepthSweep((6,), ("model.layers",), TINY)}))
 
 
 def ratios(stack: Mapping[str, Any]) -> dict[str, float]:
@@ -132,7 +132,7 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_toward_the
 ) -> None:
     few = {"task.dataset": "phrases/train=400,validation=20,test=20"}
     stack = own_stack("encoder-decoder's decoder", depths=(6,), overrides=few)
-    (found,) = initial_gradients(base, study(["post", "pre"], {"decoder": stack}))["stacks"]
+    (found,) = measure_depth_sweeps(base, study(["post", "pre"], {"decoder": stack}))["stacks"]
     of = ratios(found)
     assert of["post"] >= 4, of
     assert of["pre"] <= 1, of
@@ -144,7 +144,7 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_toward_the
 def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_depth(base: Mapping[str, Any]) -> None:
     stack = own_stack("decoder alone")
     assert stack.depths == (6, 12, 24)
-    (found,) = initial_gradients(base, study(["post", "pre"], {"alone": stack}))["stacks"]
+    (found,) = measure_depth_sweeps(base, study(["post", "pre"], {"alone": stack}))["stacks"]
     exponents = {entry["arm"]: entry["value"] for entry in found["exponent"]}
     assert -0.6 <= exponents["pre"] <= -0.4, exponents
     assert -0.15 <= exponents["post"] <= 0.15, exponents

@@ -21,17 +21,17 @@ from transformer.runs.jsonl_records import (
     read_last_records,
     read_records,
 )
-from transformer.studies.sweeps.progress import (
-    best_done,
-    best_first,
-    counts,
-    draw,
-    look,
-    open_watch,
+from transformer.studies.sweeps.sweep_progress import (
+    best_finished,
+    count_states,
+    open_progress_display,
+    progress_table,
+    read_trial_statuses,
+    sort_best_first,
     summarize,
     write_csv,
 )
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 
 ROOT = Path(__file__).resolve().parents[2]
 LOSS = MetricName("validation", "loss")
@@ -71,14 +71,14 @@ def test_the_last_reports_of_a_long_run_are_read_without_the_others(tmp_path):
 
 @pytest.fixture
 def rows(tmp_path):
-    """A ledger of six trials, one of every state, and its rows as `look` finds them."""
+    """A ledger of six trials, one of every state, and its rows as `read_trial_statuses` finds them."""
     trials = [trial(4, seed=seed) for seed in range(6)]
     ledger = sweep(tmp_path / "s", trials)
     outcomes = [
-        Outcome(State.DONE, 0.75, 4, ""),
-        Outcome(State.DONE, 0.5, 4, ""),
-        Outcome(State.DIVERGED, None, 3, "loss is nan [at step 3]"),
-        Outcome(State.FAILED, None, 0, "disk full, at once"),
+        TrialOutcome(TrialState.DONE, 0.75, 4, ""),
+        TrialOutcome(TrialState.DONE, 0.5, 4, ""),
+        TrialOutcome(TrialState.DIVERGED, None, 3, "loss is nan [at step 3]"),
+        TrialOutcome(TrialState.FAILED, None, 0, "disk full, at once"),
     ]
     for each, outcome in zip(trials, outcomes, strict=False):
         with ledger.lease(each) as lease:
@@ -86,7 +86,7 @@ def rows(tmp_path):
     ledger.directory(trials[4]).mkdir(parents=True)
     (ledger.directory(trials[4]) / "metrics.jsonl").write_text(LINES.replace("null", "1.25"))
     with ledger.lease(trials[4]):
-        return ledger, look(ledger, trials, LOSS)
+        return ledger, read_trial_statuses(ledger, trials, LOSS)
 
 
 def seeds(rows):
@@ -98,18 +98,18 @@ def test_rows_are_what_the_ledger_and_the_runs_say_and_the_best_come_first(rows)
     assert [row.state.value for row in rows] == ["done", "done", "diverged", "failed", "running", "pending"]
     assert [row.value for row in rows] == [0.75, 0.5, None, None, 1.25, None]
     assert [row.step for row in rows] == [4, 4, 3, 0, 6, 0]
-    assert seeds(best_first(rows, maximize=False)) == [1, 0, 4, 2, 3, 5]
-    assert seeds(best_first(rows, maximize=True)) == [0, 1, 4, 2, 3, 5]
-    assert counts(rows, 8) == "4 of 8 finished: 2 done, 1 diverged, 1 failed; 1 running, 3 pending"
+    assert seeds(sort_best_first(rows, maximize=False)) == [1, 0, 4, 2, 3, 5]
+    assert seeds(sort_best_first(rows, maximize=True)) == [0, 1, 4, 2, 3, 5]
+    assert count_states(rows, 8) == "4 of 8 finished: 2 done, 1 diverged, 1 failed; 1 running, 3 pending"
 
 
 def test_a_terminal_has_a_table_with_the_best_first_and_no_more_rows_than_fit(rows):
     _, rows = rows
     stream = io.StringIO()
     console = rich.console.Console(file=stream, width=140)
-    console.print(draw(rows, 8, LOSS, False, 3))
+    console.print(progress_table(rows, 8, LOSS, False, 3))
     shown = stream.getvalue()
-    names = [row.trial.name for row in best_first(rows, False)]
+    names = [row.trial.name for row in sort_best_first(rows, False)]
     places = [shown.find(name) for name in names]
     assert places[:3] == sorted(places[:3])
     assert min(places[:3]) > 0
@@ -117,14 +117,14 @@ def test_a_terminal_has_a_table_with_the_best_first_and_no_more_rows_than_fit(ro
     assert "and 3 more" in shown
     assert "4 of 8 finished" in shown
     stream.truncate(0)
-    console.print(draw(rows, 8, LOSS, False, 30))
+    console.print(progress_table(rows, 8, LOSS, False, 30))
     assert "loss is nan [at step 3]" in stream.getvalue()
 
 
 def test_elsewhere_a_line_says_what_has_changed(rows):
     _, rows = rows
     stream = io.StringIO()
-    watch = open_watch(LOSS, False, stream)
+    watch = open_progress_display(LOSS, False, stream)
     watch.show(rows[:2], 6)
     watch.show(rows[:2], 6)
     first = stream.getvalue().splitlines()
@@ -135,7 +135,7 @@ def test_elsewhere_a_line_says_what_has_changed(rows):
     later = stream.getvalue().splitlines()[3:]
     assert [line.split()[1] for line in later[:-1]] == ["diverged", "failed", "running"]
     assert later[0].endswith("loss is nan [at step 3]")
-    assert later[-1] == counts(rows, 6)
+    assert later[-1] == count_states(rows, 6)
 
 
 def test_the_file_has_every_trial_and_the_summary_the_best(rows):
@@ -150,32 +150,32 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     assert found[5]["model.sizes"] == "[1, 2]"
     assert found[3]["message"] == "disk full, at once"
     assert (ledger.path / found[4]["directory"] / "metrics.jsonl").is_file()
-    best = best_done(rows, maximize=False)
+    best = best_finished(rows, maximize=False)
     said = summarize(ledger, rows, LOSS, best, "python -m launch.train --config=x.py")
     assert "best: validation/loss 0.5  seed=1" in said
     assert str(ledger.directory(rows[1].trial)) in said
     assert "once more  python -m launch.train --config=x.py" in said
     assert "failed: disk full, at once" in said
     assert "--retry_failed" in said
-    none = [row for row in rows if row.state != State.DONE]
-    assert best_done(none, maximize=False) is None
+    none = [row for row in rows if row.state != TrialState.DONE]
+    assert best_finished(none, maximize=False) is None
     assert "best" not in summarize(ledger, none, LOSS, None, "")
 
 
 def test_a_trial_that_ends_while_it_is_looked_at_has_its_outcome(tmp_path, monkeypatch):
-    ledger, real = sweep(tmp_path / "s", [trial(4)]), Ledger.state
+    ledger, real = sweep(tmp_path / "s", [trial(4)]), TrialStore.state
 
     def state(self, each):
         found = real(self, each)
         if not (tmp_path / "ended").exists():
             (tmp_path / "ended").touch()
             with ledger.lease(each) as lease:
-                lease.record(Outcome(State.DONE, 0.5, 4, ""))
+                lease.record(TrialOutcome(TrialState.DONE, 0.5, 4, ""))
         return found
 
-    monkeypatch.setattr(Ledger, "state", state)
-    (row,) = look(ledger, ledger.trials(), LOSS)
-    assert (row.state, row.value, row.step) == (State.DONE, 0.5, 4)
+    monkeypatch.setattr(TrialStore, "state", state)
+    (row,) = read_trial_statuses(ledger, ledger.trials(), LOSS)
+    assert (row.state, row.value, row.step) == (TrialState.DONE, 0.5, 4)
 
 
 def test_compiled_programs_are_packed_with_zlib_in_a_folder_of_ones_own(tmp_path):
@@ -184,15 +184,15 @@ def test_compiled_programs_are_packed_with_zlib_in_a_folder_of_ones_own(tmp_path
         (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lib" / name).write_text("")
     program = (
-        "import os, sys, zlib\nfrom pathlib import Path\nfrom launch.compiled import share_compiled\n"
-        "folder = Path(sys.argv[1])\nshare_compiled(folder)\n"
+        "import os, sys, zlib\nfrom pathlib import Path\nfrom launch.compilation_cache import enable_cache_in\n"
+        "folder = Path(sys.argv[1])\nenable_cache_in(folder)\n"
         "assert 'jax' in sys.modules and 'zstandard' not in sys.modules\n"
         "import jax, zstandard\njax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
         "jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)\n"
         "jax.jit(lambda x: x + 1)(1.0)\n"
         "[zlib.decompress(file.read_bytes()) for file in folder.glob('*-cache')] or sys.exit('nothing is kept')\n"
         "print(oct(folder.stat().st_mode & 0o777))\n"
-        "try: share_compiled(folder)\n"
+        "try: enable_cache_in(folder)\n"
         "except RuntimeError as error: print(error)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "lib"), str(ROOT)])}

@@ -9,12 +9,12 @@ from scipy import stats
 from transformer.config import UserError
 from transformer.studies.scaling_laws import (
     HUBER,
-    ScaledRun,
+    ScalingRun,
     compute_optimal_exponents,
     fit_power_law,
+    fit_saturating_power_law,
     fit_scaling_laws,
-    fit_with_limit,
-    huber,
+    huber_loss,
     loss_falls_with_size,
 )
 
@@ -23,13 +23,13 @@ SIZES, TEXTS = np.geomspace(1e5, 1e8, 5), np.geomspace(1e7, 1e10, 4)
 E, A, ALPHA, B, BETA = 1.69, 406.4, 0.34, 410.7, 0.28
 
 
-def runs(sizes: np.ndarray, texts: np.ndarray, seeds: int = 1, noise: float = 0.0) -> list[ScaledRun]:
+def runs(sizes: np.ndarray, texts: np.ndarray, seeds: int = 1, noise: float = 0.0) -> list[ScalingRun]:
     """Made-up runs whose losses are the law's, times a little."""
     random = np.random.default_rng(0)
     made = []
     for (n, d), seed in itertools.product(itertools.product(sizes, texts), range(seeds)):
         loss = E + A / n**ALPHA + (B / d**BETA if len(texts) > 1 else 0)
-        made.append(ScaledRun(f"{n:.0f}-{seed}", n, d, 6 * n * d, loss * np.exp(noise * random.normal())))
+        made.append(ScalingRun(f"{n:.0f}-{seed}", n, d, 6 * n * d, loss * np.exp(noise * random.normal())))
     return made
 
 
@@ -70,7 +70,7 @@ def test_intervals_of_seeds_hold_the_planted_exponent_nineteen_times_in_twenty(s
     for seed in range(40):
         random = np.random.default_rng(seed)
         made = [
-            ScaledRun("", n, 1e7, 6e7 * n, 20 / n**0.1 * np.exp(0.01 * random.normal()))
+            ScalingRun("", n, 1e7, 6e7 * n, 20 / n**0.1 * np.exp(0.01 * random.normal()))
             for n in SIZES[:3]
             for _ in range(seeds)
         ]
@@ -90,7 +90,7 @@ def test_intervals_of_runs_without_seeds_hold_it_too() -> None:
     for seed in range(40):
         random = np.random.default_rng(seed)
         made = [
-            ScaledRun("", n, d, 6 * n * d, 20 / (n * d) ** 0.1 * np.exp(0.01 * random.normal()))
+            ScalingRun("", n, d, 6 * n * d, 20 / (n * d) ** 0.1 * np.exp(0.01 * random.normal()))
             for n in SIZES[:3]
             for d in TEXTS[:2]
         ]
@@ -114,7 +114,7 @@ def test_the_search_minimizes_hubers_loss_by_its_gradient() -> None:
 
     target[:10] = said(values)[:10]
     target[:10] += random.uniform(-0.5e-3, 0.5e-3, 10)
-    found, gradient = huber(values, centered, target)
+    found, gradient = huber_loss(values, centered, target)
     assert found == pytest.approx(by_hand(values), rel=1e-9)
     for number in range(5):
         step = 1e-7 * np.eye(5)[number]
@@ -122,14 +122,14 @@ def test_the_search_minimizes_hubers_loss_by_its_gradient() -> None:
         assert gradient[number] == pytest.approx(numeric, rel=1e-4, abs=1e-5)
     made = runs(SIZES[:4], TEXTS[:1], noise=0.05)
     x, loss = np.array([[run.parameters for run in made]]), np.array([run.loss for run in made])
-    best = fit_with_limit(x, loss)
+    best = fit_saturating_power_law(x, loss)
     assert best[0] > 0
     assert best[2] > 0
 
 
 def test_seeds_are_drawn_at_each_size_where_all_have_two() -> None:
     # On no straight line: samples of all runs would differ, those of equal seeds at each size do not.
-    made = [ScaledRun("", n, 1e7, 6e7 * n, loss) for n, loss in zip(SIZES[:3], (4.0, 3.0, 2.9), strict=True)] * 2
+    made = [ScalingRun("", n, 1e7, 6e7 * n, loss) for n, loss in zip(SIZES[:3], (4.0, 3.0, 2.9), strict=True)] * 2
     low, high = fit_scaling_laws(made)["parameters"].intervals["alpha"]
     assert low == pytest.approx(high, rel=1e-9)
 

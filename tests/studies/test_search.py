@@ -13,15 +13,15 @@ import pytest
 from tests.studies.fake_worker import Sleeping
 from tests.studies.tiny import base
 from transformer.config import UserError
-from transformer.studies.sweeps.optuna_search import check_installed, connect
-from transformer.studies.sweeps.search import check_total, choose_engine, planned
-from transformer.studies.sweeps.space import Sweep
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
-from transformer.studies.sweeps.trials import make_trial, named
-from transformer.studies.sweeps.worker import work
+from transformer.studies.sweeps.optuna_search import check_installed, open_optuna_search
+from transformer.studies.sweeps.search_algorithm import check_num_trials, choose_algorithm, plan_trials
+from transformer.studies.sweeps.search_space import SearchSpaceBuilder
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.trials import make_trial, trial_of_config
+from transformer.studies.sweeps.worker import run_worker
 
 ROOT = Path(__file__).resolve().parents[2]
-sweep = Sweep()
+sweep = SearchSpaceBuilder()
 GRID = sweep.product(sweep.choice("model.norm_placement", ["pre", "post"]), sweep.choice("seed", [1, 2, 3]))
 RATES = sweep.log_uniform("optimizer.learning_rate", 1e-4, 1e-1)
 needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="the extra `sweep`")
@@ -44,21 +44,21 @@ def test_a_grid_is_every_point_in_order_and_less_of_it_its_beginning():
     expected = [
         {"model.norm_placement": place, "seed": seed} for place, seed in itertools.product(["pre", "post"], [1, 2, 3])
     ]
-    assert overrides(planned("grid", base(), GRID, 6, 0)) == expected
-    assert overrides(planned("grid", base(), GRID, 4, 0)) == expected[:4]
-    assert overrides(planned("grid", base(), GRID, 99, 0)) == expected
+    assert overrides(plan_trials("grid", base(), GRID, 6, 0)) == expected
+    assert overrides(plan_trials("grid", base(), GRID, 4, 0)) == expected[:4]
+    assert overrides(plan_trials("grid", base(), GRID, 99, 0)) == expected
 
 
 def test_chance_repeats_nothing_and_follows_from_the_seed():
-    first = planned("random", base(), GRID, 4, 7)
+    first = plan_trials("random", base(), GRID, 4, 7)
     assert len({trial.name for trial in first}) == 4
-    assert planned("random", base(), GRID, 4, 7) == first
-    everything = planned("random", base(), GRID, 99, 7)
+    assert plan_trials("random", base(), GRID, 4, 7) == first
+    everything = plan_trials("random", base(), GRID, 99, 7)
     assert everything[:4] == first
-    assert {trial.name for trial in everything} == {trial.name for trial in planned("grid", base(), GRID, 6, 0)}
-    assert planned("random", base(), GRID, 6, 8) != everything
-    rates = planned("random", base(), sweep.product(RATES, sweep.integers("seed", 1, 9)), 20, 0)
-    assert planned("random", base(), sweep.product(RATES, sweep.integers("seed", 1, 9)), 5, 0) == rates[:5]
+    assert {trial.name for trial in everything} == {trial.name for trial in plan_trials("grid", base(), GRID, 6, 0)}
+    assert plan_trials("random", base(), GRID, 6, 8) != everything
+    rates = plan_trials("random", base(), sweep.product(RATES, sweep.integers("seed", 1, 9)), 20, 0)
+    assert plan_trials("random", base(), sweep.product(RATES, sweep.integers("seed", 1, 9)), 5, 0) == rates[:5]
     assert len({trial.name for trial in rates}) == 20
     assert all(1e-4 <= trial.overrides["optimizer.learning_rate"] <= 1e-1 for trial in rates)
 
@@ -66,18 +66,21 @@ def test_chance_repeats_nothing_and_follows_from_the_seed():
 def test_points_that_make_one_config_are_one_trial():
     twice = sweep.chain(GRID, sweep.choice("seed", [1, 2]))
     assert twice.size == 8
-    assert len(planned("grid", base(), twice, 8, 0)) == 6
+    assert len(plan_trials("grid", base(), twice, 8, 0)) == 6
 
 
 def test_the_engine_and_the_total_follow_from_the_space():
-    assert [choose_engine(None, space) for space in (GRID, RATES)] == ["grid", "random"]
-    assert choose_engine("tpe", GRID) == "tpe"
-    assert [check_total(None, GRID), check_total(4, RATES)] == [6, 4]
+    assert [choose_algorithm(None, space) for space in (GRID, RATES)] == ["grid", "random"]
+    assert choose_algorithm("tpe", GRID) == "tpe"
+    assert [check_num_trials(None, GRID), check_num_trials(4, RATES)] == [6, 4]
     for make, says in (
-        (lambda: choose_engine("annealing", GRID), "--search_algorithm=annealing is unknown; there are grid, random"),
-        (lambda: choose_engine("grid", RATES), "--search_algorithm=grid needs a finite space"),
-        (lambda: check_total(None, RATES), "say how many trials there are to be, as --num_trials=20"),
-        (lambda: check_total(0, GRID), "--num_trials=0 must be at least 1"),
+        (
+            lambda: choose_algorithm("annealing", GRID),
+            "--search_algorithm=annealing is unknown; there are grid, random",
+        ),
+        (lambda: choose_algorithm("grid", RATES), "--search_algorithm=grid needs a finite space"),
+        (lambda: check_num_trials(None, RATES), "say how many trials there are to be, as --num_trials=20"),
+        (lambda: check_num_trials(0, GRID), "--num_trials=0 must be at least 1"),
     ):
         with pytest.raises(UserError) as told:
             make()
@@ -89,8 +92,8 @@ def test_grid_and_chance_do_without_optuna_and_the_others_name_the_extra(monkeyp
         "import sys\nsys.modules['optuna'] = None\n"
         "from tests.studies.tiny import base\nfrom tests.studies.test_search import GRID\n"
         "from transformer.studies.sweeps import optuna_search\n"
-        "from transformer.studies.sweeps.search import planned\n"
-        "print(len(planned('grid', base(), GRID, 6, 0)), len(planned('random', base(), GRID, 6, 0)))\n"
+        "from transformer.studies.sweeps.search_algorithm import plan_trials\n"
+        "print(len(plan_trials('grid', base(), GRID, 6, 0)), len(plan_trials('random', base(), GRID, 6, 0)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "6 6\n", done.stderr
@@ -112,14 +115,14 @@ class Bowl(Sleeping):
         if rate > 0.05:
             raise FloatingPointError("loss is nan")
         about = {"ticks": 9, "loss": 1.0 + abs(math.log10(rate) + 2)}
-        super().train(named({}, about), directory, report)
+        super().train(trial_of_config({}, about), directory, report)
 
 
 def run(path, engine, total, space=RATES, maximize=False, seed=0):
     facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "direction": maximize}
-    ledger = Ledger.open(path, facts)
-    proposer = connect(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximize=maximize)
-    work(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
+    ledger = TrialStore.open(path, facts)
+    proposer = open_optuna_search(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximize=maximize)
+    run_worker(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
     return ledger, proposer
 
 
@@ -130,7 +133,7 @@ def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
     trials = ledger.trials()
     assert len({trial.name for trial in trials}) == len(trials) == 40
     states = [ledger.state(trial) for trial in trials]
-    assert set(states) <= {State.DONE, State.DIVERGED}
+    assert set(states) <= {TrialState.DONE, TrialState.DIVERGED}
     rates = [math.log10(trial.overrides["optimizer.learning_rate"]) for trial in trials]
     near = [abs(rate + 2) < 0.5 for rate in rates]
     # Of chance's draws a third are as near.
@@ -139,7 +142,7 @@ def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
     proposer.propose(ledger)
     told = proposer._study.get_trials()
     assert [trial.state.name for trial in told[:40]] == [
-        "COMPLETE" if state == State.DONE else "PRUNED" for state in states
+        "COMPLETE" if state == TrialState.DONE else "PRUNED" for state in states
     ]
     assert not (ROOT / "optuna.journal").exists()
 
@@ -156,8 +159,8 @@ def test_a_finite_space_is_exhausted_by_tpe_without_doubles(tmp_path):
 def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
     ledger, _ = run(tmp_path, "hyperband", 24)
     outcomes = [ledger.outcome(trial) for trial in ledger.trials()]
-    pruned = [each for each in outcomes if each.state == State.PRUNED]
-    done = [each for each in outcomes if each.state == State.DONE]
+    pruned = [each for each in outcomes if each.state == TrialState.PRUNED]
+    done = [each for each in outcomes if each.state == TrialState.DONE]
     assert pruned
     assert done
     assert all(1 <= each.step < 9 and each.value is not None for each in pruned)
@@ -167,19 +170,19 @@ def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
 
 @needs_optuna
 def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
-    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
-    proposer = connect("tpe", ledger, base(), RATES, seed=0, maximize=False)
+    ledger = TrialStore.open(tmp_path, {"engine": "tpe"})
+    proposer = open_optuna_search("tpe", ledger, base(), RATES, seed=0, maximize=False)
     lost, kept = proposer.propose(ledger), proposer.propose(ledger)
     assert lost != kept
     ledger.plan([kept])
     proposer.propose(ledger)
     assert [trial.state.name for trial in proposer._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
     with ledger.lease(kept) as lease:
-        lease.record(Outcome(State.DONE, 0.25, 3, ""))
+        lease.record(TrialOutcome(TrialState.DONE, 0.25, 3, ""))
     # Another process, after a line that a kill tore.
     with (tmp_path / "optuna.journal").open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
-    again = connect("tpe", Ledger.existing(tmp_path), base(), RATES, seed=0, maximize=False)
+    again = open_optuna_search("tpe", TrialStore.existing(tmp_path), base(), RATES, seed=0, maximize=False)
     again.propose(ledger)
     told = again._study.get_trials()
     assert [trial.state.name for trial in told] == ["FAIL", "COMPLETE", "FAIL", "RUNNING"]
@@ -188,9 +191,9 @@ def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
 
 @needs_optuna
 def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
-    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
+    ledger = TrialStore.open(tmp_path, {"engine": "tpe"})
     heads = sweep.choice("model.heads", [3, 2, 5, 7])
-    proposer = connect("tpe", ledger, base(), heads, seed=0, maximize=False)
+    proposer = open_optuna_search("tpe", ledger, base(), heads, seed=0, maximize=False)
     trial = proposer.propose(ledger)
     assert trial.overrides == {"model.heads": 2}
     ledger.plan([trial])
@@ -199,20 +202,20 @@ def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
 
 @needs_optuna
 def test_hyperband_needs_reports_before_the_last_step(tmp_path):
-    ledger = Ledger.open(tmp_path, {"engine": "hyperband"})
+    ledger = TrialStore.open(tmp_path, {"engine": "hyperband"})
     for every in (0, 9, 10):
         with pytest.raises(UserError, match=f"config.eval_every={every} gives none before step 9"):
-            connect("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximize=False)
+            open_optuna_search("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximize=False)
 
 
 @needs_optuna
 def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
-    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
-    proposer = connect("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximize=False)
+    ledger = TrialStore.open(tmp_path, {"engine": "tpe"})
+    proposer = open_optuna_search("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximize=False)
     with pytest.raises(UserError, match=r"in the trial model\.heads=3"):
         proposer.propose(ledger)
     with pytest.raises(UserError, match="--storage cannot be used: "):
-        connect("tpe", ledger, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
+        open_optuna_search("tpe", ledger, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
 
 
 def known_to(proposer):
@@ -231,7 +234,7 @@ def known_to(proposer):
 
 
 def connected(ledger, engine="tpe", space=RATES):
-    return connect(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximize=False)
+    return open_optuna_search(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximize=False)
 
 
 def damaged(content):

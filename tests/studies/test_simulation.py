@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from transformer.studies.ablations.ablation import Ablation, Direction
-from transformer.studies.ablations.comparisons import Comparison, comparisons
-from transformer.studies.ablations.results import Cell
+from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
+from transformer.studies.ablations.hyperparameter_selection import arrange_results
+from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import t_test
-from transformer.studies.ablations.tuned_selection import arrange
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +40,9 @@ def study(spec: Ablation, random: np.random.Generator, effects: dict[str, float]
             for seed, moved in zip(spec.seeds, shared, strict=True):
                 run = 2.0 + effect + off + moved + random.normal(0.0, 0.08)
                 chosen, reported = run + random.normal(0.0, 0.03, 2)
-                cell = Cell(arm, "", seed, tuned, "done", chosen, reported, {}, None, {}, 100, "", "")
+                cell = RunResult(arm, "", seed, tuned, "done", chosen, reported, {}, None, {}, 100, "", "")
                 cells.append(cell)
-    (comparison,) = comparisons(arrange(spec, cells))
+    (comparison,) = compare_arms(arrange_results(spec, cells))
     return comparison
 
 
@@ -75,17 +75,17 @@ def told_apart(accuracies_AxS: np.ndarray) -> bool:
         "Equal?", {name: {} for name in names}, names[0], seeds=tuple(range(seeds)), direction=Direction.MAXIMIZE
     )
     cells = [
-        Cell(name, "", seed, {}, "done", float(value), float(value), {}, None, {}, 100, "", "")
+        RunResult(name, "", seed, {}, "done", float(value), float(value), {}, None, {}, 100, "", "")
         for name, accuracies in zip(names, accuracies_AxS, strict=True)
         for seed, value in enumerate(accuracies)
     ]
-    return any(pair.verdict in ("better", "worse") for pair in comparisons(arrange(spec, cells)))
+    return any(pair.verdict in ("better", "worse") for pair in compare_arms(arrange_results(spec, cells)))
 
 
 @pytest.fixture
 def without_power(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a study could have seen takes most of its time, and decides nothing."""
-    monkeypatch.setattr("transformer.studies.ablations.comparisons._power", lambda *_: None)
+    monkeypatch.setattr("transformer.studies.ablations.arm_comparisons._power", lambda *_: None)
 
 
 @pytest.mark.usefixtures("without_power")

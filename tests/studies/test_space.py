@@ -8,9 +8,9 @@ import random
 import pytest
 
 from transformer.config import UserError
-from transformer.studies.sweeps.space import Chance, Sweep, permutation
+from transformer.studies.sweeps.search_space import RandomSampler, SearchSpaceBuilder, random_permutation
 
-sweep = Sweep()
+sweep = SearchSpaceBuilder()
 
 
 def points(space):
@@ -41,7 +41,7 @@ class Noted:
     """Draws at random, and notes what was answered to what."""
 
     def __init__(self, seed):
-        self._chance, self.answers = Chance(random.Random(seed)), {}
+        self._chance, self.answers = RandomSampler(random.Random(seed)), {}
 
     def index(self, name, labels):
         number = self._chance.index(name, labels)
@@ -98,7 +98,7 @@ def test_a_space_with_a_continuous_member_has_no_size():
 
 def test_log_uniform_draws_each_order_of_magnitude_alike():
     rate = sweep.log_uniform("rate", 1e-4, 1e-1)
-    chance = Chance(random.Random(0))
+    chance = RandomSampler(random.Random(0))
     found = [rate.draw(chance)["rate"] for _ in range(6000)]
     assert all(1e-4 <= value <= 1e-1 for value in found)
     shares = [sum(10**low <= value < 10 ** (low + 1) for value in found) / 6000 for low in (-4, -3, -2)]
@@ -111,7 +111,7 @@ def test_log_uniform_draws_each_order_of_magnitude_alike():
 
 def test_draws_are_points_of_the_space():
     space = sweep.chain(sweep.zip(B, C), sweep.product(A, B))
-    chance = Chance(random.Random(1))
+    chance = RandomSampler(random.Random(1))
     drawn = [space.draw(chance) for _ in range(300)]
     assert all(point in points(space) for point in drawn)
     assert all(point in drawn for point in points(space))
@@ -134,20 +134,22 @@ def test_no_place_of_a_space_asks_by_the_name_of_another():
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 def test_a_permutation_has_each_number_once_and_keeps_its_beginning(size):
-    assert sorted(permutation(size, 3)) == list(range(size))
-    assert list(permutation(size, 3)) == list(permutation(size, 3))
+    assert sorted(random_permutation(size, 3)) == list(range(size))
+    assert list(random_permutation(size, 3)) == list(random_permutation(size, 3))
     if size == 100:
-        assert list(permutation(size, 3)) != list(permutation(size, 4))
+        assert list(random_permutation(size, 3)) != list(random_permutation(size, 4))
         # Of ten numbers each is equally often first: 3.3 standard deviations of 1000 draws in ten are 95.
-        firsts = [next(permutation(10, seed)) for seed in range(1000)]
+        firsts = [next(random_permutation(10, seed)) for seed in range(1000)]
         assert all(abs(firsts.count(number) - 100) < 40 for number in range(10))
         # The numbers of an enormous space are not made.
-        assert len(set(itertools.islice(permutation(10**18, 0), 50))) == 50
+        assert len(set(itertools.islice(random_permutation(10**18, 0), 50))) == 50
 
 
 def test_equal_spaces_are_described_alike_and_others_are_not():
     first = sweep.product(A, sweep.log_uniform("rate", 1e-4, 1))
-    again = Sweep().product(Sweep().choice("a", (1, 2)), Sweep().log_uniform("rate", 1e-4, 1.0))
+    again = SearchSpaceBuilder().product(
+        SearchSpaceBuilder().choice("a", (1, 2)), SearchSpaceBuilder().log_uniform("rate", 1e-4, 1.0)
+    )
     other = sweep.product(A, sweep.uniform("rate", 1e-4, 1))
     assert json.dumps(first.describe()) == json.dumps(again.describe()) != json.dumps(other.describe())
 

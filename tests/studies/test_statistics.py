@@ -10,15 +10,15 @@ import pytest
 
 from transformer.studies.ablations.statistics import (
     detectable_effect,
-    holm,
+    discrete_step,
+    holm_correction,
     interquartile_interval,
     interquartile_mean,
     pairs_needed,
     permutation_p,
-    power,
-    step_of_ties,
+    statistical_power,
     t_test,
-    wilson,
+    wilson_interval,
 )
 
 # Student's own example (1908): hours of sleep gained by ten patients under one drug more than under the other.
@@ -66,7 +66,7 @@ def test_equal_values_have_no_spread_and_carry_no_t(value: float) -> None:
 
 def test_a_discrete_mean_is_corrected_by_half_of_its_step() -> None:
     """Of the whole numbers 2, 2 and 3 the mean moves by thirds: 7/3 - 1/6 over an error of 1/3."""
-    test = t_test([2.0, 3.0, 2.0], step=step_of_ties([2.0, 3.0, 2.0]))
+    test = t_test([2.0, 3.0, 2.0], step=discrete_step([2.0, 3.0, 2.0]))
     plain = t_test([2.0, 3.0, 2.0])
     t = (7 / 3 - 1 / 6) / (1 / 3)
     # The tails of t with two degrees of freedom have a closed form.
@@ -87,7 +87,7 @@ def test_a_discrete_mean_is_corrected_by_half_of_its_step() -> None:
     ],
 )
 def test_values_that_tie_are_discrete(values: list[float], step: float) -> None:
-    assert step_of_ties(values, 1e-12) == pytest.approx(step)
+    assert discrete_step(values, 1e-12) == pytest.approx(step)
 
 
 def test_one_value_has_no_interval() -> None:
@@ -128,7 +128,7 @@ def test_the_permutation_p_of_many_pairs_is_sampled_and_near_that_of_t() -> None
     ],
 )
 def test_holm(ps: list[float], corrected: list[float]) -> None:
-    assert holm(ps) == pytest.approx(corrected)
+    assert holm_correction(ps) == pytest.approx(corrected)
 
 
 # Newcombe (1998, Statistics in Medicine 17, table I), the score method without correction.
@@ -137,23 +137,23 @@ def test_holm(ps: list[float], corrected: list[float]) -> None:
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
 def test_wilson_as_published(count: int, n: int, low: float, high: float) -> None:
-    assert wilson(count, n) == pytest.approx((low, high), abs=5e-5)
-    assert wilson(n - count, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
+    assert wilson_interval(count, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(n - count, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
 
 
 @pytest.mark.parametrize(("count", "n"), [(3, 10), (1, 5), (40, 75)])
 def test_wilsons_ends_are_where_the_score_test_turns(count: int, n: int) -> None:
-    for end in wilson(count, n):
+    for end in wilson_interval(count, n):
         assert abs(count / n - end) / math.sqrt(end * (1 - end) / n) == pytest.approx(1.959964, abs=1e-5)
 
 
 def test_wilson_stays_within_what_a_rate_can_be() -> None:
     for n in range(1, 60):
-        assert wilson(0, n).low == 0.0
-        assert wilson(n, n).high == 1.0
+        assert wilson_interval(0, n).low == 0.0
+        assert wilson_interval(n, n).high == 1.0
     for count, n in ((-1, 5), (6, 5), (0, 0)):
         with pytest.raises(ValueError, match="is no proportion"):
-            wilson(count, n)
+            wilson_interval(count, n)
 
 
 @pytest.mark.parametrize(
@@ -241,28 +241,28 @@ def test_power_is_the_share_of_simulated_studies_that_see_the_difference(
 ) -> None:
     draws = np.random.default_rng(n).normal(effect, 1.0, (200_000, n))
     t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / math.sqrt(n))
-    assert power(n, effect) == pytest.approx((abs(t) > critical).mean(), abs=0.004)
-    assert power(n, -effect) == power(n, effect)
+    assert statistical_power(n, effect) == pytest.approx((abs(t) > critical).mean(), abs=0.004)
+    assert statistical_power(n, -effect) == statistical_power(n, effect)
 
 
 def test_power_of_no_difference_is_the_level() -> None:
     for n in (2, 5, 40):
-        assert power(n, 0.0) == pytest.approx(0.05, abs=1e-4)
-        assert power(n, 0.0, 0.01) == pytest.approx(0.01, abs=1e-4)
+        assert statistical_power(n, 0.0) == pytest.approx(0.05, abs=1e-4)
+        assert statistical_power(n, 0.0, 0.01) == pytest.approx(0.01, abs=1e-4)
 
 
 # Cohen's small, medium and large effect, and one more, by tables of the paired t test at 80 % and 5 %.
 @pytest.mark.parametrize(("effect", "pairs"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
 def test_pairs_needed_as_published(effect: float, pairs: int) -> None:
     assert pairs_needed(effect) == pairs
-    assert power(pairs, effect) >= 0.8 > power(pairs - 1, effect)
+    assert statistical_power(pairs, effect) >= 0.8 > statistical_power(pairs - 1, effect)
 
 
 def test_what_is_detectable_is_what_the_pairs_are_needed_for() -> None:
     for n in (3, 5, 12):
         for level in (0.05, 0.0125):
             effect = detectable_effect(n, level)
-            assert power(n, effect, level) == pytest.approx(0.8)
+            assert statistical_power(n, effect, level) == pytest.approx(0.8)
             assert pairs_needed(1.0001 * effect, level) == n
     # Two pairs, far out, where a library's noncentral t is not a number: nearly all of the noise is in the estimated
     # deviation |Z|, and effect sqrt(2) / |Z| > 50.92 in 80 % of studies where effect is 50.92 x 1.2816 / sqrt(2).
@@ -272,6 +272,6 @@ def test_what_is_detectable_is_what_the_pairs_are_needed_for() -> None:
 
 def test_what_has_no_power_is_refused() -> None:
     with pytest.raises(ValueError, match="two pairs or more"):
-        power(1, 1.0)
+        statistical_power(1, 1.0)
     with pytest.raises(ValueError, match="difference of zero"):
         pairs_needed(0.0)

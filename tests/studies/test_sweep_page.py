@@ -8,10 +8,10 @@ import pytest
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from transformer.runs.jsonl_records import parse_metric_name
 from transformer.studies.sweeps import page as sweep_page
-from transformer.studies.sweeps.progress import look
-from transformer.studies.sweeps.results import About, Curves, result_of
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
-from transformer.studies.sweeps.trials import named
+from transformer.studies.sweeps.sweep_page_data import SweepInfo, TrialCurves, sweep_page_data
+from transformer.studies.sweeps.sweep_progress import read_trial_statuses
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.trials import trial_of_config
 
 RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -121,22 +121,24 @@ def test_a_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(files, 
 
 
 def test_a_page_is_written_where_it_changed(tmp_path):
-    trials = [named({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
-    ledger = Ledger.open(tmp_path / "s", {"what": "test"})
+    trials = [trial_of_config({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
+    ledger = TrialStore.open(tmp_path / "s", {"what": "test"})
     ledger.plan(trials)
-    about = About("rates", parse_metric_name("validation/loss"), False, 2, "python -m launch.sweep")
+    about = SweepInfo("rates", parse_metric_name("validation/loss"), False, 2, "python -m launch.sweep")
     asked = []
     page = sweep_page.SweepPage(ledger, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
-    page.write(look(ledger, trials, about.metric), over=False)
+    page.write(read_trial_statuses(ledger, trials, about.metric), over=False)
     first = page.path.stat().st_mtime_ns
-    page.write(look(ledger, trials, about.metric), over=False)
+    page.write(read_trial_statuses(ledger, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns == first
     for trial in trials:
         with ledger.lease(trial) as lease:
-            lease.record(Outcome(State.DONE, trial.config[RATE], 10, ""))
-        page.write(look(ledger, trials, about.metric), over=False)
+            lease.record(TrialOutcome(TrialState.DONE, trial.config[RATE], 10, ""))
+        page.write(read_trial_statuses(ledger, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns != first
     assert asked == [trial.name for trial in trials]
     assert f"train {trials[1].name}" in page.path.read_text()
-    rows = look(ledger, trials, about.metric)
-    assert result_of(about, ledger, rows, Curves(ledger, about.metric), {}, over=True)["best"] == trials[0].name
+    rows = read_trial_statuses(ledger, trials, about.metric)
+    assert (
+        sweep_page_data(about, ledger, rows, TrialCurves(ledger, about.metric), {}, over=True)["best"] == trials[0].name
+    )

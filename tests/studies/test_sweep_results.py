@@ -8,18 +8,25 @@ import numpy as np
 import pytest
 
 from transformer.runs.jsonl_records import MetricName
-from transformer.studies.sweeps.progress import Row, look
-from transformer.studies.sweeps.results import About, Curves, importance, result_of, seconds_left, varied
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
-from transformer.studies.sweeps.trials import named
+from transformer.studies.sweeps.sweep_page_data import (
+    SweepInfo,
+    TrialCurves,
+    parameter_importance,
+    seconds_left,
+    sweep_page_data,
+    varied_keys,
+)
+from transformer.studies.sweeps.sweep_progress import TrialStatus, read_trial_statuses
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.trials import trial_of_config
 
 LOSS = MetricName("validation", "loss")
 RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 
 
-def row(value, state=State.DONE, step=10, **overrides):
+def row(value, state=TrialState.DONE, step=10, **overrides):
     made = {key.replace("__", "."): each for key, each in overrides.items()}
-    return Row(named(made, {"steps": 10, "overrides": made, "value": value}), state, step, value, "")
+    return TrialStatus(trial_of_config(made, {"steps": 10, "overrides": made, "value": value}), state, step, value, "")
 
 
 def by_hand(values, groups):
@@ -37,15 +44,17 @@ def test_a_key_that_decides_explains_most_and_one_that_does_not_nothing():
         row(value, **{RATE: rate, NORM: norm})
         for value, (rate, norm) in zip(values, [(rate, norm) for rate in rates for norm in norms], strict=True)
     ]
-    assert importance(rows, RATE) == pytest.approx(by_hand(values, [0, 0, 1, 1, 2, 2]))
-    assert importance(rows, RATE) > 0.8
-    assert importance(rows, NORM) == by_hand(values, [0, 1] * 3) == 0
+    assert parameter_importance(rows, RATE) == pytest.approx(by_hand(values, [0, 0, 1, 1, 2, 2]))
+    assert parameter_importance(rows, RATE) > 0.8
+    assert parameter_importance(rows, NORM) == by_hand(values, [0, 1] * 3) == 0
     # What has not ended well, or has one value, tells nothing.
-    assert importance([*rows, row(None, State.FAILED, **{RATE: 5.0, NORM: "pre"})], RATE) == importance(rows, RATE)
-    assert importance(rows[:3], RATE) is None
-    assert importance([row(0.3, **{RATE: float(number)}) for number in range(4)], RATE) is None
-    assert varied([each.trial for each in rows]) == [RATE, NORM]
-    assert varied([each.trial for each in rows[:2]]) == [NORM]
+    assert parameter_importance(
+        [*rows, row(None, TrialState.FAILED, **{RATE: 5.0, NORM: "pre"})], RATE
+    ) == parameter_importance(rows, RATE)
+    assert parameter_importance(rows[:3], RATE) is None
+    assert parameter_importance([row(0.3, **{RATE: float(number)}) for number in range(4)], RATE) is None
+    assert varied_keys([each.trial for each in rows]) == [RATE, NORM]
+    assert varied_keys([each.trial for each in rows[:2]]) == [NORM]
 
 
 def test_a_key_with_many_numbers_is_cut_into_groups_of_equally_many():
@@ -53,22 +62,22 @@ def test_a_key_with_many_numbers_is_cut_into_groups_of_equally_many():
     values = np.log(rates) ** 2 + 100 * rates
     rows = [row(float(value), **{RATE: float(rate)}) for rate, value in zip(rates, values, strict=True)]
     quarter = np.argsort(np.argsort(rates)) // 3
-    assert importance(rows, RATE) == pytest.approx(by_hand(values, quarter))
-    assert importance(rows, RATE) > 0.5
+    assert parameter_importance(rows, RATE) == pytest.approx(by_hand(values, quarter))
+    assert parameter_importance(rows, RATE) > 0.5
 
 
 @pytest.fixture
 def half_done(tmp_path):
     """Eight trials in all, six planned: three done, one diverged, one that runs and one that waits."""
     trials = [
-        named({RATE: rate, NORM: norm}, {"steps": 10, RATE: rate, NORM: norm, "name": "n"})
+        trial_of_config({RATE: rate, NORM: norm}, {"steps": 10, RATE: rate, NORM: norm, "name": "n"})
         for rate in (1e-3, 1e-2, 1e-1)
         for norm in ("pre", "post")
     ]
-    ledger = Ledger.open(tmp_path / "s", {"what": "test"})
+    ledger = TrialStore.open(tmp_path / "s", {"what": "test"})
     ledger.plan(trials)
-    ends = [Outcome(State.DONE, value, 10, "") for value in (0.5, 0.25, 1.0)]
-    for trial, outcome in zip(trials, [*ends, Outcome(State.DIVERGED, None, 3, "loss is nan")], strict=False):
+    ends = [TrialOutcome(TrialState.DONE, value, 10, "") for value in (0.5, 0.25, 1.0)]
+    for trial, outcome in zip(trials, [*ends, TrialOutcome(TrialState.DIVERGED, None, 3, "loss is nan")], strict=False):
         ledger.directory(trial).mkdir(parents=True)
         lines = [{"step": step, "split": "validation", "loss": 10 / (step + 1)} for step in range(1, 1001)]
         (ledger.directory(trial) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -78,7 +87,7 @@ def half_done(tmp_path):
     running.mkdir(parents=True)
     (running / "metrics.jsonl").write_text('{"step": 4, "split": "validation", "loss": 0.75}\n')
     with ledger.lease(trials[4]):
-        yield ledger, look(ledger, trials, LOSS)
+        yield ledger, read_trial_statuses(ledger, trials, LOSS)
 
 
 def test_the_time_left_is_that_of_what_is_left_at_the_mean_of_what_is_done(half_done, monkeypatch):
@@ -87,30 +96,30 @@ def test_the_time_left_is_that_of_what_is_left_at_the_mean_of_what_is_done(half_
     monkeypatch.setattr(ledger, "times", lambda trial: next(seconds))
     # 60 % of the one that runs, and three that wait, two of which are not planned yet.
     assert seconds_left(ledger, rows, total=8) == pytest.approx(20 * (3 + 0.6))
-    assert seconds_left(ledger, [each for each in rows if each.state != State.RUNNING], total=8) is None
-    assert seconds_left(ledger, [each for each in rows if each.state != State.DONE], total=8) is None
+    assert seconds_left(ledger, [each for each in rows if each.state != TrialState.RUNNING], total=8) is None
+    assert seconds_left(ledger, [each for each in rows if each.state != TrialState.DONE], total=8) is None
 
 
 def test_the_result_is_json_with_every_trial_best_first(half_done):
     ledger, rows = half_done
-    about = About("sweep", LOSS, False, 8, "python -m launch.sweep")
-    curves = Curves(ledger, LOSS)
-    result = result_of(about, ledger, rows, curves, {rows[1].trial.name: "again"}, over=False)
+    about = SweepInfo("sweep", LOSS, False, 8, "python -m launch.sweep")
+    curves = TrialCurves(ledger, LOSS)
+    result = sweep_page_data(about, ledger, rows, curves, {rows[1].trial.name: "again"}, over=False)
     assert json.loads(json.dumps(result, allow_nan=False)) == json.loads(json.dumps(result))
     assert [trial["state"] for trial in result["trials"]] == ["done"] * 3 + ["running", "diverged", "pending"]
     assert [trial["value"] for trial in result["trials"]] == [0.25, 0.5, 1.0, 0.75, None, None]
     assert (result["state"], result["seconds_left"] is not None) == ("running", True)
-    ended = result_of(about, ledger, rows, curves, {}, over=True)
+    ended = sweep_page_data(about, ledger, rows, curves, {}, over=True)
     assert (ended["state"], ended["seconds_left"]) == ("stopped", None)
-    done = [each for each in rows if each.state in (State.DONE, State.DIVERGED)]
-    assert result_of(about._replace(total=len(done)), ledger, done, curves, {}, over=True)["state"] == "done"
+    done = [each for each in rows if each.state in (TrialState.DONE, TrialState.DIVERGED)]
+    assert sweep_page_data(about._replace(total=len(done)), ledger, done, curves, {}, over=True)["state"] == "done"
     assert result["best"] == rows[1].trial.name == result["trials"][0]["name"]
     assert result["trials"][0]["command"] == "again"
     assert result["trials"][0]["trust"] == ""
     row = rows[1]._replace(
         trial=rows[1].trial._replace(config={**rows[1].trial.config, "model": {"family": "lab.mine"}})
     )
-    assert result_of(about, ledger, [row], curves, {}, over=True)["trials"][0]["trust"] == "--trust=lab.mine"
+    assert sweep_page_data(about, ledger, [row], curves, {}, over=True)["trials"][0]["trust"] == "--trust=lab.mine"
     assert result["tuned"] == {RATE: [1e-3, 1e-2, 1e-1], NORM: ["post", "pre"]}
     assert result["counts"] == "4 of 8 finished: 3 done, 1 diverged; 1 running, 3 pending"
     kept = result["trials"][0]["curve"]
@@ -120,17 +129,17 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
     # What has ended is not read again; what runs is.
     for each in rows:
         (ledger.directory(each.trial) / "metrics.jsonl").unlink(missing_ok=True)
-    again = result_of(about, ledger, rows, curves, {}, over=False)
+    again = sweep_page_data(about, ledger, rows, curves, {}, over=False)
     assert again["trials"][0]["curve"] == kept
     assert again["trials"][3]["curve"] == []
 
 
 def test_values_that_only_look_equal_are_different():
     rows = [row(1.0, **{NORM: value}) for value in (1, True, 1.0)]
-    assert varied([each.trial for each in rows]) == [NORM]
+    assert varied_keys([each.trial for each in rows]) == [NORM]
     # A switch is no number: of four trials with either the metric is the switch's own.
     switched = [row(float(value), **{NORM: value}) for value in (1, True, 0, False)]
-    assert importance(switched, NORM) is None  # as many groups as trials
+    assert parameter_importance(switched, NORM) is None  # as many groups as trials
     values = [1, True] * 4
     eight = [row(number / 10 + 10 * (type(value) is bool), **{NORM: value}) for number, value in enumerate(values)]
-    assert importance(eight, NORM) == pytest.approx(by_hand([each.value for each in eight], [0, 1] * 4))
+    assert parameter_importance(eight, NORM) == pytest.approx(by_hand([each.value for each in eight], [0, 1] * 4))

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.analysis import analyze
-from transformer.studies.ablations.results import Cell
-from transformer.studies.ablations.text import arms_table, cells_csv
+from transformer.studies.ablations.run_result import RunResult
+from transformer.studies.ablations.text import arms_table, runs_csv
 
 KEY = "optimizer.learning_rate"
 
@@ -15,7 +15,7 @@ KEY = "optimizer.learning_rate"
 def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
     spec = Ablation("Q?", {"pre": {}, "post": {}}, "pre", {KEY: (1e-3, 1e-2)}, seeds=seeds)
     cells = [
-        Cell(
+        RunResult(
             arm,
             "",
             seed,
@@ -39,7 +39,7 @@ def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
 
 def test_the_csv_has_every_cell_with_every_digit() -> None:
     found = result()
-    rows = list(csv.DictReader(io.StringIO(cells_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(runs_csv(found))))
     assert list(rows[0]) == ["arm", "task", "seed", KEY, "state", "chosen", "reported", "steps", "directory", "command"]
     assert len(rows) == len(found["cells"]) == 12
     for row, cell in zip(rows, found["cells"], strict=True):
@@ -52,7 +52,7 @@ def test_the_csv_has_every_cell_with_every_digit() -> None:
 def test_the_csv_leaves_out_what_is_not_there() -> None:
     found = result()
     found["cells"][0]["reported"] = None
-    assert next(csv.DictReader(io.StringIO(cells_csv(found))))["reported"] == ""
+    assert next(csv.DictReader(io.StringIO(runs_csv(found))))["reported"] == ""
 
 
 def test_the_table() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.studies.sweeps.training import ModelTrainer
-from transformer.studies.sweeps.trials import named
+from transformer.studies.sweeps.model_trainer import ModelTrainer
+from transformer.studies.sweeps.trials import trial_of_config
 
 FAMILY = "lab_of_a_stranger.model"
 CONFIG = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": {"family": FAMILY}, "optimizer": {}}
-CODE = named({}, CONFIG)
+CODE = trial_of_config({}, CONFIG)
 
 
 def test_a_trial_runs_no_code_that_nobody_vouches_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,10 @@ from transformer.config import UserError
 from transformer.storage.json_checksum import add_checksum
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import DirectoryInUse
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 
 TRIALS = [trial(1, seed=seed) for seed in range(4)]
-DONE = Outcome(State.DONE, 0.5, 10, "")
+DONE = TrialOutcome(TrialState.DONE, 0.5, 10, "")
 
 
 def contents(path):
@@ -31,7 +31,7 @@ def contents(path):
 
 def test_trials_are_planned_once_in_order_and_read_by_others(tmp_path):
     ledger = sweep(tmp_path / "s", TRIALS[:2])
-    other = Ledger.existing(tmp_path / "s")
+    other = TrialStore.existing(tmp_path / "s")
     assert other.trials() == tuple(TRIALS[:2])
     ledger.plan(TRIALS[1:])
     ledger.plan([TRIALS[0], TRIALS[0]])
@@ -46,7 +46,7 @@ def test_a_torn_last_line_is_no_trial_and_is_cut_off(tmp_path):
     file = tmp_path / "trials.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"name": "00')
-    assert Ledger.existing(tmp_path).trials() == tuple(TRIALS[:2])
+    assert TrialStore.existing(tmp_path).trials() == tuple(TRIALS[:2])
     ledger.plan(TRIALS[:3])
     assert ledger.trials() == tuple(TRIALS[:3])
     assert file.read_bytes().startswith(whole)
@@ -54,54 +54,54 @@ def test_a_torn_last_line_is_no_trial_and_is_cut_off(tmp_path):
 
 def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
     ledger = sweep(tmp_path, TRIALS)
-    other = Ledger.existing(tmp_path)
+    other = TrialStore.existing(tmp_path)
     first = TRIALS[0]
-    assert (ledger.state(first), ledger.outcome(first)) == (State.PENDING, None)
+    assert (ledger.state(first), ledger.outcome(first)) == (TrialState.PENDING, None)
     with ledger.lease(first) as lease:
-        assert other.state(first) == State.RUNNING
+        assert other.state(first) == TrialState.RUNNING
         with pytest.raises(DirectoryInUse), other.lease(first):
             pass
         lease.begin(0)
-    assert other.state(first) == State.PENDING
+    assert other.state(first) == TrialState.PENDING
     with other.lease(first) as lease:
         assert [attempt.step for attempt in lease.attempts()] == [0]
         lease.record(DONE)
         with pytest.raises(RuntimeError, match="has an outcome already"):
             lease.record(DONE)
-    assert ledger.state(first) == State.DONE
+    assert ledger.state(first) == TrialState.DONE
     assert ledger.outcome(first) == DONE
     began, ended = ledger.times(first)
     assert ended - began >= 0
-    assert ledger.state(TRIALS[1]) == State.PENDING
+    assert ledger.state(TRIALS[1]) == TrialState.PENDING
     assert json.loads((tmp_path / "ledger" / first.name / "outcome.json").read_text())["state"] == "done"
 
 
 def test_a_lease_ends_with_the_process_that_holds_it(tmp_path):
     ledger = sweep(tmp_path, TRIALS[:1])
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom transformer.studies.sweeps.trial_store import Ledger\n"
-        "ledger = Ledger.existing(Path(sys.argv[1]))\n"
+        "import sys, time\nfrom pathlib import Path\nfrom transformer.studies.sweeps.trial_store import TrialStore\n"
+        "ledger = TrialStore.existing(Path(sys.argv[1]))\n"
         "with ledger.lease(ledger.trials()[0]): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    assert ledger.state(TRIALS[0]) == State.RUNNING
+    assert ledger.state(TRIALS[0]) == TrialState.RUNNING
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert ledger.state(TRIALS[0]) == State.PENDING
+    assert ledger.state(TRIALS[0]) == TrialState.PENDING
     with ledger.lease(TRIALS[0]):
         pass
 
 
 def _plan(path, seeds):
-    Ledger.existing(path).plan([trial(1, seed=seed) for seed in seeds])
+    TrialStore.existing(path).plan([trial(1, seed=seed) for seed in seeds])
 
 
 def test_who_plans_at_once_loses_and_doubles_nothing(tmp_path):
     sweep(tmp_path, [])
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda first: _plan(tmp_path, range(first, first + 20)), range(0, 60, 10)))
-    names = [each.name for each in Ledger.existing(tmp_path).trials()]
+    names = [each.name for each in TrialStore.existing(tmp_path).trials()]
     assert sorted(names) == sorted(trial(1, seed=seed).name for seed in range(70))
 
 
@@ -116,12 +116,12 @@ def test_extend_stops_at_the_total_and_where_nothing_is_proposed(tmp_path):
 
 def test_failed_trials_can_be_forgotten_and_no_others(tmp_path):
     ledger = sweep(tmp_path, TRIALS[:3])
-    for each, state in zip(TRIALS, (State.DONE, State.FAILED), strict=False):
+    for each, state in zip(TRIALS, (TrialState.DONE, TrialState.FAILED), strict=False):
         with ledger.lease(each) as lease:
             lease.begin(0)
-            lease.record(Outcome(state, None, 0, ""))
+            lease.record(TrialOutcome(state, None, 0, ""))
     assert ledger.forget_failed() == 1
-    assert [Ledger.existing(tmp_path).state(each).value for each in TRIALS[:3]] == ["done", "pending", "pending"]
+    assert [TrialStore.existing(tmp_path).state(each).value for each in TRIALS[:3]] == ["done", "pending", "pending"]
     with ledger.lease(TRIALS[1]) as lease:
         assert lease.attempts() == []
         lease.begin(3)
@@ -147,19 +147,19 @@ def test_processes_may_replace_one_file_at_once(tmp_path, monkeypatch):
 def test_a_changed_sweep_is_refused_with_the_difference(tmp_path):
     space = {"product": [{"choice": {"seed": [1, 2]}}]}
     facts = {"config": {"steps": 3, "model": {"width": 8}}, "space": space, "metric": "validation/loss"}
-    ledger = Ledger.open(tmp_path, facts)
+    ledger = TrialStore.open(tmp_path, facts)
     ledger.plan(TRIALS[:1])
-    Ledger.open(tmp_path, facts)
+    TrialStore.open(tmp_path, facts)
     before = contents(tmp_path)
     changed = {**facts, "config": {"steps": 4, "model": {"width": 8}}}
     with pytest.raises(UserError, match=r"holds another sweep: config.steps=3, not 4; choose another --workdir"):
-        Ledger.open(tmp_path, changed)
+        TrialStore.open(tmp_path, changed)
     longer = {**facts, "space": {"product": [{"choice": {"seed": [1, 2, 3]}}]}}
     with pytest.raises(UserError, match=r"space.product.0.choice.seed.2=absent, not 3"):
-        Ledger.open(tmp_path, longer)
+        TrialStore.open(tmp_path, longer)
     other = {**facts, "config": {"a": 1, "b": 2, "c": 3, "d": 4}}
     with pytest.raises(UserError, match=r"\(and 3 more\)"):
-        Ledger.open(tmp_path, other)
+        TrialStore.open(tmp_path, other)
     assert contents(tmp_path) == before
 
 
@@ -181,9 +181,9 @@ def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="is a file"):
         sweep(tmp_path / "thesis.tex", [])
     with pytest.raises(UserError, match="holds no sweep"):
-        Ledger.existing(tmp_path)
+        TrialStore.existing(tmp_path)
     with pytest.raises(UserError, match="holds no sweep"):
-        Ledger.existing(tmp_path / "nowhere")
+        TrialStore.existing(tmp_path / "nowhere")
     # What a start leaves that was killed before it wrote its facts.
     (tmp_path / "s" / "ledger" / "planning").mkdir(parents=True)
     (tmp_path / "s" / "sweep.json.4711.new").touch()
@@ -214,7 +214,7 @@ def _plan_slowly(path: Path) -> None:
         time.sleep(0.3)
         return TRIALS[0]
 
-    Ledger.existing(path).extend(5, propose)
+    TrialStore.existing(path).extend(5, propose)
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_a_trial_is_only_taken_by_the_hash_of_its_config(tmp_path, change, says)
     line = [] if change is None else add_checksum({**TRIALS[0]._asdict(), **change})
     (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(UserError, match=re.escape(says)):
-        Ledger.existing(tmp_path).trials()
+        TrialStore.existing(tmp_path).trials()
 
 
 def test_a_sweep_that_holds_a_link_is_refused(tmp_path):
     sweep(tmp_path / "s", TRIALS[:1])
     (tmp_path / "s" / "trials").symlink_to(tmp_path)
-    for opening in (lambda: Ledger.existing(tmp_path / "s"), lambda: sweep(tmp_path / "s", TRIALS[:1])):
+    for opening in (lambda: TrialStore.existing(tmp_path / "s"), lambda: sweep(tmp_path / "s", TRIALS[:1])):
         with pytest.raises(UserError, match=r"trials is a link, and what is written"):
             opening()
 
@@ -256,7 +256,7 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
             changed = bytearray(content)
             changed[int(random.integers(len(content)))] ^= 1 << int(random.integers(8))
             (tmp_path / name).write_bytes(changed)
-            fresh = Ledger(tmp_path)
+            fresh = TrialStore(tmp_path)
             with contextlib.suppress(UserError):  # else it changes how the same values are written
                 assert (fresh.facts(), fresh.trials(), fresh.outcome(TRIALS[0])) == (
                     ledger.facts(),
@@ -264,7 +264,7 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
                     DONE,
                 )
         (tmp_path / name).write_bytes(content)
-    assert Ledger(tmp_path).trials() == tuple(TRIALS)
+    assert TrialStore(tmp_path).trials() == tuple(TRIALS)
 
 
 @pytest.mark.parametrize("left", [None, 0.0, 0.5])
@@ -279,4 +279,4 @@ def test_a_plan_that_has_lost_a_trial_that_has_begun_is_refused(tmp_path, left):
     else:
         path.write_bytes(content[: int(left * len(content))])
     with pytest.raises(UserError, match=f"the trial {TRIALS[-1].name} has begun and is not in it; put back a copy"):
-        Ledger.existing(tmp_path).trials()
+        TrialStore.existing(tmp_path).trials()

@@ -18,8 +18,8 @@ from tests.studies.fake_worker import HOLD, Sleeping, sweep, trial
 from transformer.config import UserError
 from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps import worker
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
-from transformer.studies.sweeps.worker import Unfit, work
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.worker import TooManyFailures, run_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ def run(ledger, trainer=None, total=None, **settings):
     total = len(ledger.trials()) if total is None else total
     settings = {"proposer": None, "metric": "validation/loss", **settings}
     proposer = settings.pop("proposer")
-    work(ledger, proposer, total=total, trainer=trainer or Scripted(), **settings)
+    run_worker(ledger, proposer, total=total, trainer=trainer or Scripted(), **settings)
 
 
 def test_each_trial_is_trained_once_and_its_end_recorded(tmp_path):
@@ -57,7 +57,7 @@ def test_each_trial_is_trained_once_and_its_end_recorded(tmp_path):
     run(ledger, trainer)
     assert trainer.trained == [each.name for each in trials]
     assert [ledger.outcome(each) for each in trials] == [
-        Outcome(State.DONE, (2.0 + seed) / 2, 2, "") for seed in range(3)
+        TrialOutcome(TrialState.DONE, (2.0 + seed) / 2, 2, "") for seed in range(3)
     ]
     run(ledger, trainer)
     assert len(trainer.trained) == 3
@@ -69,7 +69,7 @@ def test_the_total_counts_the_first_and_a_greater_one_completes_them(tmp_path):
     run(ledger, total=2)
     assert [ledger.state(each).value for each in trials] == ["done"] * 2 + ["pending"] * 3
     run(ledger, total=5)
-    assert {ledger.state(each) for each in trials} == {State.DONE}
+    assert {ledger.state(each) for each in trials} == {TrialState.DONE}
     # More than there are, and nobody to propose them.
     run(ledger, total=9)
 
@@ -79,10 +79,10 @@ def test_divergence_is_a_result_and_a_failure_is_one_line(tmp_path, capsys):
     ledger = sweep(tmp_path, trials)
     run(ledger)
     assert [ledger.outcome(each) for each in trials] == [
-        Outcome(State.DIVERGED, None, 0, "loss is nan at step 7; lower the rate"),
-        Outcome(State.FAILED, None, 0, "config.model.width=7 cannot be"),
-        Outcome(State.FAILED, None, 0, "OSError: disk full"),
-        Outcome(State.DONE, 1.0, 1, ""),
+        TrialOutcome(TrialState.DIVERGED, None, 0, "loss is nan at step 7; lower the rate"),
+        TrialOutcome(TrialState.FAILED, None, 0, "config.model.width=7 cannot be"),
+        TrialOutcome(TrialState.FAILED, None, 0, "OSError: disk full"),
+        TrialOutcome(TrialState.DONE, 1.0, 1, ""),
     ]
     assert "Traceback" in capsys.readouterr().err
 
@@ -108,7 +108,9 @@ def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
 
     ledger = sweep(tmp_path, [trial(1)])
     run(ledger, Infinite())
-    assert ledger.outcome(ledger.trials()[0]) == Outcome(State.DIVERGED, None, 3, "validation/loss is not finite")
+    assert ledger.outcome(ledger.trials()[0]) == TrialOutcome(
+        TrialState.DIVERGED, None, 3, "validation/loss is not finite"
+    )
 
 
 def test_a_disk_that_fails_is_no_failure_of_the_trial(tmp_path):
@@ -122,20 +124,22 @@ def test_a_disk_that_fails_is_no_failure_of_the_trial(tmp_path):
     ledger = sweep(tmp_path, [trial(1), trial(1, seed=1)])
     with pytest.raises(RuntimeError, match="closing failed as well"):
         run(ledger, OnFullDisk())
-    assert [ledger.state(each) for each in ledger.trials()] == [State.PENDING] * 2
+    assert [ledger.state(each) for each in ledger.trials()] == [TrialState.PENDING] * 2
     run(ledger)
-    assert [ledger.state(each) for each in ledger.trials()] == [State.DONE] * 2
+    assert [ledger.state(each) for each in ledger.trials()] == [TrialState.DONE] * 2
 
 
 def test_one_failure_after_another_stops_the_worker(tmp_path):
     trials = [trial(1, ends=ends, seed=seed) for seed, ends in enumerate(["breaks", "", "breaks", "breaks", "breaks"])]
     ledger = sweep(tmp_path, [*trials, trial(1, seed=99)])
-    with pytest.raises(Unfit, match="3 trials in a row failed in this worker, the last with: OSError: disk full"):
+    with pytest.raises(
+        TooManyFailures, match="3 trials in a row failed in this worker, the last with: OSError: disk full"
+    ):
         run(ledger)
-    assert ledger.state(ledger.trials()[-1]) == State.PENDING
+    assert ledger.state(ledger.trials()[-1]) == TrialState.PENDING
     # Also what is told as a mistake may be of the machine: data that is not there, a disk that is full.
     mistaken = sweep(tmp_path / "m", [trial(1, ends="mistake", seed=seed) for seed in range(5)])
-    with pytest.raises(Unfit, match=r"config\.model\.width=7 cannot be"):
+    with pytest.raises(TooManyFailures, match=r"config\.model\.width=7 cannot be"):
         run(mistaken)
     assert [mistaken.state(each).value for each in mistaken.trials()] == ["failed"] * 3 + ["pending"] * 2
 
@@ -144,7 +148,7 @@ def test_an_unknown_metric_is_told_with_those_there_are_and_nothing_recorded(tmp
     ledger = sweep(tmp_path, [trial(1)])
     with pytest.raises(UserError, match=r"validation/bleu is unknown .* it reports validation/loss$"):
         run(ledger, metric="validation/bleu")
-    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
     for metric in ("loss", "/loss", "validation/", "validation//x"):
         with pytest.raises(UserError, match="is no metric: write split/name"):
             run(ledger, metric=metric)
@@ -169,7 +173,7 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
     ledger = sweep(tmp_path / "alone", trials)
     run(ledger, Other())
     assert [ledger.state(each).value for each in trials] == ["done", "failed", "done"]
-    assert ledger.outcome(trials[1]) == Outcome(State.FAILED, None, 2, says)
+    assert ledger.outcome(trials[1]) == TrialOutcome(TrialState.FAILED, None, 2, says)
     trials = [trial(1), *(trial(2, ends="otherwise", seed=seed) for seed in range(2))]
     ledger, trainer = sweep(tmp_path / "together", trials), Other()
     run(ledger, trainer, vectorize=True)
@@ -207,18 +211,18 @@ def test_a_worker_that_is_stopped_leaves_its_trial_pending(tmp_path):
             raise KeyboardInterrupt
 
     ledger = sweep(tmp_path, [trial(1)])
-    for _ in range(worker.ATTEMPTS + 1):
+    for _ in range(worker.MAX_ATTEMPTS + 1):
         with pytest.raises(KeyboardInterrupt):
             run(ledger, Stopped())
-    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
     run(ledger)
-    assert ledger.state(ledger.trials()[0]) == State.DONE
+    assert ledger.state(ledger.trials()[0]) == TrialState.DONE
 
 
 def test_a_trial_that_kills_its_workers_has_failed_unless_it_gets_on(tmp_path):
     stuck, moving = trial(99, seed=1), trial(99, seed=2)
     ledger = sweep(tmp_path, [stuck, moving])
-    for number, each in itertools.product(range(worker.ATTEMPTS), (stuck, moving)):
+    for number, each in itertools.product(range(worker.MAX_ATTEMPTS), (stuck, moving)):
         with ledger.lease(each) as lease:
             lease.begin(4 if each is stuck else number)
     for each in (stuck, moving):
@@ -227,9 +231,9 @@ def test_a_trial_that_kills_its_workers_has_failed_unless_it_gets_on(tmp_path):
         lines = [json.dumps({"step": step, "split": "validation", "loss": 1.0}) for step in range(1, 5)]
         (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     run(ledger)
-    assert ledger.outcome(stuck).state == State.FAILED
+    assert ledger.outcome(stuck).state == TrialState.FAILED
     assert "5 workers in a row died at it, none past step 4" in ledger.outcome(stuck).message
-    assert ledger.state(moving) == State.DONE
+    assert ledger.state(moving) == TrialState.DONE
 
 
 def test_a_proposer_is_asked_until_the_total_and_may_prune(tmp_path):
@@ -248,8 +252,8 @@ def test_a_proposer_is_asked_until_the_total_and_may_prune(tmp_path):
     run(ledger, total=2, proposer=proposer)
     assert proposer.asked == 2
     assert [ledger.outcome(each) for each in ledger.trials()] == [
-        Outcome(State.DONE, 0.2, 5, ""),
-        Outcome(State.PRUNED, pytest.approx(2 / 3), 3, ""),
+        TrialOutcome(TrialState.DONE, 0.2, 5, ""),
+        TrialOutcome(TrialState.PRUNED, pytest.approx(2 / 3), 3, ""),
     ]
     run(ledger, total=9, proposer=proposer)
     assert len(ledger.trials()) == 3
@@ -269,9 +273,9 @@ def test_an_exhausted_proposer_is_not_asked_again_while_others_train(tmp_path, m
     monkeypatch.setattr(worker, "_WAITS", (0.01, 0.01))
     ledger, proposer = sweep(tmp_path, [trial(1)]), Exhausted()
     with ThreadPoolExecutor(1) as pool, ledger.lease(ledger.trials()[0]) as lease:
-        working = pool.submit(run, Ledger.existing(tmp_path), total=9, proposer=proposer)
+        working = pool.submit(run, TrialStore.existing(tmp_path), total=9, proposer=proposer)
         time.sleep(0.3)
-        lease.record(Outcome(State.DONE, 1.0, 1, ""))
+        lease.record(TrialOutcome(TrialState.DONE, 1.0, 1, ""))
         working.result(timeout=60)
     assert proposer.asked == 1
 
@@ -320,7 +324,7 @@ def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp
     run(ledger, trainer, vectorize=True)
     assert len(trainer.groups) == 1
     assert trainer.trained == [each.name for each in odd]
-    assert {ledger.state(each) for each in odd} == {State.DONE}
+    assert {ledger.state(each) for each in odd} == {TrialState.DONE}
 
 
 def test_workers_share_the_trials_of_one_program(tmp_path):
@@ -394,7 +398,7 @@ def start(path, total, seconds):
 
 
 def leased(ledger):
-    return sum(ledger.state(each) == State.RUNNING for each in ledger.trials())
+    return sum(ledger.state(each) == TrialState.RUNNING for each in ledger.trials())
 
 
 @pytest.mark.slow
@@ -423,11 +427,11 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
     for each in workers:
         _, said = each.communicate()
         assert each.returncode == 0, said
-    trials = Ledger.existing(tmp_path).trials()
+    trials = TrialStore.existing(tmp_path).trials()
     assert len({each.name for each in trials}) == len(trials) == total
     attempts = 0
     for each in trials:
-        assert ledger.outcome(each) == Outcome(State.DONE, 1 / ticks, ticks, "")
+        assert ledger.outcome(each) == TrialOutcome(TrialState.DONE, 1 / ticks, ticks, "")
         # One at a time, each from where the one before was: two at once would have written some step twice.
         lines = (ledger.directory(each) / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, ticks + 1))
@@ -440,15 +444,16 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
 def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
     program = (
         "import sys, time\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[2])\n"
-        "from tests.studies.fake_worker import Sleeping\nfrom transformer.studies.sweeps.trial_store import Ledger\n"
-        "from transformer.studies.sweeps.worker import work\n"
+        "from tests.studies.fake_worker import Sleeping\n"
+        "from transformer.studies.sweeps.trial_store import TrialStore\n"
+        "from transformer.studies.sweeps.worker import run_worker\n"
         "class Hanging(Sleeping):\n"
         "    def train(self, trial, directory, report):\n"
         "        super().train(trial, directory, report)\n"
         "        time.sleep(600)\n"
-        "ledger = Ledger.existing(Path(sys.argv[1]))\n"
+        "ledger = TrialStore.existing(Path(sys.argv[1]))\n"
         # Long enough to come to the sleep on a busy machine: who is told of while running may crash the telling.
-        "work(ledger, None, total=1, metric='validation/loss', trainer=Hanging(), patience=3)\n"
+        "run_worker(ledger, None, total=1, metric='validation/loss', trainer=Hanging(), patience=3)\n"
     )
     ledger = sweep(tmp_path, [trial(1)])
     done = subprocess.run(
@@ -457,9 +462,9 @@ def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert "in train" in done.stderr
-    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
     run(ledger)
-    assert ledger.state(ledger.trials()[0]) == State.DONE
+    assert ledger.state(ledger.trials()[0]) == TrialState.DONE
 
 
 def test_a_directory_that_cannot_be_seen_is_not_one_that_stands_still(tmp_path, monkeypatch):
@@ -502,4 +507,4 @@ def test_signals_and_locks_leave_no_process_behind(tmp_path):
     os.kill(one.pid, signal.SIGINT)
     assert one.wait() != 0
     one.stderr.close()
-    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING

@@ -27,7 +27,7 @@ from transformer.layers.lora import LoraConfig
 from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.ablations import fairness
+from transformer.studies.ablations import equal_conditions
 from transformer.tasks.task import Report
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
@@ -331,7 +331,9 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
 def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path) -> None:
     made = resolved(source)
     task = build.build_components(made, tmp_path).task
-    found = {path: np.asarray(leaf) for path, leaf in leaves_by_path(fairness.initial_parameters(made, task)).items()}
+    found = {
+        path: np.asarray(leaf) for path, leaf in leaves_by_path(equal_conditions.initial_parameters(made, task)).items()
+    }
     assert_same(found, stored(source))
 
 

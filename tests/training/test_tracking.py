@@ -18,7 +18,7 @@ from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory, write_json
-from transformer.studies.sweeps.training import ModelTrainer
+from transformer.studies.sweeps.model_trainer import ModelTrainer
 from transformer.training.writers import trackers as tracking
 from transformer.training.writers.trackers import (
     ReportThread,

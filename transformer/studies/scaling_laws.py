@@ -23,7 +23,7 @@ _LEVEL = (2.5, 97.5)
 Array = Float[np.ndarray, " R"]
 
 
-class ScaledRun(NamedTuple):
+class ScalingRun(NamedTuple):
     """A run: its parameters N, the tokens D and operations C that it was trained with, and the loss it came to."""
 
     name: str
@@ -33,7 +33,7 @@ class ScaledRun(NamedTuple):
     loss: float
 
 
-class Fit(NamedTuple):
+class ScalingFit(NamedTuple):
     """A fitted form with its values by name, and their 95 % intervals; none where there are too few runs."""
 
     form: str
@@ -41,14 +41,14 @@ class Fit(NamedTuple):
     intervals: Mapping[str, tuple[float, float]]
 
 
-class RunsRead(NamedTuple):
+class RunsToFit(NamedTuple):
     """The finished runs, and why each of the others is left out."""
 
-    runs: list[ScaledRun]
+    runs: list[ScalingRun]
     left_out: list[str]
 
 
-class Term(NamedTuple):
+class PowerLawTerm(NamedTuple):
     """The power of one variable: the names of its coefficient and exponent in a form."""
 
     variable: str
@@ -57,13 +57,13 @@ class Term(NamedTuple):
     exponent: str
 
 
-_N = Term("parameters", "N", "A", "alpha")
-_D = Term("tokens", "D", "B", "beta")
-_C = Term("flops", "C", "K", "gamma")
+_N = PowerLawTerm("parameters", "N", "A", "alpha")
+_D = PowerLawTerm("tokens", "D", "B", "beta")
+_C = PowerLawTerm("flops", "C", "K", "gamma")
 TERMS = (_N, _D, _C)
 
 
-def fit_scaling_laws(runs: Sequence[ScaledRun], *, draws: int = 200, seed: int = 0) -> dict[str, Fit]:
+def fit_scaling_laws(runs: Sequence[ScalingRun], *, draws: int = 200, seed: int = 0) -> dict[str, ScalingFit]:
     """Every form that the runs can tell, by the variables in it.
 
     Where N or D alone varies, L = E + A / N^alpha, and for fewer than four numbers of it, which tell no limit E,
@@ -83,7 +83,7 @@ def fit_scaling_laws(runs: Sequence[ScaledRun], *, draws: int = 200, seed: int =
     varied = tuple(term for term in (_N, _D) if different[term] > 1)
     if not varied:
         raise UserError("all runs have as many parameters and tokens: nothing scales, give runs of different sizes")
-    found: dict[str, Fit] = {}
+    found: dict[str, ScalingFit] = {}
     if len(varied) == 1:
         limit = different[varied[0]] >= _WITH_LIMIT
         found[varied[0].variable] = _with_intervals(runs, varied, limit, draws, seed)
@@ -94,7 +94,7 @@ def fit_scaling_laws(runs: Sequence[ScaledRun], *, draws: int = 200, seed: int =
     return found
 
 
-def loss_falls_with_size(runs: Sequence[ScaledRun]) -> bool | None:
+def loss_falls_with_size(runs: Sequence[ScalingRun]) -> bool | None:
     """Whether the mean loss falls with every greater number of parameters, of runs with as many tokens.
 
     None where no two sizes were trained on as many.
@@ -107,7 +107,7 @@ def loss_falls_with_size(runs: Sequence[ScaledRun]) -> bool | None:
     return all(steps) if steps else None
 
 
-def compute_optimal_exponents(joint: Fit) -> tuple[float, float]:
+def compute_optimal_exponents(joint: ScalingFit) -> tuple[float, float]:
     """The exponents a and b of N ~ C^a and D ~ C^b at the least loss: beta and alpha over their sum (equation 4)."""
     alpha, beta = joint.values["alpha"], joint.values["beta"]
     return beta / (alpha + beta), alpha / (alpha + beta)
@@ -121,7 +121,7 @@ def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
     return float(np.exp(said.mean() - slope * at.mean())), float(-slope)
 
 
-def fit_with_limit(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
+def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
     """[E, A_1, alpha_1, ...] of L = E + sum_k A_k / x_k^alpha_k.
 
     The least sum of Huber's losses of log L against the logarithm of the sum, by L-BFGS from a grid of beginnings, or
@@ -142,7 +142,7 @@ def fit_with_limit(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
         return optimize.minimize(
-            huber, begin, (centered_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+            huber_loss, begin, (centered_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
         )
 
     # All a little way, the best of them to its end.
@@ -153,7 +153,7 @@ def fit_with_limit(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | 
     return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()])
 
 
-def huber(values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
+def huber_loss(values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
     """The sum of Huber's losses, divided by its bend, and its gradient.
 
     `values` are log E, the logarithm of each power where its `centered` variable is 0, and that of each exponent;
@@ -181,7 +181,9 @@ def _starting_points(count: int, loss: Array) -> list[Array]:
     return starts
 
 
-def _with_intervals(runs: Sequence[ScaledRun], terms: tuple[Term, ...], limit: bool, draws: int, seed: int) -> Fit:
+def _with_intervals(
+    runs: Sequence[ScalingRun], terms: tuple[PowerLawTerm, ...], limit: bool, draws: int, seed: int
+) -> ScalingFit:
     names = [name for term in terms for name in (term.coefficient, term.exponent)]
     powers = " + ".join(f"{term.coefficient} / {term.letter}^{term.exponent}" for term in terms)
     form = f"L = E + {powers}" if limit else f"L = {powers}"
@@ -189,7 +191,7 @@ def _with_intervals(runs: Sequence[ScaledRun], terms: tuple[Term, ...], limit: b
     x_KxR = np.array([[getattr(run, term.variable) for run in runs] for term in terms])
 
     def values(loss: Array, start: Array | None = None) -> Array:
-        return fit_with_limit(x_KxR, loss, start) if limit else np.array(fit_power_law(x_KxR[0], loss))
+        return fit_saturating_power_law(x_KxR, loss, start) if limit else np.array(fit_power_law(x_KxR[0], loss))
 
     loss = np.array([run.loss for run in runs])
     best = values(loss)
@@ -201,7 +203,7 @@ def _with_intervals(runs: Sequence[ScaledRun], terms: tuple[Term, ...], limit: b
         drawn = [values(other, best if limit else None) for other in others]
         low, high = np.percentile(np.array(drawn), _LEVEL, axis=0)
         intervals = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
-    return Fit(form, dict(zip(names, map(float, best), strict=True)), intervals)
+    return ScalingFit(form, dict(zip(names, map(float, best), strict=True)), intervals)
 
 
 def _drawn_losses(
@@ -227,7 +229,7 @@ def _drawn_losses(
     return [np.exp(center + random.choice(residuals, len(logs))) for _ in range(draws)]
 
 
-def _groups(runs: Sequence[ScaledRun], terms: Sequence[Term]) -> list[tuple[int, ...]]:
+def _groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[tuple[int, ...]]:
     """For each run the numbers of its values, in rising order, where those within a hundredth count as one."""
     columns = []
     for term in terms:
@@ -238,7 +240,7 @@ def _groups(runs: Sequence[ScaledRun], terms: Sequence[Term]) -> list[tuple[int,
     return [tuple(map(int, row)) for row in zip(*columns, strict=True)]
 
 
-def read_runs(paths: Iterable[Path], metric: str) -> RunsRead:
+def read_runs(paths: Iterable[Path], metric: str) -> RunsToFit:
     """The runs of directories: of each itself, or of those in the `trials/` of a sweep or an ablation.
 
     Tokens are those that the training loss counted: what was trained on at each step, times the steps. Operations are
@@ -248,13 +250,13 @@ def read_runs(paths: Iterable[Path], metric: str) -> RunsRead:
     Raises:
         UserError: For a directory that is neither.
     """
-    asked, found = parse_metric_name(metric), RunsRead([], [])
+    asked, found = parse_metric_name(metric), RunsToFit([], [])
     for path in _directories(paths):
         try:
             read = _read_run(path, asked)
         except (KeyError, TypeError, ValueError) as error:
             read = f"its files cannot be read: {' '.join(str(error).split())[:200]}"
-        if isinstance(read, ScaledRun):
+        if isinstance(read, ScalingRun):
             found.runs.append(read)
         else:
             found.left_out.append(f"{path}: {read}")
@@ -272,7 +274,7 @@ def _directories(paths: Iterable[Path]) -> Iterator[Path]:
         yield from trials
 
 
-def _read_run(path: Path, metric: MetricName) -> ScaledRun | str:
+def _read_run(path: Path, metric: MetricName) -> ScalingRun | str:
     """The run, or why it is left out."""
     run = RunDirectory(path)
     steps, records = run.config()["steps"], read_records(run.metrics_file)
@@ -289,4 +291,4 @@ def _read_run(path: Path, metric: MetricName) -> ScaledRun | str:
     tokens = float(np.mean(counted)) * steps
     flops = [each["flops_per_step"] for each in training if each.get("flops_per_step")]
     total = float(np.mean(flops)) * steps if flops else 6.0 * parameters * tokens
-    return ScaledRun(path.name, float(parameters), tokens, total, float(loss))
+    return ScalingRun(path.name, float(parameters), tokens, total, float(loss))

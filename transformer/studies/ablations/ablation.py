@@ -24,7 +24,7 @@ class Direction(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Stack(Config, path="stack"):
+class DepthSweep(Config, path="stack"):
     """A stack of blocks whose gradients at initialization are measured at several depths.
 
     `overrides` make its config from the study's base and `depth_keys` are set to each of the `depths`.
@@ -63,7 +63,7 @@ class Ablation(Config, path="ablation"):
     learned_within: float | None = None
     notable: PositiveAmount | None = None
     followed: tuple[str, ...] = ()
-    initial_gradients: Mapping[str, Stack] = dataclasses.field(default_factory=dict)
+    initial_gradients: Mapping[str, DepthSweep] = dataclasses.field(default_factory=dict)
 
     def _check(self) -> None:
         if not self.question.strip():
@@ -181,12 +181,12 @@ def _mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
     return mapping
 
 
-def _stack(name: Any, values: Any) -> Stack:
+def _stack(name: Any, values: Any) -> DepthSweep:
     path = f"ablation.initial_gradients[{name!r}]"
     if not isinstance(values, Mapping):
         raise UserError(f"{path}={values!r} must be a dict with depths and depth_keys")
     try:
-        return from_config(Stack, values, "stack")
+        return from_config(DepthSweep, values, "stack")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

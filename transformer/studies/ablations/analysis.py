@@ -9,34 +9,40 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.comparisons import Comparison, between_the_best, comparisons, learned_of, rounding_of
-from transformer.studies.ablations.results import Cell, Point
+from transformer.studies.ablations.arm_comparisons import (
+    Comparison,
+    compare_arms,
+    compare_best_two,
+    count_learned,
+    rounding_error,
+)
+from transformer.studies.ablations.hyperparameter_selection import (
+    DIVERGED,
+    FAILED,
+    STUCK,
+    StudyResults,
+    arrange_results,
+    best,
+    has_ended,
+    is_better,
+    is_finished,
+    tuning_seeds,
+    worst,
+)
+from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
     clip_to_possible,
     interquartile_interval,
     interquartile_mean,
     t_test,
-    wilson,
+    wilson_interval,
 )
-from transformer.studies.ablations.summary import summary
+from transformer.studies.ablations.study_warnings import study_warnings
+from transformer.studies.ablations.summary import summary_sentences
 from transformer.studies.ablations.text import verdict_reason
-from transformer.studies.ablations.tuned_selection import (
-    DIVERGED,
-    FAILED,
-    STUCK,
-    Study,
-    arrange,
-    beats,
-    best,
-    ended,
-    finished,
-    tuning_seeds,
-    worst,
-)
-from transformer.studies.ablations.warnings import warnings
 
 
-def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:
+def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a study, ready for JSON: None where there is no number, never NaN.
 
     For each arm and task the tuned values are chosen that lost the fewest seeds and, of those, have the best mean of
@@ -47,8 +53,8 @@ def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
     Raises:
         ValueError: For a cell that has no place in the study, or whose place another has.
     """
-    study = arrange(spec, cells)
-    pairs = comparisons(study)
+    study = arrange_results(spec, cells)
+    pairs = compare_arms(study)
     of_arms = about.get("arms", {})
     arms = [_arm(study, name, of_arms.get(name, {})) for name in spec.arms]
     result = {
@@ -56,10 +62,10 @@ def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
         **{name: getattr(spec, name) for name in _COPIED},
         "tasks": list(spec.tasks),
         "about": about,
-        "warnings": warnings(study),
+        "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [_comparison(study, pair) for pair in pairs],
-        "summary": summary(study, pairs, arms, between_the_best(study)),
+        "summary": summary_sentences(study, pairs, arms, compare_best_two(study)),
         "cells": [_flat(cell) for arm in spec.arms for cell in study.runs_of(arm)],
     }
     return _plain(result)
@@ -68,10 +74,10 @@ def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
 _COPIED = ("question", "reference", "direction", "chosen_by", "reported", "target", "notable", "seeds", "tuned")
 
 
-def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
+def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
     values = study.by_seed(arm, None)
     own = list(values.values())
-    test = t_test(own, resolution=rounding_of(own)) if len(own) >= 2 else None
+    test = t_test(own, resolution=rounding_error(own)) if len(own) >= 2 else None
     return {
         "name": arm,
         "differences": about.get("differences", []),
@@ -83,7 +89,7 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "task": cell.task,
                 "seed": cell.seed,
-                "value": cell.reported if finished(cell) else None,
+                "value": cell.reported if is_finished(cell) else None,
                 "state": cell.state,
                 "directory": cell.directory,
                 "command": cell.command,
@@ -95,7 +101,7 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
         "interval": test and test.interval and clip_to_possible(study.spec.reported, test.interval, own),
         "deviation": test and test.deviation,
         "n": len(values),
-        "learned": dict(zip(("count", "of"), learned_of(study, arm, None), strict=True)),
+        "learned": dict(zip(("count", "of"), count_learned(study, arm, None), strict=True)),
         "iqm": _interquartile(study, arm),
         "to_target": _to_target(study, arm),
         "bands": _bands(study, arm),
@@ -105,10 +111,10 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
+def _runs(cells: Sequence[RunResult]) -> dict[str, Any]:
     """How often an arm diverged or was stuck, of the runs that came to an end of their own."""
     of_state = collections.Counter(cell.state for cell in cells)
-    diverged, at_an_end = of_state[DIVERGED], sum(map(ended, cells))
+    diverged, at_an_end = of_state[DIVERGED], sum(map(has_ended, cells))
     return {
         "all": len(cells),
         "ended": at_an_end,
@@ -116,11 +122,11 @@ def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
         "stuck": of_state[STUCK],
         "failed": of_state[FAILED],
         "rate": diverged / at_an_end if at_an_end else None,
-        "interval": wilson(diverged, at_an_end) if at_an_end else None,
+        "interval": wilson_interval(diverged, at_an_end) if at_an_end else None,
     }
 
 
-def _interquartile(study: Study, arm: str) -> dict[str, Any]:
+def _interquartile(study: StudyResults, arm: str) -> dict[str, Any]:
     tasks = [list(study.by_seed(arm, task).values()) for task in study.spec.tasks]
     able = min(map(len, tasks)) >= 2
     return {
@@ -132,12 +138,12 @@ def _interquartile(study: Study, arm: str) -> dict[str, Any]:
 # --- Over training
 
 
-def _ended(study: Study, arm: str, task: str) -> list[Cell]:
+def _ended(study: StudyResults, arm: str, task: str) -> list[RunResult]:
     """The runs at the chosen values that came to an end of their own, diverged ones as far as they went."""
-    return [cell for cell in study.chosen_runs(arm, task) if ended(cell)]
+    return [cell for cell in study.chosen_runs(arm, task) if has_ended(cell)]
 
 
-def _to_target(study: Study, arm: str) -> dict[str, Any] | None:
+def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
     """When each run first reaches the target; a run that never does counts as later than any in the median."""
     target = study.spec.target
     if target is None:
@@ -166,9 +172,9 @@ def _to_target(study: Study, arm: str) -> dict[str, Any] | None:
     }
 
 
-def _reaches(study: Study, value: float) -> bool:
+def _reaches(study: StudyResults, value: float) -> bool:
     target = study.spec.target
-    return target is not None and not beats(study.spec, target, value)
+    return target is not None and not is_better(study.spec, target, value)
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -178,7 +184,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _bands(study: Study, arm: str) -> dict[str, Any]:
+def _bands(study: StudyResults, arm: str) -> dict[str, Any]:
     """Every curve of the study as a band over seeds; of several tasks their mean, and each by the task's name."""
     bands = {}
     for metric in study.spec.curves:
@@ -189,15 +195,15 @@ def _bands(study: Study, arm: str) -> dict[str, Any]:
     return {name: band for name, band in bands.items() if band["steps"]}
 
 
-def _metric(name: str) -> Callable[[Cell], Sequence[Point]]:
+def _metric(name: str) -> Callable[[RunResult], Sequence[Point]]:
     return lambda cell: cell.curves.get(name, ())
 
 
-def _statistic(name: str, site: str) -> Callable[[Cell], Sequence[Point]]:
+def _statistic(name: str, site: str) -> Callable[[RunResult], Sequence[Point]]:
     return lambda cell: cell.heads.get(name, {}).get(site, ())
 
 
-def _heads(study: Study, arm: str) -> dict[str, Any]:
+def _heads(study: StudyResults, arm: str) -> dict[str, Any]:
     cells = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
     bands: dict[str, dict[str, Any]] = {}
     for name, site in dict.fromkeys(
@@ -210,7 +216,7 @@ def _heads(study: Study, arm: str) -> dict[str, Any]:
 
 
 def _band(
-    study: Study, arm: str, curve: Callable[[Cell], Sequence[Point]], tasks: Sequence[str]
+    study: StudyResults, arm: str, curve: Callable[[RunResult], Sequence[Point]], tasks: Sequence[str]
 ) -> dict[str, list[Any]]:
     """Mean, least and greatest over seeds at each step: of each seed the mean over tasks, where it has them all."""
     by_step: dict[int, list[float]] = {}
@@ -240,7 +246,7 @@ def _varied(spec: Ablation) -> list[str]:
     return [key for key, values in spec.tuned.items() if len(values) > 1]
 
 
-def _sensitivity(study: Study, arm: str, key: str) -> dict[str, Any]:
+def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
     """What an arm loses where a tuned value is off, the others as chosen (Wortsman et al. 2023, arXiv 2309.14322).
 
         mean over tried values of (E over seeds of min(final, initial)) - best over tried values
@@ -252,7 +258,7 @@ def _sensitivity(study: Study, arm: str, key: str) -> dict[str, Any]:
     points, costs = [], []
     for value in study.spec.tuned[key]:
 
-        def runs(task: str, value: Any = value) -> tuple[Cell, ...]:
+        def runs(task: str, value: Any = value) -> tuple[RunResult, ...]:
             return study.runs(arm, task, {**study.chosen[arm, task], key: value}) if (arm, task) in study.chosen else ()
 
         points.append({"value": value, **_point(study, runs)})
@@ -267,7 +273,7 @@ def _sensitivity(study: Study, arm: str, key: str) -> dict[str, Any]:
     return {"key": key, "points": points, "sensitivity": statistics.fmean(losses) if complete else None}
 
 
-def _point(study: Study, runs: Callable[[str], tuple[Cell, ...]]) -> dict[str, Any]:
+def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
     """The seeds' mean, least and greatest of `chosen_by` at some tuned values; `n` did not diverge."""
     values = list(study.over_tasks(runs, lambda cell: cell.chosen).values())
     return {
@@ -279,28 +285,32 @@ def _point(study: Study, runs: Callable[[str], tuple[Cell, ...]]) -> dict[str, A
     }
 
 
-def _comparable(study: Study, arm: str, task: str, runs: Callable[[str], tuple[Cell, ...]]) -> list[Cell]:
+def _comparable(
+    study: StudyResults, arm: str, task: str, runs: Callable[[str], tuple[RunResult, ...]]
+) -> list[RunResult]:
     """The runs of the seeds with which all values can be compared: one lost by a machine must not move a mean."""
     shared = tuning_seeds(study, arm, task)
     return [cell for cell in runs(task) if cell.seed in shared]
 
 
-def _cost(study: Study, arm: str, task: str, cells: Sequence[Cell]) -> float | None:
+def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) -> float | None:
     """The mean of min(final, initial) over the runs of one value; None where none tells."""
     initial = _initial(study, arm, task)
     if initial is None:
         return None
     finals = [initial for cell in cells if cell.state == DIVERGED]
-    finals += [best(study.spec, (cell.chosen, initial)) for cell in cells if finished(cell) and cell.chosen is not None]
+    finals += [
+        best(study.spec, (cell.chosen, initial)) for cell in cells if is_finished(cell) and cell.chosen is not None
+    ]
     return statistics.fmean(finals) if finals else None
 
 
-def _initial(study: Study, arm: str, task: str) -> float | None:
+def _initial(study: StudyResults, arm: str, task: str) -> float | None:
     cells = [cell for cell in study.runs_of(arm) if cell.task == task]
     first = [
-        (finished(cell), points[0][1])
+        (is_finished(cell), points[0][1])
         for cell in cells
-        if ended(cell) and (points := _finite(cell.curves.get(study.spec.chosen_by, ())))
+        if has_ended(cell) and (points := _finite(cell.curves.get(study.spec.chosen_by, ())))
     ]
     if of_finished := [value for done, value in first if done]:
         return worst(study.spec, of_finished)
@@ -310,7 +320,7 @@ def _initial(study: Study, arm: str, task: str) -> float | None:
     return None
 
 
-def _map(study: Study, arm: str) -> dict[str, Any] | None:
+def _map(study: StudyResults, arm: str) -> dict[str, Any] | None:
     """`chosen_by` over two tuned keys, where exactly two have several values."""
     keys = _varied(study.spec)
     if len(keys) != 2:
@@ -336,7 +346,7 @@ def _map(study: Study, arm: str) -> dict[str, Any] | None:
 # --- As the result holds it
 
 
-def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
+def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
     # Who draws the only task's differences finds its seeds by the task's name.
     task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task
     power = pair.power
@@ -363,7 +373,7 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
     }
 
 
-def _flat(cell: Cell) -> dict[str, Any]:
+def _flat(cell: RunResult) -> dict[str, Any]:
     kept = ("arm", "task", "seed", "tuned", "state", "chosen", "reported", "steps", "directory", "command", "trust")
     return {name: getattr(cell, name) for name in kept}
 

@@ -14,7 +14,7 @@ CONFIDENCE = 0.95  # of every interval
 SIGNIFICANCE = 0.05  # two-sided, of every test
 POWER = 0.8  # the share of studies that are to see a true difference
 RESAMPLES = 2000  # of a bootstrap
-FLIPS = 9999  # of the signs, where there are too many to try each: beyond 13 pairs
+SIGN_FLIPS = 9999  # of the signs, where there are too many to try each: beyond 13 pairs
 _NODES = 1024  # of the integral over the estimated deviation: power is then good to 1e-4
 _SHARES = {"accuracy", "exact", "share"}
 _NEVER_NEGATIVE = {"loss", "entropy", "perplexity", "error", "distance", "bleu", "gleu", "norm"}
@@ -72,7 +72,7 @@ def t_test(values: Sequence[float], *, resolution: float = 0.0, step: float = 0.
     return MeanTest(sample.size, mean, deviation, interval, float(test.pvalue))
 
 
-def step_of_ties(values: Sequence[float], resolution: float = 0.0) -> float:
+def discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
     """The step of a discrete quantity such as an accuracy: the least distance of two values, where two others tie.
 
     Values of which no two are equal to within `resolution` are continuous, and their step is 0.
@@ -96,12 +96,12 @@ def permutation_p(differences: Sequence[float]) -> float:
         raise ValueError(f"a permutation test takes two differences or more, not {len(differences)}")
     sample = np.asarray(differences, np.float64)
     test = stats.permutation_test(
-        (sample,), np.mean, permutation_type="samples", vectorized=True, n_resamples=FLIPS, rng=0
+        (sample,), np.mean, permutation_type="samples", vectorized=True, n_resamples=SIGN_FLIPS, rng=0
     )
     return float(test.pvalue)
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm_correction(ps: Sequence[float]) -> list[float]:
     """Holm's step-down correction (Holm 1979, Scandinavian Journal of Statistics 6).
 
     Of m values in rising order the i-th becomes max over j <= i of min(1, (m - j + 1) p_j). Who rejects below 0.05 is
@@ -116,7 +116,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def wilson(count: int, n: int) -> Interval:
+def wilson_interval(count: int, n: int) -> Interval:
     """The score interval of a proportion (Wilson 1927, Journal of the American Statistical Association 22).
 
     It holds at small n, and says something of rates that were never or always seen.
@@ -130,7 +130,7 @@ def wilson(count: int, n: int) -> Interval:
     return Interval(float(low), float(high))
 
 
-def fisher(count: int, n: int, other: int, of_other: int) -> float:
+def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
     """The two-sided p of two proportions being one: Fisher's exact test (Fisher 1935, "The design of experiments").
 
     Of three runs each it is never below 0.1, of five 0.0079.
@@ -189,7 +189,7 @@ def interquartile_interval(
     return Interval(float(ends[0]), float(ends[1]))
 
 
-def power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
+def statistical_power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
     """The share of studies with n pairs whose two-sided t test sees a difference of `effect` deviations.
 
         P(|T'| > t(n - 1, 1 - significance / 2)),    T' = (Z + effect sqrt(n)) / S,    S^2 = chi^2(n - 1) / (n - 1)
@@ -222,9 +222,9 @@ def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
         ValueError: For fewer than two pairs.
     """
     highest = 1.0
-    while power(n, highest, significance) < POWER:
+    while statistical_power(n, highest, significance) < POWER:
         highest *= 2
-    return float(optimize.brentq(lambda effect: power(n, effect, significance) - POWER, 0.0, highest))
+    return float(optimize.brentq(lambda effect: statistical_power(n, effect, significance) - POWER, 0.0, highest))
 
 
 def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
@@ -238,7 +238,7 @@ def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
     # With the deviation known, (z + z)^2 / effect^2 would do: t takes a few more, and never fewer.
     z = float(stats.norm.ppf(1 - significance / 2) + stats.norm.ppf(POWER))
     pairs = max(2, math.floor((z / effect) ** 2))
-    while power(pairs, effect, significance) < POWER:
+    while statistical_power(pairs, effect, significance) < POWER:
         pairs += 1
     return pairs
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison, Power
-from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, PowerAnalysis
+from transformer.studies.ablations.hyperparameter_selection import StudyResults, rank_best_first
+from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher_exact_p
+from transformer.studies.ablations.study_warnings import untried
 from transformer.studies.ablations.text import (
     corrected_p,
     difference_in_words,
@@ -17,12 +19,10 @@ from transformer.studies.ablations.text import (
     round_to_error,
     verdict_reason,
 )
-from transformer.studies.ablations.tuned_selection import Study, in_order
-from transformer.studies.ablations.warnings import untried
 
 
-def summary(
-    study: Study,
+def summary_sentences(
+    study: StudyResults,
     pairs: Sequence[Comparison],
     arms: Sequence[Mapping[str, Any]],
     between_the_best: tuple[Comparison, str] | None,
@@ -49,7 +49,7 @@ def summary(
     ]
 
 
-def _learning(study: Study, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """How many runs of each arm learned, where not all did: whether an arm learns comes before how well."""
     if all(arm["learned"]["count"] == arm["learned"]["of"] for arm in arms):
         return
@@ -69,7 +69,7 @@ def _count_test(pair: Comparison, of: int) -> str:
     """One of so many tests."""
     (_, n), (_, of_reference) = pair.learning.arm, pair.learning.reference
     assert pair.learning.p_holm is not None
-    least = min(of * fisher(n, n, 0, of_reference), 1.0)
+    least = min(of * fisher_exact_p(n, n, 0, of_reference), 1.0)
     few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
     return f"{pair.arm} {p_in_words(pair.learning.p_holm)}{few}"
 
@@ -83,12 +83,12 @@ def _runner_up(pair: Comparison, other: str) -> str:
     )
 
 
-def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _winner(study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     spec = study.spec
-    means = {arm["name"]: arm["mean"] for arm in arms if arm["n"] >= LEAST_FOR_A_VERDICT}
+    means = {arm["name"]: arm["mean"] for arm in arms if arm["n"] >= MIN_SEEDS_FOR_VERDICT}
     if len(means) < 2:
         return
-    first = in_order(spec, means)[0]
+    first = rank_best_first(spec, means)[0]
     winner = next(arm for arm in arms if arm["name"] == first)
     told = f"{first} has the best mean {spec.reported}, {_value(winner)}"
     others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
@@ -116,7 +116,7 @@ def _value(arm: Mapping[str, Any]) -> str:
     return f"{round_to_error(arm['mean'], (high - low) / 2)} ({interval_in_words(Interval(low, high))})"
 
 
-def _sentence(study: Study, pair: Comparison) -> str:
+def _sentence(study: StudyResults, pair: Comparison) -> str:
     where, against, test = on_task(pair.task), study.spec.reference, pair.test
     if pair.verdict == "not said" or test is None:
         return f"Nothing is said of {pair.arm} against {against}{where}: {verdict_reason(study, pair)}"
@@ -130,7 +130,7 @@ def _sentence(study: Study, pair: Comparison) -> str:
     return f"{verdict}{divergence_note(study, pair)}.{untried(study, pair)}"
 
 
-def _could_see(power: Power | None, notable: float | None, n: int) -> str:
+def _could_see(power: PowerAnalysis | None, notable: float | None, n: int) -> str:
     if power is None or power.detectable is None:
         return ""
     size = notable if notable is not None else power.seeds_for[0][0]
@@ -140,7 +140,7 @@ def _could_see(power: Power | None, notable: float | None, n: int) -> str:
     return f"; to see {size:g} you need {seeds} seeds"
 
 
-def _divergence(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _divergence(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     some = [arm for arm in arms if arm["runs"]["diverged"]]
     if not some:
         return
@@ -154,7 +154,7 @@ def _divergence(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str
     yield f"Runs that diverged, over all tuned values: {'; '.join(told)}{never}."
 
 
-def _to_target(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _to_target(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     spec = study.spec
     timed = [(arm["name"], arm["to_target"]) for arm in arms if arm["to_target"] and arm["to_target"]["of"]]
     if not any(times["reached"] for _, times in timed):
@@ -167,7 +167,7 @@ def _to_target(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]
     yield f"Median steps to {spec.chosen_by} {spec.target:g}: {'; '.join(told)}."
 
 
-def _sensitivity(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for key in study.spec.tuned:
         sensitivities = {
             arm["name"]: entry["sensitivity"]

@@ -7,19 +7,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison, not_tuned
-from transformer.studies.ablations.results import Cell, values_in_words
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, untuned_values
+from transformer.studies.ablations.hyperparameter_selection import DIVERGED, StudyResults
+from transformer.studies.ablations.run_result import RunResult, describe_values
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
-from transformer.studies.ablations.tuned_selection import DIVERGED, Study
 
 _BEFORE, _AFTER = ("arm", "task", "seed"), ("state", "chosen", "reported", "steps", "directory", "command")
 
 
-def verdict_reason(study: Study, pair: Comparison) -> str:
+def verdict_reason(study: StudyResults, pair: Comparison) -> str:
     """Why a comparison has its verdict, in one sentence."""
     test = pair.test
-    if pair.n >= LEAST_FOR_A_VERDICT and (gaps := not_tuned(study, pair)):
-        lacking = [f"{arm} has no run of {join_words(map(values_in_words, tried))}" for arm, tried in gaps.items()]
+    if pair.n >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_values(study, pair)):
+        lacking = [f"{arm} has no run of {join_words(map(describe_values, tried))}" for arm, tried in gaps.items()]
         return (
             f"{join_words(lacking)} to compare with its other values: what one arm has over the other may be its "
             "tuning (--retry_failed trains again what failed)."
@@ -117,7 +117,7 @@ def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
     return f"{text} ({', '.join(filter(None, (told, more)))})"
 
 
-def divergence_note(study: Study, pair: Comparison) -> str:
+def divergence_note(study: StudyResults, pair: Comparison) -> str:
     """The seeds of a comparison that diverged, and so do not count in it."""
     lost = [
         f"{arm} diverged with {seeds_in_words(seeds)}"
@@ -127,16 +127,16 @@ def divergence_note(study: Study, pair: Comparison) -> str:
     return f"; only seeds that both finished count, and {join_words(lost)}" if lost else ""
 
 
-def _seeds_in(study: Study, arm: str, task: str | None, state: str) -> list[int]:
+def _seeds_in(study: StudyResults, arm: str, task: str | None, state: str) -> list[int]:
     runs = [cell for name in _tasks(study, task) for cell in study.chosen_runs(arm, name)]
     return [seed for seed in study.spec.seeds if any(cell.seed == seed and cell.state == state for cell in runs)]
 
 
-def _tasks(study: Study, task: str | None) -> Iterable[str]:
+def _tasks(study: StudyResults, task: str | None) -> Iterable[str]:
     return study.spec.tasks if task is None else (task,)
 
 
-def lost_seeds(study: Study, arm: str, task: str | None) -> str:
+def lost_seeds(study: StudyResults, arm: str, task: str | None) -> str:
     """Which seeds of an arm have no value at the chosen tuned values, and why; empty where none is lost."""
     reasons: dict[str, list[int]] = {}
     for seed in study.spec.seeds:
@@ -152,7 +152,7 @@ def lost_seeds(study: Study, arm: str, task: str | None) -> str:
     )
 
 
-def _trouble(study: Study, cell: Cell | None) -> str:
+def _trouble(study: StudyResults, cell: RunResult | None) -> str:
     match cell and cell.state:
         case "diverged" | "failed" as ended:
             return ended
@@ -162,7 +162,7 @@ def _trouble(study: Study, cell: Cell | None) -> str:
             return "has not finished"
 
 
-def cells_csv(result: Mapping[str, Any]) -> str:
+def runs_csv(result: Mapping[str, Any]) -> str:
     """One row a cell, with a column for every tuned key; floats with every digit, nothing where there is no number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

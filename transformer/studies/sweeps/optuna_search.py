@@ -2,7 +2,8 @@
 
 What Optuna knows follows from the ledger: before it is asked for a trial it is told of those that it does not know and
 how those ended that it proposed before, so that a worker may die at any moment. Its study is a journal of sealed lines;
-one that is damaged, or says what the ledger does not, is made anew from the ledger. Only `connect` imports Optuna.
+one that is damaged, or says what the ledger does not, is made anew from the ledger. Only
+`open_optuna_search` imports Optuna.
 """
 
 import contextlib
@@ -23,9 +24,9 @@ from transformer.runs.jsonl_records import parse_metric_name, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk import break_hard_links
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum
-from transformer.studies.sweeps.search import drawn
-from transformer.studies.sweeps.space import Answers, Space
-from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.search_algorithm import sample_points
+from transformer.studies.sweeps.search_space import SampledValues, SearchSpace
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial, make_trial
 
 _NAME = "trial"  # the attribute of an Optuna trial that names ours
@@ -50,7 +51,7 @@ def check_installed(engine: str) -> None:
         )
 
 
-def resources(base: Mapping[str, Any]) -> dict[str, int]:
+def hyperband_resources(base: Mapping[str, Any]) -> dict[str, int]:
     """The steps of Hyperband's shortest rung and of its longest.
 
     Raises:
@@ -68,16 +69,16 @@ def resources(base: Mapping[str, Any]) -> dict[str, int]:
     return {"min_resource": run.eval_every, "max_resource": run.steps}
 
 
-def connect(
+def open_optuna_search(
     engine: str,
-    ledger: Ledger,
+    ledger: TrialStore,
     base: Mapping[str, Any],
-    space: Space,
+    space: SearchSpace,
     *,
     seed: int,
     maximize: bool,
     url: str | None = None,
-) -> "OptunaProposer":
+) -> "OptunaSearch":
     """The proposer of a sweep: its study is a journal beside the ledger, or in the database at `url`.
 
     Raises:
@@ -90,7 +91,7 @@ def connect(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner: Any = optuna.pruners.NopPruner()
     if engine == "hyperband":
-        pruner = optuna.pruners.HyperbandPruner(**resources(base))
+        pruner = optuna.pruners.HyperbandPruner(**hyperband_resources(base))
     # Another sweep in the same database is another study.
     name = f"headwise-{hashlib.sha256(repr(ledger.facts()).encode()).hexdigest()[:16]}"
 
@@ -103,10 +104,10 @@ def connect(
             load_if_exists=True,
         )
 
-    return OptunaProposer(optuna, study_in, url, engine, ledger, base, space, seed)
+    return OptunaSearch(optuna, study_in, url, engine, ledger, base, space, seed)
 
 
-class OptunaProposer:
+class OptunaSearch:
     """Proposes what a sampler asks for next."""
 
     def __init__(
@@ -115,9 +116,9 @@ class OptunaProposer:
         study_in: Callable[[Any], Any],
         url: str | None,
         engine: str,
-        ledger: Ledger,
+        ledger: TrialStore,
         base: Mapping[str, Any],
-        space: Space,
+        space: SearchSpace,
         seed: int,
     ):
         self._optuna, self._study_in, self._ledger = optuna, study_in, ledger
@@ -129,7 +130,7 @@ class OptunaProposer:
         else:
             self._with_whole_journal(self._open)
 
-    def propose(self, ledger: Ledger) -> Trial | None:
+    def propose(self, ledger: TrialStore) -> Trial | None:
         """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried.
 
         Raises:
@@ -144,7 +145,7 @@ class OptunaProposer:
         """What `use` gives of the study, from a journal that is as it was written."""
         try:
             return use()
-        except Damaged as damage:
+        except DamagedJournal as damage:
             assert self._journal is not None
             with _locked(self._journal):
                 if damage.by_ledger or not _is_whole(self._journal):
@@ -169,7 +170,7 @@ class OptunaProposer:
         draft.replace(journal)
         draft.with_name(f"{draft.name}.lock").unlink(missing_ok=True)
 
-    def _propose(self, ledger: Ledger) -> Trial | None:
+    def _propose(self, ledger: TrialStore) -> Trial | None:
         self._tell(ledger)
         planned = {trial.name: trial for trial in ledger.trials()}
         mistakes: list[UserError] = []
@@ -179,7 +180,7 @@ class OptunaProposer:
             self._study.sampler = self._sampler(_mixed(self._seed, number))
             asked = self._study.ask()
             try:
-                trial = make_trial(self._base, self._space.draw(_Suggested(asked)))
+                trial = make_trial(self._base, self._space.draw(_OptunaSampler(asked)))
             except UserError as error:
                 self._study.tell(asked.number, state=self._optuna.trial.TrialState.FAIL)
                 mistakes.append(error)
@@ -208,7 +209,7 @@ class OptunaProposer:
         return bool(self._study.pruner.prune(self._study, self._storage.get_trial(identity)))
 
     def _untried(self, planned: Mapping[str, Trial]) -> Trial | None:
-        for overrides in drawn(self._space, self._seed):
+        for overrides in sample_points(self._space, self._seed):
             with contextlib.suppress(UserError):
                 trial = make_trial(self._base, overrides)
                 if trial.name not in planned:
@@ -220,7 +221,7 @@ class OptunaProposer:
         running = self._study.get_trials(deepcopy=False, states=(state,))
         return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
 
-    def _tell(self, ledger: Ledger) -> None:
+    def _tell(self, ledger: TrialStore) -> None:
         """Tell Optuna of trials and how they ended; a proposal whose worker died before it was planned has failed.
 
         Raises:
@@ -240,7 +241,7 @@ class OptunaProposer:
             if name not in planned or outcomes[name] is not None:
                 self._end(asked.number, outcomes.get(name), values)
 
-    def _check(self, outcomes: Mapping[str, Outcome | None]) -> None:
+    def _check(self, outcomes: Mapping[str, TrialOutcome | None]) -> None:
         """Compare values with the ledger's; a database may be shared, and stays as it is."""
         if self._journal is None:
             return
@@ -248,15 +249,15 @@ class OptunaProposer:
         for told in self._study.get_trials(deepcopy=False, states=(state,)):
             outcome = outcomes.get(told.user_attrs.get(_NAME, ""))
             # A trial that was told once and failed since is trained again.
-            if outcome is None or (outcome.state == State.DONE and outcome.value != told.value):
-                raise Damaged("it knows values that the ledger does not", by_ledger=True)
+            if outcome is None or (outcome.state == TrialState.DONE and outcome.value != told.value):
+                raise DamagedJournal("it knows values that the ledger does not", by_ledger=True)
 
     def _add(self, trial: Trial) -> None:
         """Tell Optuna of a trial that the ledger has, as one that it has proposed itself and that is in training."""
         answers = self._space.answers(trial.overrides)
         if answers is None:
             return
-        asked = _Distributions(self._optuna, answers)
+        asked = _DistributionRecorder(self._optuna, answers)
         self._space.draw(asked)
         self._study.add_trial(
             self._optuna.trial.create_trial(
@@ -274,11 +275,11 @@ class OptunaProposer:
                 if record["split"] == split and isinstance(record.get(name), int | float):
                     self._prune(trial, record["step"], record[name])
 
-    def _end(self, number: int, outcome: Outcome | None, values: tuple[float, ...]) -> None:
+    def _end(self, number: int, outcome: TrialOutcome | None, values: tuple[float, ...]) -> None:
         states = self._optuna.trial.TrialState
-        if outcome is None or outcome.state == State.FAILED:
+        if outcome is None or outcome.state == TrialState.FAILED:
             self._study.tell(number, state=states.FAIL)
-        elif outcome.state == State.DONE:
+        elif outcome.state == TrialState.DONE:
             self._study.tell(number, outcome.value)
         elif self._engine == "gp" and values:
             # A Gaussian process is fitted to values alone, and must learn that this one was bad.
@@ -296,7 +297,7 @@ class OptunaProposer:
             return self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
-class _Suggested:
+class _OptunaSampler:
     """Draws what an Optuna trial suggests."""
 
     def __init__(self, trial: Any):
@@ -324,10 +325,10 @@ def _database(optuna: Any, url: str) -> Any:
         raise UserError(f"--storage cannot be used: {said[0]}") from error
 
 
-class _Distributions:
+class _DistributionRecorder:
     """Draws what was answered before, and notes between what Optuna would have chosen."""
 
-    def __init__(self, optuna: Any, answers: Answers):
+    def __init__(self, optuna: Any, answers: SampledValues):
         self._distributions, self._answers = optuna.distributions, answers
         self.distributions: dict[str, Any] = {}
 
@@ -344,7 +345,7 @@ class _Distributions:
         return int(self._answers[name])
 
 
-class Damaged(Exception):
+class DamagedJournal(Exception):
     """A journal is not what the sweep has written, or by the ledger cannot be."""
 
     def __init__(self, message: str, *, by_ledger: bool = False):
@@ -395,12 +396,12 @@ class _Journal:
             file.seek(self._length)
             content = file.read()
         if size < self._length:
-            raise Damaged("it is shorter than what was read of it")
+            raise DamagedJournal("it is shorter than what was read of it")
         *lines, _ = content.split(b"\n")
         for line in lines:
             entry = _entry(line)
             if entry is None or entry.get("after") != self._last:
-                raise Damaged(f"line {len(self._operations) + 1} is not what was written")
+                raise DamagedJournal(f"line {len(self._operations) + 1} is not what was written")
             self._operations.append(entry["operation"])
             self._last = entry["sha256"]
             self._length += len(line) + 1
@@ -418,7 +419,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 def _is_whole(journal: Path) -> bool:
     try:
         _Journal(journal).read_logs(0)
-    except Damaged:
+    except DamagedJournal:
         return False
     return True
 

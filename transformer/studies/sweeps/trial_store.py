@@ -36,7 +36,7 @@ from transformer.runs.run_directory import check_regular_files, refuse_unusable
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse
-from transformer.studies.sweeps.trials import Trial, named, plain
+from transformer.studies.sweeps.trials import Trial, json_values, trial_of_config
 
 _FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
 _PLANNING = "planning"  # the folder whose lock is held to plan
@@ -46,7 +46,7 @@ _SHOWN = 3  # differences of two sweeps
 _CORRECTABLE = ("metric", "direction")  # as long as no trial has a value by them
 
 
-class State(enum.Enum):
+class TrialState(enum.Enum):
     """The state of a trial."""
 
     PENDING = "pending"
@@ -62,7 +62,7 @@ Time = Annotated[float, Range(0, 1e12)]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrialLine:
+class TrialRecord:
     """A line of trials.jsonl, as `Trial` says; the name is the hash of the config."""
 
     name: Annotated[str, Matching("[0-9a-f]{16}", "16 hexadecimal digits")]
@@ -71,7 +71,7 @@ class TrialLine:
 
 
 @dataclasses.dataclass(frozen=True)
-class AttemptLine:
+class AttemptRecord:
     """A line of attempts.jsonl: a start after `step` steps, that the last start was `left`, or all are `forgotten`."""
 
     step: StepNumber | None = None
@@ -86,10 +86,10 @@ class AttemptLine:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutcomeFile:
-    """What outcome.json holds: the `Outcome`, and when its attempt began and ended."""
+class OutcomeRecord:
+    """What outcome.json holds: the `TrialOutcome`, and when its attempt began and ended."""
 
-    state: State
+    state: TrialState
     value: float | None
     step: StepNumber
     message: str
@@ -97,37 +97,37 @@ class OutcomeFile:
     ended: Time
 
     def __post_init__(self) -> None:
-        if self.state in (State.PENDING, State.RUNNING):
+        if self.state in (TrialState.PENDING, TrialState.RUNNING):
             raise ValueError(f"state={self.state.value!r} is no outcome")
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """How a trial ended."""
 
-    state: State
+    state: TrialState
     value: float | None  # the sweep's metric at the end
     step: int
     message: str
 
 
-class Attempt(NamedTuple):
+class TrialAttempt(NamedTuple):
     """One start of a trial."""
 
     step: int  # that had been reached before
     left: bool  # in good order: its worker was stopped, it did not die
 
 
-class Ledger:
+class TrialStore:
     """The files of one sweep. Open it by what the sweep is, or as `existing`."""
 
     def __init__(self, path: Path):
         self.path = path
         self._trials: tuple[Trial, ...] = ()
         self._version: Any = None
-        self._outcomes: dict[str, Outcome] = {}  # that are known: they never change
+        self._outcomes: dict[str, TrialOutcome] = {}  # that are known: they never change
 
     @classmethod
-    def open(cls, path: Path, sweep: Mapping[str, Any]) -> "Ledger":
+    def open(cls, path: Path, sweep: Mapping[str, Any]) -> "TrialStore":
         """The sweep at `path`, made if it is missing; `sweep` holds the plain values that identify it.
 
         A misnamed metric may be corrected as long as no trial has a value of it.
@@ -135,7 +135,7 @@ class Ledger:
         Raises:
             UserError: If the directory holds another sweep (with the first differences) or something else.
         """
-        path, facts = parse_path(path), plain(sweep)
+        path, facts = parse_path(path), json_values(sweep)
         ledger = cls(path)
         with refuse_unusable(path):
             storage_of(path).reach(path)
@@ -153,7 +153,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def existing(cls, path: Path) -> "Ledger":
+    def existing(cls, path: Path) -> "TrialStore":
         """The sweep that is at `path`.
 
         Raises:
@@ -219,21 +219,21 @@ class Ledger:
             self._version = version
         return self._trials
 
-    def state(self, trial: Trial) -> State:
+    def state(self, trial: Trial) -> TrialState:
         """The state of a trial."""
         outcome = self.outcome(trial)
         if outcome is not None:
             return outcome.state
-        return State.RUNNING if _held(self._folder(trial) / _LOCK) else State.PENDING
+        return TrialState.RUNNING if _held(self._folder(trial) / _LOCK) else TrialState.PENDING
 
-    def outcome(self, trial: Trial) -> Outcome | None:
+    def outcome(self, trial: Trial) -> TrialOutcome | None:
         """How a trial ended; None where it has not."""
         if trial.name not in self._outcomes:
             file = self._folder(trial) / "outcome.json"
             if not file.is_file():
                 return None
             ended = _outcome(file)
-            self._outcomes[trial.name] = Outcome(ended.state, ended.value, ended.step, ended.message)
+            self._outcomes[trial.name] = TrialOutcome(ended.state, ended.value, ended.step, ended.message)
         return self._outcomes[trial.name]
 
     def times(self, trial: Trial) -> tuple[float, float] | None:
@@ -249,7 +249,7 @@ class Ledger:
         return self.path / "trials" / trial.name
 
     @contextlib.contextmanager
-    def lease(self, trial: Trial) -> Iterator["Lease"]:
+    def lease(self, trial: Trial) -> Iterator["TrialLease"]:
         """Hold a trial, for this process alone, while the context lasts.
 
         Raises:
@@ -257,14 +257,14 @@ class Ledger:
         """
         folder = self._folder(trial)
         with storage_of(folder).claim(folder, _LOCK):
-            yield Lease(self, trial, folder, time.time())
+            yield TrialLease(self, trial, folder, time.time())
 
     def forget_failed(self) -> int:
         """Make failed trials pending again and return their number; their run directories stay."""
         count = 0
         for trial in self.trials():
             outcome = self.outcome(trial)
-            if outcome is not None and outcome.state == State.FAILED:
+            if outcome is not None and outcome.state == TrialState.FAILED:
                 with contextlib.suppress(DirectoryInUse), self.lease(trial) as lease:
                     # First: killed in between, the trial has failed still.
                     lease.forget()
@@ -273,7 +273,7 @@ class Ledger:
                     count += 1
         return count
 
-    def known(self, trial: Trial, outcome: Outcome) -> None:
+    def known(self, trial: Trial, outcome: TrialOutcome) -> None:
         """Remember an outcome that was just written."""
         self._outcomes[trial.name] = outcome
 
@@ -315,27 +315,27 @@ class Ledger:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lease:
+class TrialLease:
     """A trial that this process holds."""
 
-    ledger: Ledger
+    ledger: TrialStore
     trial: Trial
     folder: Path
     began: float
 
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[TrialAttempt]:
         """The starts so far that are not forgotten."""
         try:
             content = read_regular(self.folder / "attempts.jsonl")
         except FileNotFoundError:
             return []
-        attempts: list[Attempt] = []
+        attempts: list[TrialAttempt] = []
         for number, line in enumerate(_whole_lines(content).splitlines(), 1):
             entry = _attempt(line)
             if entry is None:  # a start is counted too few
                 print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
             elif entry.step is not None:
-                attempts.append(Attempt(entry.step, left=False))
+                attempts.append(TrialAttempt(entry.step, left=False))
             elif entry.forgotten:
                 attempts.clear()
             elif attempts:
@@ -354,7 +354,7 @@ class Lease:
         """Note that the starts so far do not count."""
         self._note({"forgotten": True})
 
-    def record(self, outcome: Outcome) -> None:
+    def record(self, outcome: TrialOutcome) -> None:
         """Write how the trial ended.
 
         Raises:
@@ -387,18 +387,18 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     return strip_checksum(entry) if has_valid_checksum(entry) else None
 
 
-def _attempt(line: bytes) -> AttemptLine | None:
+def _attempt(line: bytes) -> AttemptRecord | None:
     """The line; None where it is not what was written."""
     try:
-        return checked(AttemptLine, _entry(line), "it")
+        return checked(AttemptRecord, _entry(line), "it")
     except UserError:
         return None
 
 
-def _outcome(file: Path) -> OutcomeFile:
+def _outcome(file: Path) -> OutcomeRecord:
     """Raise UserError for a file that is not what a sweep writes."""
     try:
-        return checked(OutcomeFile, strip_checksum(_object(file)), str(file))
+        return checked(OutcomeRecord, strip_checksum(_object(file)), str(file))
     except UserError as error:
         raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
 
@@ -414,8 +414,8 @@ def _trial(what: str, line: bytes) -> Trial:
         raise UserError(
             f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
         )
-    planned = checked(TrialLine, strip_checksum(told), what)
-    trial = named(planned.overrides, planned.config)
+    planned = checked(TrialRecord, strip_checksum(told), what)
+    trial = trial_of_config(planned.overrides, planned.config)
     if planned.name != trial.name:
         raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
     return trial

@@ -32,10 +32,10 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
         config = resolve_config(apply_overrides(base, overrides)).to_config()
     except UserError as error:
         raise UserError(f"{error} (in the trial {describe(overrides)})" if overrides else str(error)) from None
-    return named(plain(overrides), plain(config))
+    return trial_of_config(json_values(overrides), json_values(config))
 
 
-def named(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
+def trial_of_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
     """The trial of a config that is resolved already, both as plain values."""
     return Trial(hash_of(config)[:_DIGITS], overrides, config)
 
@@ -55,6 +55,6 @@ def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
     check_trusted(trial.config, trusted, training=True)
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as they come back from JSON: tuples are lists."""
     return json.loads(json.dumps(values))

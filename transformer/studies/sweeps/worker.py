@@ -1,13 +1,12 @@
-"""A worker: lease a trial, train it or go on with it, record how it ended; until all are finished.
+"""A worker: lease a trial, train or resume it, record its outcome; until all trials are finished.
 
-Any number of workers share a ledger. One that is killed holds its trial no longer, and whoever takes it up goes on from
-its last checkpoint. One that hangs while it lives would hold its trial for ever, and nobody else can tell a hung worker
-from a slow one: so each watches itself, and when nothing in its trial's directory has changed for `PATIENCE` seconds it
-writes where it hangs to stderr and ends. A trial that `ATTEMPTS` workers in a row died of, none getting further than
-those before, is failed. A broken machine fails every trial: so a worker ends when several trials in a row have
-failed in it.
+Any number of workers share a `TrialStore`. The lease of a worker that is killed ends, and another worker resumes its
+trial from the last checkpoint. A worker that hangs would hold its lease forever, and no other can tell it from a slow
+one; so each watches itself: when nothing in its trial's directory has changed for `HANG_TIMEOUT` seconds, it writes its
+stack traces to stderr and exits. A trial at which `MAX_ATTEMPTS` workers in a row died, none getting further than those
+before, has failed. A worker stops after several failed trials in a row, as on a broken machine.
 
-This module does not import jax: the function that trains is given to it.
+This module does not import jax: the function that trains is passed to it.
 """
 
 import contextlib
@@ -40,13 +39,13 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk_errors import disk_failure
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
-from transformer.studies.sweeps.search import Proposer
-from transformer.studies.sweeps.trial_store import Lease, Ledger, Outcome, State
+from transformer.studies.sweeps.search_algorithm import SearchAlgorithm
+from transformer.studies.sweeps.trial_store import TrialLease, TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
 
-PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
-ATTEMPTS = 5
-TOGETHER = 16  # trials that are trained as one program, at most
+HANG_TIMEOUT = 3600.0  # seconds: longer than any evaluation or compilation should take
+MAX_ATTEMPTS = 5
+MAX_VMAPPED_TRIALS = 16  # trials that are trained as one program, at most
 _FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
 _DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
 # What changes in a trial's directory while it gets on. A lease is renewed by a thread also of a run that hangs.
@@ -57,7 +56,7 @@ _WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are 
 Report = Callable[[int, str, Mapping[str, Any]], None]
 
 
-class Pruned(Exception):
+class TrialPruned(Exception):
     """Raised by a report to end a trial that is not worth going on with."""
 
     def __init__(self, step: int, value: float):
@@ -65,7 +64,7 @@ class Pruned(Exception):
         self.step, self.value = step, value
 
 
-class Unfit(RuntimeError):
+class TooManyFailures(RuntimeError):
     """Several trials in a row failed in this process, which should not try more."""
 
 
@@ -73,8 +72,8 @@ class _Unknown(UserError):
     """A metric that no trial has."""
 
 
-class Trainer(Protocol):
-    """What trains trials; `transformer.studies.sweeps.training` has the one that trains models."""
+class TrialTrainer(Protocol):
+    """What trains trials; `transformer.studies.sweeps.model_trainer` has the one that trains models."""
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
         """Train a trial to its end in its directory, from where it stopped, telling `report` what it reports.
@@ -94,7 +93,7 @@ class Trainer(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gain:
+class VmapSpeedup:
     """What gain-N.json holds: how many times faster N trials go as one program, and that in words."""
 
     gain: Amount
@@ -102,26 +101,26 @@ class Gain:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Work:
+class _WorkerSettings:
     """The arguments of a worker."""
 
-    ledger: Ledger
-    proposer: Proposer | None
+    ledger: TrialStore
+    proposer: SearchAlgorithm | None
     metric: MetricName
-    trainer: Trainer
+    trainer: TrialTrainer
     patience: float
     workers: int
 
 
-def work(
-    ledger: Ledger,
-    proposer: Proposer | None,
+def run_worker(
+    ledger: TrialStore,
+    proposer: SearchAlgorithm | None,
     *,
     total: int,
     metric: str,
-    trainer: Trainer,
+    trainer: TrialTrainer,
     vectorize: bool = False,
-    patience: float = PATIENCE,
+    patience: float = HANG_TIMEOUT,
     workers: int = 1,
 ) -> None:
     """Work on a sweep until its first `total` trials are finished, by this worker or others.
@@ -132,7 +131,7 @@ def work(
     Raises:
         UserError: For a metric that no trial has; Unfit where one failure follows another.
     """
-    setting = _Work(ledger, proposer, parse_metric_name(metric), trainer, patience, workers)
+    setting = _WorkerSettings(ledger, proposer, parse_metric_name(metric), trainer, patience, workers)
     failures, pause, dry = 0, _WAITS[0], False
     while True:
         planned = ledger.trials()[:total]
@@ -143,9 +142,11 @@ def work(
             return
         ended = _next(setting, unfinished, vectorize)
         if ended is not None:
-            failures = failures + 1 if ended.state == State.FAILED else 0
+            failures = failures + 1 if ended.state == TrialState.FAILED else 0
             if failures == _FAILURES:
-                raise Unfit(f"{failures} trials in a row failed in this worker, the last with: {ended.message}")
+                raise TooManyFailures(
+                    f"{failures} trials in a row failed in this worker, the last with: {ended.message}"
+                )
             pause = _WAITS[0]
         elif proposer is not None and not exhausted:
             dry = not ledger.extend(total, lambda: proposer.propose(ledger))
@@ -155,7 +156,7 @@ def work(
             pause = min(2 * pause, _WAITS[1])
 
 
-def _next(setting: _Work, unfinished: Sequence[Trial], vectorize: bool) -> Outcome | None:
+def _next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool) -> TrialOutcome | None:
     """Train the first trial that no process holds; None where there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
@@ -169,16 +170,16 @@ def _next(setting: _Work, unfinished: Sequence[Trial], vectorize: bool) -> Outco
     return None
 
 
-def _train(setting: _Work, lease: Lease) -> Outcome:
+def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
     """Train a leased trial and record how it ended."""
     trial, directory = lease.trial, setting.ledger.directory(lease.trial)
     step = _step(directory)
     if _stuck(lease, step):
-        outcome = Outcome(
-            State.FAILED,
+        outcome = TrialOutcome(
+            TrialState.FAILED,
             None,
             step,
-            f"{ATTEMPTS} workers in a row died at it, none past step {step}: see what they said last",
+            f"{MAX_ATTEMPTS} workers in a row died at it, none past step {step}: see what they said last",
         )
         lease.record(outcome)
         return outcome
@@ -191,33 +192,33 @@ def _train(setting: _Work, lease: Lease) -> Outcome:
     return outcome
 
 
-def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
+def _outcome(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOutcome:
     def report(step: int, split: str, values: Mapping[str, Any]) -> None:
         value = float(values.get(setting.metric.name, math.nan)) if split == setting.metric.split else math.nan
         if setting.proposer is not None and math.isfinite(value) and setting.proposer.prune(trial, step, value):
-            raise Pruned(step, value)
+            raise TrialPruned(step, value)
 
     try:
         setting.trainer.train(trial, directory, report)
-    except Pruned as pruned:
-        return Outcome(State.PRUNED, pruned.value, pruned.step, "")
+    except TrialPruned as pruned:
+        return TrialOutcome(TrialState.PRUNED, pruned.value, pruned.step, "")
     except FloatingPointError as error:
         step = getattr(error, "step", _step(directory))
-        return Outcome(State.DIVERGED, None, step, _one_line(error))
+        return TrialOutcome(TrialState.DIVERGED, None, step, _one_line(error))
     except (DirectoryInUse, DirectoryLost):
         raise
     except UserError as error:
-        return Outcome(State.FAILED, None, _step(directory), _one_line(error))
+        return TrialOutcome(TrialState.FAILED, None, _step(directory), _one_line(error))
     except Exception as error:
         if disk_failure(error) is not None:
             raise  # no fault of the trial's, which goes on once the disk is mended
         traceback.print_exc()
         step = _step(directory)
-        return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
+        return TrialOutcome(TrialState.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
     return _result(setting, directory)
 
 
-def _result(setting: _Work, directory: Path) -> Outcome:
+def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
     """How a trial that was trained to its end ended.
 
     Raises:
@@ -229,14 +230,14 @@ def _result(setting: _Work, directory: Path) -> Outcome:
         known = ", ".join(list_metrics(records)) or "nothing"
         if setting.ledger.any_value():
             said = f"it does not report {setting.metric}; it reports {known}"
-            return Outcome(State.FAILED, None, last_step(records), said)
+            return TrialOutcome(TrialState.FAILED, None, last_step(records), said)
         raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
     if last.value is None:
-        return Outcome(State.DIVERGED, None, last.step, f"{setting.metric} is not finite")
-    return Outcome(State.DONE, last.value, last.step, "")
+        return TrialOutcome(TrialState.DIVERGED, None, last.step, f"{setting.metric} is not finite")
+    return TrialOutcome(TrialState.DONE, last.value, last.step, "")
 
 
-def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -> Outcome | None:
+def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Sequence[Trial]) -> TrialOutcome | None:
     """Train a leased trial with others of its program, where that is faster; None where it is not."""
     ledger = setting.ledger
     if _deaths(first) >= _DEATHS:
@@ -264,8 +265,8 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
                 outcomes = [
                     _result(setting, directory)
                     if step is None
-                    else Outcome(
-                        State.DIVERGED, None, step, f"a loss, the maps or the state was not finite at step {step}"
+                    else TrialOutcome(
+                        TrialState.DIVERGED, None, step, f"a loss, the maps or the state was not finite at step {step}"
                     )
                     for directory, step in zip(directories, diverged, strict=True)
                 ]
@@ -284,28 +285,28 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
         return outcomes[0]
 
 
-def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
+def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
     """The trials to train with one as vmapped runs: of its program, at its step, and measured to be faster."""
     program = setting.trainer.program(trial)
     step = _step(setting.ledger.directory(trial))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
     # Trials that other workers hold count too, so that the last worker takes as many as the first.
-    count = min(TOGETHER, math.ceil(len(of_program) / setting.workers))
+    count = min(MAX_VMAPPED_TRIALS, math.ceil(len(of_program) / setting.workers))
     alike = [
         other
         for other in of_program
         if other.name != trial.name
-        and setting.ledger.state(other) == State.PENDING
+        and setting.ledger.state(other) == TrialState.PENDING
         and _step(setting.ledger.directory(other)) == step
     ][: count - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
 
-def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
+def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> float:
     """The gain of so many trials of a program, measured by the first worker that asks."""
     count = 1 + len(others)
     # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
-    files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, TOGETHER + 1))]
+    files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, MAX_VMAPPED_TRIALS + 1))]
     file, folder = files[0], files[0].parent
     with contextlib.ExitStack() as stack:
         while True:
@@ -330,33 +331,33 @@ def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
                 gain, message = 0.0, _one_line(error)
             _note_gain(file, gain, message)
             _say(f"{count} trials as one program: {message}")
-    return read_as(Gain, file).gain
+    return read_as(VmapSpeedup, file).gain
 
 
 def _note_gain(file: Path, gain: float, message: str) -> None:
-    text = json.dumps(dataclasses.asdict(Gain(gain, message)), indent=2, allow_nan=False)
+    text = json.dumps(dataclasses.asdict(VmapSpeedup(gain, message)), indent=2, allow_nan=False)
     storage_of(file).replace(file, f"{text}\n".encode())
 
 
-def _gain_file(setting: _Work, trial: Trial, count: int) -> Path:
+def _gain_file(setting: _WorkerSettings, trial: Trial, count: int) -> Path:
     program = setting.trainer.program(trial)
     folder = setting.ledger.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
     return folder / f"gain-{count}.json"
 
 
-def _deaths(lease: Lease) -> int:
+def _deaths(lease: TrialLease) -> int:
     """How many workers died at a trial."""
     return sum(not attempt.left for attempt in lease.attempts())
 
 
-def _stuck(lease: Lease, step: int) -> bool:
+def _stuck(lease: TrialLease, step: int) -> bool:
     """Whether the workers of the last attempts all died, none further than where the first of them began."""
-    died = [attempt for attempt in lease.attempts() if not attempt.left][-ATTEMPTS:]
-    return len(died) == ATTEMPTS and step <= died[0].step
+    died = [attempt for attempt in lease.attempts() if not attempt.left][-MAX_ATTEMPTS:]
+    return len(died) == MAX_ATTEMPTS and step <= died[0].step
 
 
 @contextlib.contextmanager
-def _attempted(leases: Sequence[Lease], steps: Sequence[int]) -> Iterator[None]:
+def _attempted(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[None]:
     """Note a start and, where it is broken off, that it was left in good order."""
     for lease, step in zip(leases, steps, strict=True):
         lease.begin(step)

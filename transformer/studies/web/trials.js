@@ -1,5 +1,5 @@
 // The trials of a sweep: their colors by how good they are, the one that is read, and their table. `sweep` is what
-// transformer/studies/sweeps/results.py describes; the trials come best first.
+// transformer/studies/sweeps/sweep_page_data.py describes; the trials come best first.
 
 import { cssColor } from "../../pages/color_scale.js";
 import { createHtml, createSvg, exportDefaults, ownValue } from "../../pages/dom.js";

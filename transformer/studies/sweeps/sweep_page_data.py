@@ -11,10 +11,10 @@ from scipy import stats
 from transformer.installation import command_words
 from transformer.runs.jsonl_records import MetricName, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.ablations.arms import same
-from transformer.studies.ablations.collect import curve
-from transformer.studies.sweeps.progress import Row, best_done, best_first, counts
-from transformer.studies.sweeps.trial_store import Ledger, State
+from transformer.studies.ablations.collect_results import metric_curve
+from transformer.studies.ablations.run_plan import equal_as_json
+from transformer.studies.sweeps.sweep_progress import TrialStatus, best_finished, count_states, sort_best_first
+from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
 from transformer.trust import trust_words
 
@@ -23,7 +23,7 @@ _GROUPS = 4  # of equally many trials, where a key has as many values as trials
 _MANY = 6  # different numbers of a key, beyond which they are grouped
 
 
-class About(NamedTuple):
+class SweepInfo(NamedTuple):
     """What a sweep is: its name, the metric and its direction, how many trials in all, and the command that goes on."""
 
     name: str
@@ -33,48 +33,56 @@ class About(NamedTuple):
     command: str
 
 
-class Curves:
+class TrialCurves:
     """The curves of trials over training; those of trials that have ended are read once."""
 
-    def __init__(self, ledger: Ledger, metric: MetricName):
+    def __init__(self, ledger: TrialStore, metric: MetricName):
         self._ledger, self._metric = ledger, metric
         self._ended: dict[str, list[tuple[int, float]]] = {}
 
-    def of(self, row: Row) -> list[tuple[int, float]]:
+    def of(self, row: TrialStatus) -> list[tuple[int, float]]:
         """The metric over steps, of at most 200 of its reports, the last among them."""
         name = row.trial.name
         if name in self._ended:
             return self._ended[name]
-        points = curve(read_records(RunDirectory(self._ledger.directory(row.trial)).metrics_file), str(self._metric))
+        points = metric_curve(
+            read_records(RunDirectory(self._ledger.directory(row.trial)).metrics_file), str(self._metric)
+        )
         every = max(1, math.ceil(len(points) / _POINTS))
         kept = [*reversed(points[::-1][::every])]
-        if row.state not in (State.RUNNING, State.PENDING):
+        if row.state not in (TrialState.RUNNING, TrialState.PENDING):
             self._ended[name] = kept
         return kept
 
 
-def result_of(
-    about: About, ledger: Ledger, rows: Sequence[Row], curves: Curves, again: Mapping[str, str], *, over: bool
+def sweep_page_data(
+    about: SweepInfo,
+    ledger: TrialStore,
+    rows: Sequence[TrialStatus],
+    curves: TrialCurves,
+    again: Mapping[str, str],
+    *,
+    over: bool,
 ) -> dict[str, Any]:
     """The page's facts, ready for JSON; `again` are commands that train a trial again, by its name.
 
     A sweep is "running" until its command is `over`, and then "done", or "stopped" where trials are left.
     """
-    left = about.total - sum(row.state not in (State.RUNNING, State.PENDING) for row in rows)
-    order = best_first(rows, about.maximize)
-    best = best_done(rows, about.maximize)
-    keys = varied([row.trial for row in rows])
+    left = about.total - sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
+    order = sort_best_first(rows, about.maximize)
+    best = best_finished(rows, about.maximize)
+    keys = varied_keys([row.trial for row in rows])
     return {
         "name": about.name,
         "metric": str(about.metric),
         "direction": "maximize" if about.maximize else "minimize",
         "state": "running" if not over else "stopped" if left else "done",
-        "counts": counts(rows, about.total),
+        "counts": count_states(rows, about.total),
         "seconds_left": None if over else seconds_left(ledger, rows, about.total),
         "command": about.command,
         "maps_command": shlex.join(command_words("maps")),
         "tuned": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
-        "importance": {key: importance(rows, key) for key in keys},
+        "importance": {key: parameter_importance(rows, key) for key in keys},
         "best": best and best.trial.name,
         "trials": [
             {
@@ -95,29 +103,29 @@ def result_of(
     }
 
 
-def varied(trials: Sequence[Trial]) -> list[str]:
+def varied_keys(trials: Sequence[Trial]) -> list[str]:
     """The keys that trials set to different values, in the order of the first that has each."""
     keys = dict.fromkeys(key for trial in trials for key in trial.overrides)
     return [key for key in keys if len(_different(trial.overrides.get(key) for trial in trials)) > 1]
 
 
-def seconds_left(ledger: Ledger, rows: Sequence[Row], total: int) -> float | None:
+def seconds_left(ledger: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:
     """How long the rest takes at the mean time of a trial so far, so many at once as run now; None where unknown.
 
     left = mean seconds of a trial * (pending + sum over running of (1 - step / steps)) / running
     """
-    times = [times for row in rows if row.state == State.DONE and (times := ledger.times(row.trial)) is not None]
-    running = [row for row in rows if row.state == State.RUNNING]
+    times = [times for row in rows if row.state == TrialState.DONE and (times := ledger.times(row.trial)) is not None]
+    running = [row for row in rows if row.state == TrialState.RUNNING]
     if not times or not running:
         return None
-    ended = sum(row.state not in (State.RUNNING, State.PENDING) for row in rows)
+    ended = sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
     pending = total - ended - len(running)
     begun = sum(1 - min(1.0, row.step / row.trial.config["steps"]) for row in running)
     mean = math.fsum(end - begin for begin, end in times) / len(times)
     return mean * (pending + begun) / len(running)
 
 
-def importance(rows: Sequence[Row], key: str) -> float | None:
+def parameter_importance(rows: Sequence[TrialStatus], key: str) -> float | None:
     """The share of what differs between trials that one key explains by itself, from 0 to 1.
 
         1 - (SS_within / (n - k)) / (SS_total / (n - 1))
@@ -127,7 +135,7 @@ def importance(rows: Sequence[Row], key: str) -> float | None:
     different numbers the groups are four of equally many trials. What keys do only together is in none of them. None
     where fewer than four trials are done, or as few as there are groups.
     """
-    done = [row for row in rows if row.state == State.DONE and row.value is not None]
+    done = [row for row in rows if row.state == TrialState.DONE and row.value is not None]
     values = [row.trial.overrides.get(key) for row in done]
     groups = _groups(values)
     n, k = len(done), len(set(groups))
@@ -150,14 +158,14 @@ def _groups(values: Sequence[Any]) -> list[int]:
     if numbers and len(different) > _MANY:
         ranks = stats.rankdata(values, method="ordinal")
         return [int((rank - 1) * _GROUPS // len(values)) for rank in ranks]
-    return [next(number for number, each in enumerate(different) if same(value, each)) for value in values]
+    return [next(number for number, each in enumerate(different) if equal_as_json(value, each)) for value in values]
 
 
 def _different(values: Any) -> list[Any]:
     """The different ones in rising order where they have one, else in the order in which they come."""
     kept: list[Any] = []
     for value in values:
-        if not any(same(value, other) for other in kept):
+        if not any(equal_as_json(value, other) for other in kept):
             kept.append(value)
     try:
         return sorted(kept)

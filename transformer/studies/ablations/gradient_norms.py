@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from transformer.config import UserError
 from transformer.models import registry as models
 from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
-from transformer.studies.ablations.ablation import Ablation, Stack
+from transformer.studies.ablations.ablation import Ablation, DepthSweep
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Batch, Task, View
 from transformer.training.config import ExperimentConfig, apply_overrides, resolve_config
@@ -33,7 +33,7 @@ _FIRST_MATRICES = tuple(
     for stack in ("decoder", "layers")
     for network in ("feed_forward", "experts/networks")
 )
-HOW = (
+DESCRIPTION = (
     "The Euclidean norm of the gradient of the training loss on the first training batch, with respect to the first "
     "matrix of each block's feed-forward network (of an encoder-decoder: the decoder's blocks), before any update; "
     "the mean over seeds, each with its own initial values and its own batch."
@@ -42,7 +42,7 @@ HOW = (
 TaskOf = Callable[[Any], Task]
 
 
-def check_stacks(base: Mapping[str, Any], spec: Ablation) -> None:
+def check_depth_sweeps(base: Mapping[str, Any], spec: Ablation) -> None:
     """Refuse stacks that cannot be built, before anything is trained.
 
     Raises:
@@ -58,7 +58,7 @@ def check_stacks(base: Mapping[str, Any], spec: Ablation) -> None:
                 raise UserError(f"ablation.initial_gradients[{name!r}], arm {arm!r}: {error}") from None
 
 
-def initial_gradients(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> dict[str, Any]:
+def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> dict[str, Any]:
     """The gradient norms of every stack of a study by arm and depth, ready for JSON.
 
     `ratio` is the last layer's over the first layer's; `exponent` the slope of log(last layer's) against log(depth),
@@ -79,11 +79,11 @@ def initial_gradients(base: Mapping[str, Any], spec: Ablation, data_dir: str | N
             _stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, task_of)
             for name, stack in spec.initial_gradients.items()
         ]
-    return {"stacks": stacks, "how": HOW}
+    return {"stacks": stacks, "how": DESCRIPTION}
 
 
 def _stack(
-    name: str, stack: Stack, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], task_of: TaskOf
+    name: str, stack: DepthSweep, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], task_of: TaskOf
 ) -> dict[str, Any]:
     measured: list[dict[str, Any]] = []
     for arm, overrides in arms.items():

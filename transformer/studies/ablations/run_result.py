@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 Point = tuple[int, float]  # a step, and a value
 
 
-class Cell(NamedTuple):
+class RunResult(NamedTuple):
     """One trial of a study: where it stands in the design, how it ended, and what it measured.
 
     `state` is how the trial ended: "done", "diverged" or "failed", and in a study "stuck" where it finished without
@@ -34,12 +34,12 @@ class Cell(NamedTuple):
     trust: str = ""
 
 
-def in_words(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
+def describe_run(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
     """A place in the design, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
     facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
-    return ", ".join([*facts, *([values_in_words(tuned)] if tuned else [])])
+    return ", ".join([*facts, *([describe_values(tuned)] if tuned else [])])
 
 
-def values_in_words(tuned: Mapping[str, Any]) -> str:
+def describe_values(tuned: Mapping[str, Any]) -> str:
     """Tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
     return ", ".join(f"{key}={value}" for key, value in tuned.items())

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from transformer.config import UserError
 
 Overrides = dict[str, Any]
-Answers = dict[str, Any]  # by the name that was asked: a label, or a number
+SampledValues = dict[str, Any]  # by the name that was asked: a label, or a number
 
 
-class Ask(Protocol):
+class Sampler(Protocol):
     """What draws a value of a space: a random generator, or a sampler that learns from earlier trials.
 
     `name` is one place of the space; the same place is always asked by the same name.
@@ -39,7 +39,7 @@ class Ask(Protocol):
         """A whole number, both ends included."""
 
 
-class Space(Protocol):
+class SearchSpace(Protocol):
     """A set of overrides."""
 
     @property
@@ -53,11 +53,11 @@ class Space(Protocol):
     def point(self, number: int) -> Overrides:
         """One of the points of a finite space, counted from 0; the last member of a product changes fastest."""
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         """A point as `ask` decides."""
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
-        """The answers of an `Ask` with which `draw` gives these overrides; None where none do.
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+        """The answers of an `Sampler` with which `draw` gives these overrides; None where none do.
 
         Keys that the space does not set are nothing to it.
         """
@@ -84,10 +84,10 @@ class Choice:
     def point(self, number: int) -> Overrides:
         return {self.key: self.values[number]}
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         return self.point(ask.index(place + self.key, tuple(map(_plain, self.values))))
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         label = _plain(overrides[self.key]) if self.key in overrides else ""
         return {place + self.key: label} if label in map(_plain, self.values) else None
 
@@ -115,10 +115,10 @@ class Uniform:
     def point(self, number: int) -> Overrides:
         raise ValueError(f"the points of {self.key} cannot be counted")
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         return {self.key: ask.number(place + self.key, self.low, self.high, self.log)}
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         value = overrides.get(self.key)
         return {place + self.key: value} if isinstance(value, float) and self.low <= value <= self.high else None
 
@@ -145,10 +145,10 @@ class Integers:
     def point(self, number: int) -> Overrides:
         return {self.key: self.low + number}
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         return {self.key: ask.integer(place + self.key, self.low, self.high)}
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         value = overrides.get(self.key)
         return {place + self.key: value} if type(value) is int and self.low <= value <= self.high else None
 
@@ -160,7 +160,7 @@ class Integers:
 class Product:
     """Every point of one with every point of the others."""
 
-    spaces: tuple[Space, ...]
+    spaces: tuple[SearchSpace, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -179,11 +179,11 @@ class Product:
             parts.append(space.point(position))
         return {key: value for part in reversed(parts) for key, value in part.items()}
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         """A draw of each member; their keys differ, so a place needs no more than its key."""
         return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         parts = [space.answers(overrides, place) for space in self.spaces]
         known = [part for part in parts if part is not None]
         return {name: answer for part in known for name, answer in part.items()} if len(known) == len(parts) else None
@@ -196,7 +196,7 @@ class Product:
 class Zip:
     """The first point of one with the first of the others, the second with the second, and so on."""
 
-    spaces: tuple[Space, ...]
+    spaces: tuple[SearchSpace, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -211,11 +211,11 @@ class Zip:
     def point(self, number: int) -> Overrides:
         return {key: value for space in self.spaces for key, value in space.point(number).items()}
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         labels = tuple(_plain(self.point(number)) for number in range(self.size))
         return self.point(ask.index(place + "+".join(self.keys), labels))
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         label = _plain({key: overrides[key] for key in self.keys if key in overrides})
         labels = [_plain(self.point(number)) for number in range(self.size)]
         return {place + "+".join(self.keys): label} if label in labels else None
@@ -228,7 +228,7 @@ class Zip:
 class Chain:
     """The points of one, then those of the next."""
 
-    spaces: tuple[Space, ...]
+    spaces: tuple[SearchSpace, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -247,13 +247,13 @@ class Chain:
             number -= space.size
         raise IndexError(number)
 
-    def draw(self, ask: Ask, place: str = "") -> Overrides:
+    def draw(self, ask: Sampler, place: str = "") -> Overrides:
         """Which member, then a draw of it; each is another place, also where they share keys."""
         where = self._where(place)
         member = ask.index(where, self._members())
         return self.spaces[member].draw(ask, f"{where}[{member}]/")
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         """Those of the first member that sets the keys of the chain which the overrides have, and no more."""
         where = self._where(place)
         wanted = {key: overrides[key] for key in self.keys if key in overrides}
@@ -261,7 +261,7 @@ class Chain:
             inner = space.answers(overrides, f"{where}[{member}]/")
             if inner is not None:
                 answers = {where: self._members()[member], **inner}
-                if _plain(self.draw(_Answered(answers), place)) == _plain(wanted):
+                if _plain(self.draw(_FixedSampler(answers), place)) == _plain(wanted):
                     return answers
         return None
 
@@ -275,14 +275,14 @@ class Chain:
         return {"chain": [space.describe() for space in self.spaces]}
 
 
-class Sweep:
+class SearchSpaceBuilder:
     """What a config file's `get_sweep(sweep)` is given: each method makes a space.
 
     Raises:
         UserError: Each UserError is one line that names the key or the sizes at fault.
     """
 
-    def choice(self, key: str, values: Iterable[Any]) -> Space:
+    def choice(self, key: str, values: Iterable[Any]) -> SearchSpace:
         """One key with each of its values; a dict replaces a whole group."""
         if isinstance(values, Set):
             raise UserError(f"choice({key!r}, {values!r}): a set has no order; give a list, as sorted(...)")
@@ -297,30 +297,30 @@ class Sweep:
                 raise UserError(f"choice({key!r}) has {value} twice: name each value once")
         return Choice(_key(key), tried)
 
-    def log_uniform(self, key: str, low: float, high: float) -> Space:
+    def log_uniform(self, key: str, low: float, high: float) -> SearchSpace:
         """One key with the numbers from low to high, each order of magnitude as likely as another."""
         _ordered("log_uniform", key, low, high)
         if low <= 0:
             raise UserError(f"log_uniform({key!r}, {low!r}, {high!r}): low must be above 0, or say uniform")
         return Uniform(_key(key), float(low), float(high), log=True)
 
-    def uniform(self, key: str, low: float, high: float) -> Space:
+    def uniform(self, key: str, low: float, high: float) -> SearchSpace:
         """One key with the numbers from low to high."""
         _ordered("uniform", key, low, high)
         return Uniform(_key(key), float(low), float(high), log=False)
 
-    def integers(self, key: str, low: int, high: int) -> Space:
+    def integers(self, key: str, low: int, high: int) -> SearchSpace:
         """One key with the whole numbers from low to high, both included."""
         _ordered("integers", key, low, high)
         if not isinstance(low, int) or not isinstance(high, int):
             raise UserError(f"integers({key!r}, {low!r}, {high!r}): both ends must be whole numbers")
         return Integers(_key(key), low, high)
 
-    def product(self, *spaces: Space) -> Space:
+    def product(self, *spaces: SearchSpace) -> SearchSpace:
         """Every point of one space with every point of the others."""
         return Product(_joined("product", spaces))
 
-    def zip(self, *spaces: Space) -> Space:
+    def zip(self, *spaces: SearchSpace) -> SearchSpace:
         """The points of finite spaces of one size, side by side."""
         members = _joined("zip", spaces)
         for space in members:
@@ -332,12 +332,12 @@ class Sweep:
             raise UserError(f"zip of unequal lengths: {said}; give each as many values as the others")
         return Zip(members)
 
-    def chain(self, *spaces: Space) -> Space:
+    def chain(self, *spaces: SearchSpace) -> SearchSpace:
         """The points of one space, then those of the next."""
         return Chain(_members("chain", spaces))
 
 
-def permutation(size: int, seed: int) -> Iterator[int]:
+def random_permutation(size: int, seed: int) -> Iterator[int]:
     """The numbers below `size` in an order that the seed fixes, whatever how many of them are taken.
 
     Fisher and Yates's shuffle, remembering only what has moved.
@@ -350,7 +350,7 @@ def permutation(size: int, seed: int) -> Iterator[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Chance:
+class RandomSampler:
     """Draws at random."""
 
     source: random.Random
@@ -369,10 +369,10 @@ class Chance:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Answered:
+class _FixedSampler:
     """Draws what was answered before."""
 
-    answers: Answers
+    answers: SampledValues
 
     def index(self, name: str, labels: tuple[str, ...]) -> int:
         return labels.index(self.answers[name])
@@ -401,7 +401,7 @@ def _ordered(name: str, key: str, low: Any, high: Any) -> None:
         raise UserError(f"{said}: low must be below high")
 
 
-def _members(name: str, spaces: tuple[Space, ...]) -> tuple[Space, ...]:
+def _members(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
     if not spaces:
         raise UserError(f"{name}() is empty: give it at least one space, as sweep.choice(KEY, VALUES)")
     for space in spaces:
@@ -410,7 +410,7 @@ def _members(name: str, spaces: tuple[Space, ...]) -> tuple[Space, ...]:
     return spaces
 
 
-def _joined(name: str, spaces: tuple[Space, ...]) -> tuple[Space, ...]:
+def _joined(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
     """Members that are set at once: no key may be set by two of them."""
     seen: set[str] = set()
     for space in _members(name, spaces):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from transformer.config import UserError, nearest
 
 
-class Generation(NamedTuple):
+class TpuGeneration(NamedTuple):
     """One kind of chip.
 
     `accelerator` and `cores` make the accelerator type: v5p-512 is 256 chips of 2 cores each. `node` is GKE's label
@@ -29,24 +29,24 @@ class Generation(NamedTuple):
 
 
 GENERATIONS = {
-    "v4": Generation("v4", 2, "tpu-v4-podslice", "ct4p-hightpu", "tpu-ubuntu2204-base", 3, 4096),
-    "v5e": Generation("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2, 256),
-    "v5p": Generation("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3, 6144),
-    "v6e": Generation("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2, 256),
+    "v4": TpuGeneration("v4", 2, "tpu-v4-podslice", "ct4p-hightpu", "tpu-ubuntu2204-base", 3, 4096),
+    "v5e": TpuGeneration("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2, 256),
+    "v5p": TpuGeneration("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3, 6144),
+    "v6e": TpuGeneration("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2, 256),
 }
 # The shapes of 2-d generations, and those of 3-d ones below 4x4x4, each as the documentation writes it.
-FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+SHAPES_2D = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+SMALL_SHAPES_3D = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
-class Slice(NamedTuple):
+class TpuSlice(NamedTuple):
     """A slice of one generation; `shape` in the order that the documentation writes."""
 
     name: str
     shape: tuple[int, ...]
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> TpuGeneration:
         """The generation of the slice."""
         return GENERATIONS[self.name]
 
@@ -81,7 +81,7 @@ class Slice(NamedTuple):
         return f"{self.generation.machine}-{self.chips_a_host}t"
 
 
-def read_slice(flag: str | None, pod: str) -> Slice:
+def parse_slice(flag: str | None, pod: str) -> TpuSlice:
     """The slice that --topology names, or else the config's pod: v5p:4x8x8, its numbers in any order.
 
     Raises:
@@ -94,27 +94,28 @@ def read_slice(flag: str | None, pod: str) -> Slice:
     if name not in GENERATIONS:
         raise UserError(f"{origin}={text} is no TPU slice, as v5e:4x4 and v5p:4x8x8 are: {nearest(name, GENERATIONS)}")
     if not colon or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", sizes, flags=re.ASCII):
-        raise UserError(f"{origin}={text} has no shape: write it as {name}:{example(name)}")
+        raise UserError(f"{origin}={text} has no shape: write it as {name}:{example_shape(name)}")
     given = sorted(map(int, sizes.split("x")))
-    shape = next((known for known in (*FLAT, *SMALL) if sorted(known) == given), tuple(given))
+    shape = next((known for known in (*SHAPES_2D, *SMALL_SHAPES_3D) if sorted(known) == given), tuple(given))
     generation = GENERATIONS[name]
     if generation.dimensions == 2:
-        if shape not in FLAT:
-            raise UserError(f"{origin}={text} does not exist: {name} has {_listed(FLAT)}")
-    elif shape not in SMALL and (len(shape) != 3 or any(size % 4 for size in shape)):
+        if shape not in SHAPES_2D:
+            raise UserError(f"{origin}={text} does not exist: {name} has {_listed(SHAPES_2D)}")
+    elif shape not in SMALL_SHAPES_3D and (len(shape) != 3 or any(size % 4 for size in shape)):
         raise UserError(
-            f"{origin}={text} does not exist: {name} has {_listed(SMALL)}, and three multiples of 4 as {example(name)}"
+            f"{origin}={text} does not exist: {name} has {_listed(SMALL_SHAPES_3D)}, and three multiples of 4, such as "
+            f"{example_shape(name)}"
         )
     if math.prod(shape) > generation.largest:
         raise UserError(
             f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has {generation.largest} at most"
         )
-    return Slice(name, shape)
+    return TpuSlice(name, shape)
 
 
 def default_shape(name: str, chips: int) -> tuple[int, ...]:
     """The shape of an accelerator type: the one of so many chips whose sides have the smallest sum."""
-    listed = FLAT if GENERATIONS[name].dimensions == 2 else SMALL
+    listed = SHAPES_2D if GENERATIONS[name].dimensions == 2 else SMALL_SHAPES_3D
     cubes = chips // 64
     sides = range(1, cubes + 1)
     boxes = [sorted((a, b, cubes // (a * b))) for a in sides for b in sides if cubes % (a * b) == 0]
@@ -122,7 +123,7 @@ def default_shape(name: str, chips: int) -> tuple[int, ...]:
     return min(shapes or [tuple(4 * side for side in box) for box in boxes], key=sum)
 
 
-def example(name: str) -> str:
+def example_shape(name: str) -> str:
     """A shape that the generation has."""
     return "4x4" if GENERATIONS[name].dimensions == 2 else "4x4x8"
 

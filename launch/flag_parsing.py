@@ -11,7 +11,7 @@ from launch.config_files import load_config, recorded_config
 from transformer.config import UserError, closest, convert, nearest
 
 
-def parse(command: Command, words: Sequence[str]) -> Arguments:
+def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     """The arguments that `words` give to `command`; its config is checked when it is read.
 
     Raises:
@@ -59,7 +59,7 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     return arguments
 
 
-def whole_numbers(text: str, flag: str, *, least: int = 1) -> list[int]:
+def parse_integers(text: str, flag: str, *, least: int = 1) -> list[int]:
     """The numbers of a word such as 256,1024.
 
     Raises:

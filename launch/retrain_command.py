@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformer.studies.sweeps.trials import Trial
 
 
-def train_command(
+def retrain_command(
     file: str, words: Sequence[str], trial: "Trial", *, recorded: str, workdir: str, data_dir: str | None = None
 ) -> str:
     """A command line after which the run directory `workdir` holds the trial, trained from its beginning.
@@ -49,11 +49,11 @@ def _on_as_many_cores(recorded: str) -> list[str]:
 def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
     """The resolved config of a file with these words; None where they do not express it."""
     from transformer.config import UserError
-    from transformer.studies.sweeps.trials import plain
+    from transformer.studies.sweeps.trials import json_values
     from transformer.training.config import apply_text_overrides, resolve_config
 
     try:
         values = apply_text_overrides(load_config(file).to_dict(), map(split_override, words))
-        return plain(resolve_config(values).to_config())
+        return json_values(resolve_config(values).to_config())
     except UserError:
         return None

@@ -6,30 +6,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer.studies.ablations.ablation import Ablation, Direction
-from transformer.studies.ablations.results import Cell
+from transformer.studies.ablations.run_result import RunResult
 
 DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
 
 
-class Study(NamedTuple):
+class StudyResults(NamedTuple):
     """The cells of a study by arm, task and combination of tuned values, in the order of its seeds.
 
     A cell that has not ended may be missing. `chosen` is each arm's combination on each task that it has cells of.
     """
 
     spec: Ablation
-    places: Mapping[tuple[str, str, str], tuple[Cell, ...]]
+    places: Mapping[tuple[str, str, str], tuple[RunResult, ...]]
     chosen: Mapping[tuple[str, str], Mapping[str, Any]]
 
-    def runs(self, arm: str, task: str, tuned: Mapping[str, Any]) -> tuple[Cell, ...]:
+    def runs(self, arm: str, task: str, tuned: Mapping[str, Any]) -> tuple[RunResult, ...]:
         """The cells of one combination of tuned values."""
         return self.places.get((arm, task, _words(tuned)), ())
 
-    def chosen_runs(self, arm: str, task: str) -> tuple[Cell, ...]:
+    def chosen_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
         """The cells at the chosen values."""
         return self.runs(arm, task, self.chosen[arm, task]) if (arm, task) in self.chosen else ()
 
-    def runs_of(self, arm: str) -> list[Cell]:
+    def runs_of(self, arm: str) -> list[RunResult]:
         """Every cell of an arm."""
         return [cell for (name, _, _), cells in self.places.items() if name == arm for cell in cells]
 
@@ -42,13 +42,13 @@ class Study(NamedTuple):
 
     def over_tasks(
         self,
-        runs: Callable[[str], Iterable[Cell]],
-        value: Callable[[Cell], float | None],
+        runs: Callable[[str], Iterable[RunResult]],
+        value: Callable[[RunResult], float | None],
         task: str | None = None,
     ) -> dict[int, float]:
         """The values of a task's finished `runs` by seed; of all tasks (None) their mean, of seeds that have all."""
         tasks = [
-            {cell.seed: number for cell in runs(name) if finished(cell) and (number := value(cell)) is not None}
+            {cell.seed: number for cell in runs(name) if is_finished(cell) and (number := value(cell)) is not None}
             for name in (self.spec.tasks if task is None else (task,))
         ]
         return {
@@ -58,22 +58,22 @@ class Study(NamedTuple):
         }
 
 
-def finished(cell: Cell) -> bool:
+def is_finished(cell: RunResult) -> bool:
     """Whether a run came to its end and did not diverge: its figures count, whether it learned or not."""
     return cell.state in (DONE, STUCK)
 
 
-def learned(cell: Cell) -> bool:
+def has_learned(cell: RunResult) -> bool:
     """Whether a run finished and is not stuck."""
     return cell.state == DONE
 
 
-def ended(cell: Cell) -> bool:
+def has_ended(cell: RunResult) -> bool:
     """Whether a run came to an end of its own: one that failed tells nothing of its arm."""
-    return finished(cell) or cell.state == DIVERGED
+    return is_finished(cell) or cell.state == DIVERGED
 
 
-def beats(spec: Ablation, value: float, other: float) -> bool:
+def is_better(spec: Ablation, value: float, other: float) -> bool:
     """Whether a value of the study's metrics is better than another."""
     return value < other if spec.direction is Direction.MINIMIZE else value > other
 
@@ -88,19 +88,19 @@ def worst(spec: Ablation, values: Iterable[float]) -> float:
     return max(values) if spec.direction is Direction.MINIMIZE else min(values)
 
 
-def in_order(spec: Ablation, values: Mapping[str, float]) -> list[str]:
+def rank_best_first(spec: Ablation, values: Mapping[str, float]) -> list[str]:
     """The names of some values of the study's metrics, the best first."""
     return sorted(values, key=lambda name: values[name], reverse=spec.direction is Direction.MAXIMIZE)
 
 
-def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
+def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
     """The study of these cells: a finished run whose `chosen_by` is worse than `learned_within` is stuck.
 
     Raises:
         ValueError: For a cell that has no place in the study, or whose place another has.
     """
     combinations = {_words(tuned) for tuned in spec.combinations()}
-    places: dict[tuple[str, str, str], dict[int, Cell]] = {}
+    places: dict[tuple[str, str, str], dict[int, RunResult]] = {}
     for cell in cells:
         words = _words(cell.tuned)
         if not (
@@ -118,7 +118,7 @@ def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
         for words in map(_words, spec.combinations())
         if (place := places.get((arm, task, words)))
     }
-    study = Study(spec, ordered, {})
+    study = StudyResults(spec, ordered, {})
     chosen = {
         (arm, task): tuned
         for arm in spec.arms
@@ -128,14 +128,14 @@ def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
     return study._replace(chosen=chosen)
 
 
-def _judged(spec: Ablation, cell: Cell) -> Cell:
+def _judged(spec: Ablation, cell: RunResult) -> RunResult:
     cell = cell._replace(chosen=_finite(cell.chosen), reported=_finite(cell.reported))
     limit, value = spec.learned_within, cell.chosen
-    beyond = limit is not None and value is not None and beats(spec, limit, value)
-    return cell._replace(state=STUCK) if finished(cell) and beyond else cell
+    beyond = limit is not None and value is not None and is_better(spec, limit, value)
+    return cell._replace(state=STUCK) if is_finished(cell) and beyond else cell
 
 
-def untried(study: Study, arm: str, task: str) -> list[Mapping[str, Any]]:
+def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str, Any]]:
     """The combinations that an arm was not tuned over: no run of them ended by itself, or none with a common seed.
 
     Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
@@ -144,11 +144,11 @@ def untried(study: Study, arm: str, task: str) -> list[Mapping[str, Any]]:
     return [
         tuned
         for tuned in study.spec.combinations()
-        if not any(ended(cell) and cell.seed in shared for cell in study.runs(arm, task, tuned))
+        if not any(has_ended(cell) and cell.seed in shared for cell in study.runs(arm, task, tuned))
     ]
 
 
-def tuning_seeds(study: Study, arm: str, task: str) -> set[int]:
+def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     """The seeds with which the combinations of an arm are compared: those of which every combination has a run.
 
     A run counts that ended by itself. One that failed tells nothing of its values, and neither it nor its seed may
@@ -157,12 +157,12 @@ def tuning_seeds(study: Study, arm: str, task: str) -> set[int]:
     of_combinations = [
         seeds
         for tuned in study.spec.combinations()
-        if (seeds := {cell.seed for cell in study.runs(arm, task, tuned) if ended(cell)})
+        if (seeds := {cell.seed for cell in study.runs(arm, task, tuned) if has_ended(cell)})
     ]
     return set.intersection(*of_combinations) if of_combinations else set()
 
 
-def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
+def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | None:
     """The combination with which most seeds learned, of those the one with their best mean; None where none was tried.
 
     The first of equals. Where no seed of any learned, the mean is of those that finished. Seeds are those of
@@ -174,8 +174,8 @@ def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
 
     def rank(tuned: Mapping[str, Any]) -> tuple[int, float]:
         runs = [cell for cell in study.runs(arm, task, tuned) if cell.seed in shared]
-        measured = [cell for cell in runs if finished(cell) and cell.chosen is not None]
-        able = [cell for cell in measured if learned(cell)]
+        measured = [cell for cell in runs if is_finished(cell) and cell.chosen is not None]
+        able = [cell for cell in measured if has_learned(cell)]
         values = [cell.chosen for cell in able or measured if cell.chosen is not None]
         return -len(able), sign * math.fsum(values) / len(values) if values else math.inf
 
@@ -192,5 +192,5 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _named(cell: Cell) -> str:
+def _named(cell: RunResult) -> str:
     return f"the cell arm={cell.arm!r} task={cell.task!r} seed={cell.seed} {dict(cell.tuned)}"

@@ -15,20 +15,20 @@ from launch.command import Arguments
 
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 # All that a user keeps: a training step takes a few megabytes.
-KEPT_BYTES = 4 * 2**30
+MAX_CACHE_BYTES = 4 * 2**30
 _IN_THE_WAY = 1000
 
 
-def keep_compiled(arguments: Arguments) -> None:
+def enable_compilation_cache(arguments: Arguments) -> None:
     """Keep what jax compiles for the user's next command: the `before_jax` of those that train or read a run."""
-    keep()
+    enable_user_cache()
 
 
-def keep(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
+def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
     """Keep what jax compiles in a folder of the user's home that nobody else may read or write.
 
     Each kind of processor has its own: a home may be shared by machines that do not run each other's programs. What is
-    used least goes when all take more than `KEPT_BYTES`. Where jax is imported already, and where there is no such
+    used least goes when all take more than `MAX_CACHE_BYTES`. Where jax is imported already, and where there is no such
     folder, nothing is kept; where others could change what is in it, a line says so.
     """
     if "jax" in sys.modules:
@@ -47,9 +47,9 @@ def keep(environment: MutableMapping[str, str] = os.environ, files: Path = Path(
             return
         except OSError:
             return
-        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(KEPT_BYTES))
+        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_CACHE_BYTES))
         environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    share_compiled(folder, environment)
+    enable_cache_in(folder, environment)
 
 
 def _processor(files: Path) -> int:
@@ -62,7 +62,7 @@ def _processor(files: Path) -> int:
     return zlib.crc32("\n".join(sorted(telling)).encode())
 
 
-def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+def enable_cache_in(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Keep what jax compiles in `folder` for the next process that needs it; call it before jax is imported.
 
     A folder that the user named is kept. Only the user can write to it, for its entries are run as programs. Entries

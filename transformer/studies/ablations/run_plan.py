@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from transformer.config import UserError, flatten
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.results import in_words
+from transformer.studies.ablations.run_result import describe_run
 from transformer.studies.sweeps.trials import Trial, make_trial
 
 # What names a run, and is no part of what it does.
 _NAMES = ("name",)
 
 
-class Planned(NamedTuple):
+class PlannedRun(NamedTuple):
     """One run of a study."""
 
     arm: str
@@ -25,10 +25,10 @@ class Planned(NamedTuple):
     @property
     def where(self) -> str:
         """The run in words, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
-        return in_words(self.arm, self.task, self.seed, self.tuned)
+        return describe_run(self.arm, self.task, self.seed, self.tuned)
 
 
-def plan(spec: Ablation, base: Mapping[str, Any]) -> list[Planned]:
+def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
     """Every run of the study, seed by seed, so that one that is stopped half-way has whole seeds.
 
     Raises:
@@ -36,7 +36,7 @@ def plan(spec: Ablation, base: Mapping[str, Any]) -> list[Planned]:
             arms that are one and the same.
     """
     planned = [
-        Planned(arm, task, tuned, seed, make_trial(base, {**overrides, **spec.arms[arm], **tuned, "seed": seed}))
+        PlannedRun(arm, task, tuned, seed, make_trial(base, {**overrides, **spec.arms[arm], **tuned, "seed": seed}))
         for seed in spec.seeds
         for task, overrides in spec.tasks.items()
         for arm in spec.arms
@@ -46,14 +46,14 @@ def plan(spec: Ablation, base: Mapping[str, Any]) -> list[Planned]:
     return planned
 
 
-def differences(planned: Sequence[Planned], reference: str) -> dict[str, list[dict[str, Any]]]:
+def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[str, list[dict[str, Any]]]:
     """Of every arm the keys of the resolved config in which it differs from the reference, with both values.
 
     Each key that differs in some task is named once, with the values of the first such task; None stands for a key
     that a config does not have.
     """
     # Seeds and tuned values are shared by all arms, so that the first run of each arm and task says all.
-    first: dict[tuple[str, str], Planned] = {}
+    first: dict[tuple[str, str], PlannedRun] = {}
     for each in planned:
         first.setdefault((each.arm, each.task), each)
     differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
@@ -61,19 +61,19 @@ def differences(planned: Sequence[Planned], reference: str) -> dict[str, list[di
         base = flatten(first[reference, task].trial.config)
         own = flatten(each.trial.config)
         for key in dict.fromkeys((*base, *own)):
-            if key not in _NAMES and (key not in own or key not in base or not same(own[key], base[key])):
+            if key not in _NAMES and (key not in own or key not in base or not equal_as_json(own[key], base[key])):
                 entry = {"key": key, "reference": base.get(key), "arm": own.get(key)}
                 differences[arm].setdefault(key, entry)
     return {arm: list(entries.values()) for arm, entries in differences.items()}
 
 
-def same(one: Any, other: Any) -> bool:
+def equal_as_json(one: Any, other: Any) -> bool:
     """Whether two plain values are equal as JSON, in which 1, 1.0 and true differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _check_apart(planned: Sequence[Planned]) -> None:
-    seen: dict[str, Planned] = {}
+def _check_apart(planned: Sequence[PlannedRun]) -> None:
+    seen: dict[str, PlannedRun] = {}
     for each in planned:
         config = {key: value for key, value in each.trial.config.items() if key not in _NAMES}
         text = json.dumps(config, sort_keys=True)

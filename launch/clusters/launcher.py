@@ -15,14 +15,14 @@ from typing import NamedTuple
 from launch import train
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from launch.parsing import parse
+from launch.flag_parsing import parse_arguments
 from transformer.config import UserError
 
 DRY_RUN = Flag("dry_run", "print what would be run, and run nothing", kind=bool, default=False)
 NAME = Flag("name", "what the engine calls the run (default: from the last part of the train command's --workdir)")
 OPTIONS = "as --options='--key=value --key=value'"
 # The launcher knows these of each process, so the train command's flags behind -- leave them out.
-GIVEN_BY_LAUNCHER = ("coordinator_address", "num_processes", "process_id")
+LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id")
 TOOLS = {
     "gcloud": "install the Google Cloud CLI and log in with: gcloud auth login",
     "kubectl": "install it with: gcloud components install kubectl",
@@ -30,7 +30,7 @@ TOOLS = {
 }
 
 
-class Training(NamedTuple):
+class TrainCommand(NamedTuple):
     """One checked call of the train command, and the environment that its launcher was started in."""
 
     words: tuple[str, ...]
@@ -40,7 +40,9 @@ class Training(NamedTuple):
     environment: Mapping[str, str]
 
 
-def start(command: Command, main: Callable[[Arguments, Training], None], argv: Sequence[str] | None = None) -> int:
+def run_launcher(
+    command: Command, main: Callable[[Arguments, TrainCommand], None], argv: Sequence[str] | None = None
+) -> int:
     """Parse the launcher's flags before `--` and the train command's behind it, call `main`, return the exit code.
 
     Nothing is booked before both are right: the train command's own parser reads its config file and overrides.
@@ -54,10 +56,10 @@ def start(command: Command, main: Callable[[Arguments, Training], None], argv: S
         line = f"error: {astray[0]} is a flag of the train command: write it behind --, as {command.example_call}"
         print(line, file=sys.stderr)
         return 2
-    return run(command, lambda arguments: main(arguments, read_training(command, behind, environment)), own)
+    return run(command, lambda arguments: main(arguments, parse_train_command(command, behind, environment)), own)
 
 
-def read_training(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> Training:
+def parse_train_command(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> TrainCommand:
     """The train command that `words` give.
 
     Raises:
@@ -69,13 +71,13 @@ def read_training(command: Command, words: Sequence[str] | None, environment: Ma
     for word in words:
         if not word.isprintable():
             raise UserError(f"{word!r} has a character that cannot be printed: leave it out")
-        if re.fullmatch(rf"--({'|'.join(GIVEN_BY_LAUNCHER)})(=.*)?", word):
+        if re.fullmatch(rf"--({'|'.join(LAUNCHER_FLAGS)})(=.*)?", word):
             raise UserError(f"{word} behind -- is what the launcher itself tells each process: leave it out")
-    arguments = parse(train.COMMAND, words)
+    arguments = parse_arguments(train.COMMAND, words)
     if arguments.show_config:
         raise UserError("--show_config behind -- trains nothing: leave it out, or say it to the train command itself")
     pod = arguments.config.get("pod") or ""
-    return Training(tuple(words), arguments.workdir, _value(words, "--config"), pod, environment)
+    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), pod, environment)
 
 
 def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
@@ -100,7 +102,7 @@ def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
     )
 
 
-def require_shared(training: Training) -> None:
+def require_shared_storage(training: TrainCommand) -> None:
     """Check that hosts without a shared disk see one run directory and one checkout.
 
     Raises:
@@ -119,18 +121,18 @@ def require_shared(training: Training) -> None:
         )
 
 
-def require_restarts(restarts: int) -> None:
+def check_max_restarts(restarts: int) -> None:
     """Raise UserError for fewer than none."""
     if restarts < 0:
         raise UserError(f"--max_restarts={restarts} must be at least 0 (0: never again)")
 
 
-def train_command(python: str, training: Training, *more: str) -> tuple[str, ...]:
+def train_words(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
     """The words of a process of another machine: its interpreter, the train command, its flags and those added."""
     return (python, "-m", "launch.train", *training.words, *more)
 
 
-def extra_options(text: str | None) -> tuple[str, ...]:
+def parse_extra_options(text: str | None) -> tuple[str, ...]:
     """The words of `--options`, which go to the engine as they are.
 
     Raises:
@@ -146,7 +148,7 @@ def extra_options(text: str | None) -> tuple[str, ...]:
     return tuple(words)
 
 
-def plain(flag: str, value: str) -> str:
+def check_word(flag: str, value: str) -> str:
     """`value`, a word that no tool can take for a flag.
 
     Raises:
@@ -157,7 +159,7 @@ def plain(flag: str, value: str) -> str:
     return value
 
 
-def shown(words: Sequence[str], environment: Mapping[str, str] | None = None, typed: str | None = None) -> str:
+def shell_line(words: Sequence[str], environment: Mapping[str, str] | None = None, typed: str | None = None) -> str:
     """The call as a line for a shell, with its standard input as a heredoc."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
     line = " ".join([*settings, shlex.join(words)])
@@ -174,7 +176,7 @@ def require_tool(name: str, environment: Mapping[str, str]) -> None:
         raise UserError(f"{name} is not on PATH: {TOOLS[name]}; --dry_run prints what would be run without it")
 
 
-def call(words: Sequence[str], environment: Mapping[str, str], typed: str | None = None) -> int:
+def run_tool(words: Sequence[str], environment: Mapping[str, str], typed: str | None = None) -> int:
     """Run the words, showing them first, and return their exit code."""
     print(f"+ {shlex.join(words)}", file=sys.stderr, flush=True)
     return subprocess.run(words, env=environment, input=typed, text=True, check=False).returncode

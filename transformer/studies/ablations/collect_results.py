@@ -14,28 +14,28 @@ from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import read_records
 from transformer.runs.run_directory import RunDirectory, RunStart
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.arms import Planned
-from transformer.studies.ablations.results import Cell, Point
+from transformer.studies.ablations.run_plan import PlannedRun
+from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.trust import trust_words
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
 # (Xiao et al. 2023).
-HEADS = {"entropy": ENTROPY.name, "sink": FIRST_TOKEN.name}
+HEAD_STATISTICS = {"entropy": ENTROPY.name, "sink": FIRST_TOKEN.name}
 
 Record = Mapping[str, Any]
 
 
-class Ended(NamedTuple):
+class EndedRun(NamedTuple):
     """A run of a study that has come to an end: how ("done", "diverged" or "failed"), where, and how to repeat it."""
 
-    planned: Planned
+    planned: PlannedRun
     state: str
     path: Path
     directory: str
     command: str
 
 
-def collect(spec: Ablation, ended: Sequence[Ended]) -> list[Cell]:
+def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult]:
     """The cell of every run that has ended.
 
     Raises:
@@ -44,19 +44,19 @@ def collect(spec: Ablation, ended: Sequence[Ended]) -> list[Cell]:
     return [_cell(spec, each) for each in ended]
 
 
-def curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
+def metric_curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
     """The values of a metric "split/name" over training, without those that were not finite."""
     return tuple((step, value) for step, value in _reports(records, metric) if value is not None)
 
 
-def last(records: Sequence[Record], metric: str) -> float | None:
+def last_value(records: Sequence[Record], metric: str) -> float | None:
     """What a metric was in its last report; None where that was not finite, or there is none."""
     reports = _reports(records, metric)
     return reports[-1][1] if reports else None
 
 
-def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
-    """The statistics of `HEADS` by site over training: means over a site's layers and heads and the probe's examples.
+def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
+    """Return the `HEAD_STATISTICS` of each site over training: means over layers, heads and probe examples.
 
     An example for which a statistic is not defined does not count; a run without maps has none.
     """
@@ -66,7 +66,7 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
     curves: dict[str, dict[str, tuple[Point, ...]]] = {}
     for site in store.sites:
         statistics = store.statistics(site.name)
-        for name, stored in HEADS.items():
+        for name, stored in HEAD_STATISTICS.items():
             if stored not in statistics.names or not store.steps:
                 continue
             values_SxBxLxH = statistics.values[..., statistics.names.index(stored)].astype(np.float64)
@@ -94,24 +94,24 @@ def provenance(directories: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _cell(spec: Ablation, ended: Ended) -> Cell:
+def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
     run, planned = RunDirectory(ended.path), ended.planned
     records = read_records(run.metrics_file)
     if ended.state == "done":
         _check_reported(spec, records, planned)
-    of_choice = curve(records, spec.chosen_by)
-    flops = [value for _, value in curve(records, "train/flops_per_step")]
-    return Cell(
+    of_choice = metric_curve(records, spec.chosen_by)
+    flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
+    return RunResult(
         arm=planned.arm,
         task=planned.task,
         seed=planned.seed,
         tuned=dict(planned.tuned),
         state=ended.state,
         chosen=of_choice[-1][1] if of_choice else None,
-        reported=last(records, spec.reported),
-        curves={metric: curve(records, metric) for metric in spec.curves},
+        reported=last_value(records, spec.reported),
+        curves={metric: metric_curve(records, metric) for metric in spec.curves},
         flops=float(np.mean(flops)) if flops else None,
-        heads=heads_over_training(run.maps),
+        heads=head_statistics_over_training(run.maps),
         steps=planned.trial.config["steps"],
         directory=ended.directory,
         command=ended.command,
@@ -125,7 +125,7 @@ def _reports(records: Sequence[Record], metric: str) -> list[tuple[int, float | 
     return [(step, None if value is None else float(value)) for step, value in values]
 
 
-def _check_reported(spec: Ablation, records: Sequence[Record], planned: Planned) -> None:
+def _check_reported(spec: Ablation, records: Sequence[Record], planned: PlannedRun) -> None:
     known = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
     for metric in spec.metrics:
         if metric not in known:

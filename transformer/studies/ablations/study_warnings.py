@@ -3,28 +3,28 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison
-from transformer.studies.ablations.results import in_words
-from transformer.studies.ablations.text import join_words, lost_seeds, on_task, seeds_in_words
-from transformer.studies.ablations.tuned_selection import (
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison
+from transformer.studies.ablations.hyperparameter_selection import (
     DIVERGED,
     DONE,
     FAILED,
     STUCK,
-    Study,
-    beats,
+    StudyResults,
     best,
-    ended,
-    finished,
+    has_ended,
+    is_better,
+    is_finished,
     tuning_seeds,
 )
+from transformer.studies.ablations.run_result import describe_run
+from transformer.studies.ablations.text import join_words, lost_seeds, on_task, seeds_in_words
 
 ENOUGH_SEEDS = 5
 _NAMED = 4  # runs in one warning, before the rest are only counted
 _ENDED = (DONE, STUCK, DIVERGED, FAILED)
 
 
-def warnings(study: Study) -> list[str]:
+def study_warnings(study: StudyResults) -> list[str]:
     """Warnings for the reader, one line each."""
     return [
         *_unfinished(study),
@@ -38,19 +38,19 @@ def warnings(study: Study) -> list[str]:
     ]
 
 
-def _too_few(study: Study) -> Iterator[str]:
+def _too_few(study: StudyResults) -> Iterator[str]:
     count = len(study.spec.seeds)
     named = f"{count} seed{'s' if count > 1 else ''} only"
-    if count < LEAST_FOR_A_VERDICT:
+    if count < MIN_SEEDS_FOR_VERDICT:
         yield f"{named}: no verdict is given under three, and {ENOUGH_SEEDS} are the default."
     elif count < ENOUGH_SEEDS:
         yield f"{named}: one odd run can decide, and only large differences are seen; {ENOUGH_SEEDS} are the default."
 
 
-def _unfinished(study: Study) -> Iterator[str]:
+def _unfinished(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     missing = [
-        in_words(arm, task, seed, tuned)
+        describe_run(arm, task, seed, tuned)
         for seed in spec.seeds
         for task in spec.tasks
         for arm in spec.arms
@@ -62,10 +62,10 @@ def _unfinished(study: Study) -> Iterator[str]:
         yield f"{len(missing)} of {planned} runs have not ended: {_some(missing)}."
 
 
-def _failed(study: Study) -> Iterator[str]:
+def _failed(study: StudyResults) -> Iterator[str]:
     cells = [cell for arm in study.spec.arms for cell in study.runs_of(arm) if cell.state == FAILED]
     if cells:
-        failed = [f"{in_words(cell.arm, cell.task, cell.seed, cell.tuned)} ({cell.directory})" for cell in cells]
+        failed = [f"{describe_run(cell.arm, cell.task, cell.seed, cell.tuned)} ({cell.directory})" for cell in cells]
         yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {_some(failed)}."
 
 
@@ -74,14 +74,14 @@ def _some(names: Sequence[str]) -> str:
     return "; ".join(names[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-def _tuned_on_fewer_seeds(study: Study) -> Iterator[str]:
+def _tuned_on_fewer_seeds(study: StudyResults) -> Iterator[str]:
     """Which arms' values were chosen without a seed that failed, or has not ended, at some of them."""
     if len(list(study.spec.combinations())) < 2:
         return
     for arm in study.spec.arms:
         for task in study.spec.tasks:
             shared = tuning_seeds(study, arm, task)
-            known = {cell.seed for cell in study.runs_of(arm) if cell.task == task and ended(cell)}
+            known = {cell.seed for cell in study.runs_of(arm) if cell.task == task and has_ended(cell)}
             if left_out := sorted(known - shared):
                 yield (
                     f"The values of {arm}{on_task(task)} were chosen without {seeds_in_words(left_out)}, of which not "
@@ -89,14 +89,14 @@ def _tuned_on_fewer_seeds(study: Study) -> Iterator[str]:
                 )
 
 
-def _unpaired(study: Study) -> Iterator[str]:
+def _unpaired(study: StudyResults) -> Iterator[str]:
     for arm in study.spec.arms:
         if lost := lost_seeds(study, arm, None):
             where = "every comparison" if arm == study.spec.reference else "its comparison"
             yield f"Left out of {where}, at the chosen values: {lost}."
 
 
-def _target_missed(study: Study) -> Iterator[str]:
+def _target_missed(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     if spec.target is None:
         return
@@ -105,11 +105,11 @@ def _target_missed(study: Study) -> Iterator[str]:
     never = f"The target {spec.chosen_by}={spec.target:g} is never reached"
     if not seen:
         yield f"{never}: no run measured it."
-    elif beats(spec, spec.target, best(spec, seen)):
+    elif is_better(spec, spec.target, best(spec, seen)):
         yield f"{never}: the best of all is {best(spec, seen):.4g}."
 
 
-def _at_the_edge(study: Study) -> Iterator[str]:
+def _at_the_edge(study: StudyResults) -> Iterator[str]:
     """Which arms chose the least or the greatest value that was tried: their best may lie beyond."""
     for key, word, end in _edges(study):
         arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, key, end))]
@@ -117,7 +117,7 @@ def _at_the_edge(study: Study) -> Iterator[str]:
             yield f"{join_words(arms)} chose {key}={end}, the {word} tried: the best may lie beyond."
 
 
-def _edges(study: Study) -> Iterator[tuple[str, str, float]]:
+def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
     """Tuned keys with the least and the greatest of two values or more.
 
     A least value of 0, as of a warm-up or a dropout, has nothing beyond.
@@ -128,7 +128,7 @@ def _edges(study: Study) -> Iterator[tuple[str, str, float]]:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
 
 
-def untried(study: Study, pair: Comparison) -> str:
+def untried(study: StudyResults, pair: Comparison) -> str:
     """What a verdict leaves open: that an arm might do better beyond the values that were tried."""
     told = [
         f"{join_words(arms)} chose the {word} {key} tried, {end}"
@@ -138,19 +138,19 @@ def untried(study: Study, pair: Comparison) -> str:
     return f" But {join_words(told)}: beyond it this may turn." if told else ""
 
 
-def _that_chose(study: Study, arm: str, key: str, value: float) -> str:
+def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
     """The arm, with the tasks on which it chose a value where not on all; empty where on none."""
     tasks = [
         task
         for task in study.spec.tasks
-        if any(finished(cell) and cell.tuned[key] == value for cell in study.chosen_runs(arm, task))
+        if any(is_finished(cell) and cell.tuned[key] == value for cell in study.chosen_runs(arm, task))
     ]
     if not tasks:
         return ""
     return arm if len(tasks) == len(study.spec.tasks) else f"{arm} (on {join_words(tasks)})"
 
 
-def _chosen_on_what_is_reported(study: Study) -> Iterator[str]:
+def _chosen_on_what_is_reported(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     if spec.chosen_by == spec.reported and len(list(spec.combinations())) > 1:
         yield f"Values were chosen by {spec.reported}, which is also reported: what was chosen looks better than it is."

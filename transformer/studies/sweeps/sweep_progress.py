@@ -16,7 +16,7 @@ from transformer.overrides import describe
 from transformer.runs.jsonl_records import MetricName, last_metric, last_step, read_last_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
-from transformer.studies.sweeps.trial_store import Ledger, State
+from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
 from transformer.terminal import drawn_on, printable
 
@@ -25,72 +25,74 @@ _STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yel
 _ABOVE = 6  # lines of a terminal that are not rows
 
 
-class Row(NamedTuple):
+class TrialStatus(NamedTuple):
     """What is known of one trial."""
 
     trial: Trial
-    state: State
+    state: TrialState
     step: int
     value: float | None
     message: str
 
 
-def look(ledger: Ledger, trials: Sequence[Trial], metric: MetricName) -> list[Row]:
+def read_trial_statuses(ledger: TrialStore, trials: Sequence[Trial], metric: MetricName) -> list[TrialStatus]:
     """The trials as they are now, with the metric that those in training have reached."""
     rows = []
     for trial in trials:
         # In this order: what ends in between has its outcome, not the lease that it had.
         state, outcome = ledger.state(trial), ledger.outcome(trial)
         if outcome is not None:
-            rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
-        elif state == State.RUNNING:
+            rows.append(TrialStatus(trial, outcome.state, outcome.step, outcome.value, outcome.message))
+        elif state == TrialState.RUNNING:
             records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
             last = last_metric(records, metric)
-            rows.append(Row(trial, state, last_step(records), last.value if last else None, ""))
+            rows.append(TrialStatus(trial, state, last_step(records), last.value if last else None, ""))
         else:
-            rows.append(Row(trial, state, 0, None, ""))
+            rows.append(TrialStatus(trial, state, 0, None, ""))
     return rows
 
 
-def best_first(rows: Sequence[Row], maximize: bool) -> list[Row]:
+def sort_best_first(rows: Sequence[TrialStatus], maximize: bool) -> list[TrialStatus]:
     """By state, those that are done before all others, then by value."""
 
-    def key(row: Row) -> tuple[Any, ...]:
+    def key(row: TrialStatus) -> tuple[Any, ...]:
         value = (0.0 if row.value is None else -row.value if maximize else row.value,)
         return (_RANK[row.state.value], row.value is None, value)
 
     return sorted(rows, key=key)
 
 
-def best_done(rows: Sequence[Row], maximize: bool) -> Row | None:
+def best_finished(rows: Sequence[TrialStatus], maximize: bool) -> TrialStatus | None:
     """The best of those that are done; None where none is."""
-    return next((row for row in best_first(rows, maximize) if row.state == State.DONE and row.value is not None), None)
+    return next(
+        (row for row in sort_best_first(rows, maximize) if row.state == TrialState.DONE and row.value is not None), None
+    )
 
 
-def counts(rows: Sequence[Row], total: int) -> str:
+def count_states(rows: Sequence[TrialStatus], total: int) -> str:
     """How many trials are at what: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending"."""
     by_state = Counter(row.state for row in rows)
-    by_state[State.PENDING] += total - len(rows)  # those that are not proposed yet
-    open_states = (State.RUNNING, State.PENDING)
+    by_state[TrialState.PENDING] += total - len(rows)  # those that are not proposed yet
+    open_states = (TrialState.RUNNING, TrialState.PENDING)
     ended = ", ".join(
-        f"{by_state[state]} {state.value}" for state in State if state not in open_states and by_state[state]
+        f"{by_state[state]} {state.value}" for state in TrialState if state not in open_states and by_state[state]
     )
     still = ", ".join(f"{by_state[state]} {state.value}" for state in open_states if by_state[state])
     finished = total - sum(by_state[state] for state in open_states)
     return f"{finished} of {total} finished" + (f": {ended}" if ended else "") + (f"; {still}" if still else "")
 
 
-class Watch(Protocol):
+class ProgressDisplay(Protocol):
     """Shows the progress of a sweep."""
 
-    def show(self, rows: Sequence[Row], total: int) -> None:
+    def show(self, rows: Sequence[TrialStatus], total: int) -> None:
         """Show the trials as they are now."""
 
     def close(self) -> None:
         """Leave what was shown."""
 
 
-def open_watch(metric: MetricName, maximize: bool, stream: TextIO) -> Watch:
+def open_progress_display(metric: MetricName, maximize: bool, stream: TextIO) -> ProgressDisplay:
     """A live table on a terminal, lines elsewhere."""
     return _Table(metric, maximize, stream) if stream.isatty() else _Lines(metric, stream)
 
@@ -100,16 +102,16 @@ class _Lines:
 
     def __init__(self, metric: MetricName, stream: TextIO):
         self._metric, self._stream = metric, stream
-        self._seen: dict[str, State] = {}
+        self._seen: dict[str, TrialState] = {}
 
-    def show(self, rows: Sequence[Row], total: int) -> None:
-        changed = [row for row in rows if self._seen.get(row.trial.name, State.PENDING) != row.state]
+    def show(self, rows: Sequence[TrialStatus], total: int) -> None:
+        changed = [row for row in rows if self._seen.get(row.trial.name, TrialState.PENDING) != row.state]
         for row in changed:
             value = "" if row.value is None else f"  {self._metric} {row.value:.4g}"
             line = f"{row.trial.name}  {row.state.value:<8}  step {row.step}{value}  {describe(row.trial.overrides)}"
             print(f"{line}  {row.message}".rstrip(), file=self._stream)
         if changed:
-            print(counts(rows, total), file=self._stream, flush=True)
+            print(count_states(rows, total), file=self._stream, flush=True)
         self._seen |= {row.trial.name: row.state for row in rows}
 
     def close(self) -> None:
@@ -125,20 +127,24 @@ class _Table:
         self._live = rich.live.Live(console=self._console, auto_refresh=False)
         self._live.start()
 
-    def show(self, rows: Sequence[Row], total: int) -> None:
-        self._live.update(draw(rows, total, self._metric, self._maximize, self._console.height - _ABOVE), refresh=True)
+    def show(self, rows: Sequence[TrialStatus], total: int) -> None:
+        self._live.update(
+            progress_table(rows, total, self._metric, self._maximize, self._console.height - _ABOVE), refresh=True
+        )
 
     def close(self) -> None:
         self._live.stop()
 
 
-def draw(rows: Sequence[Row], total: int, metric: MetricName, maximize: bool, height: int) -> rich.table.Table:
+def progress_table(
+    rows: Sequence[TrialStatus], total: int, metric: MetricName, maximize: bool, height: int
+) -> rich.table.Table:
     """The trials, best first, no more than `height` of them."""
-    table = rich.table.Table(title=counts(rows, total), title_justify="left", expand=False)
+    table = rich.table.Table(title=count_states(rows, total), title_justify="left", expand=False)
     for heading, justify in (("trial", "left"), ("state", "left"), ("step", "right"), (str(metric), "right")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("overrides", overflow="fold")
-    ordered = best_first(rows, maximize)
+    ordered = sort_best_first(rows, maximize)
     shown = ordered[: max(1, height)]
     for row in shown:
         value = "" if row.value is None else f"{row.value:.4g}"
@@ -151,7 +157,7 @@ def draw(rows: Sequence[Row], total: int, metric: MetricName, maximize: bool, he
     return table
 
 
-def write_csv(ledger: Ledger, rows: Sequence[Row], metric: MetricName) -> Path:
+def write_csv(ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricName) -> Path:
     """All trials as WORKDIR/trials.csv, a column for every key that any of them sets."""
     keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
     text = io.StringIO()
@@ -167,16 +173,18 @@ def write_csv(ledger: Ledger, rows: Sequence[Row], metric: MetricName) -> Path:
     return path
 
 
-def summarize(ledger: Ledger, rows: Sequence[Row], metric: MetricName, best: Row | None, command: str) -> str:
+def summarize(
+    ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricName, best: TrialStatus | None, command: str
+) -> str:
     """The result of a sweep: the best trial, its directory, the command that trains it again, and what failed."""
-    lines = [counts(rows, len(rows))]
+    lines = [count_states(rows, len(rows))]
     if best is not None:
         lines += [
             f"best: {metric} {best.value:.6g}  {describe(best.trial.overrides)}",
             f"  its run    {ledger.directory(best.trial)}",
             f"  once more  {command}",
         ]
-    failed = [row for row in rows if row.state == State.FAILED]
+    failed = [row for row in rows if row.state == TrialState.FAILED]
     if failed:
         lines.append(f"failed: {failed[0].message}")
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""

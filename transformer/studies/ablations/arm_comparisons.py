@@ -4,24 +4,31 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformer.studies.ablations.hyperparameter_selection import (
+    StudyResults,
+    has_ended,
+    has_learned,
+    is_better,
+    rank_best_first,
+    untried_values,
+)
 from transformer.studies.ablations.statistics import (
     SIGNIFICANCE,
     MeanTest,
     detectable_effect,
-    fisher,
-    holm,
+    discrete_step,
+    fisher_exact_p,
+    holm_correction,
     pairs_needed,
     permutation_p,
-    step_of_ties,
     t_test,
 )
-from transformer.studies.ablations.tuned_selection import Study, beats, ended, in_order, learned, untried
 
-LEAST_FOR_A_VERDICT = 3  # paired seeds
+MIN_SEEDS_FOR_VERDICT = 3  # paired seeds
 ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some are computed in float32
 
 
-class Power(NamedTuple):
+class PowerAnalysis(NamedTuple):
     """What the study could have seen, from the deviation of its paired differences.
 
     `level` is the two-sided significance at which it is counted, and `seeds_for` how many seeds see a difference.
@@ -33,7 +40,7 @@ class Power(NamedTuple):
     seeds_for: tuple[tuple[float, int], ...]
 
 
-class Learning(NamedTuple):
+class LearnedCounts(NamedTuple):
     """How many of the runs at the chosen values learned, of those that ended by themselves.
 
     `p_holm` is Fisher's of the two counts, corrected over all pairs of the family whose counts can differ; None where a
@@ -60,8 +67,8 @@ class Comparison(NamedTuple):
     p_holm: float | None
     family: int
     verdict: str
-    power: Power | None
-    learning: Learning
+    power: PowerAnalysis | None
+    learning: LearnedCounts
 
     @property
     def n(self) -> int:
@@ -86,7 +93,7 @@ class Comparison(NamedTuple):
         return None if self.test is None else self.p_permutation if self.test.p is None else self.test.p
 
 
-def comparisons(study: Study) -> list[Comparison]:
+def compare_arms(study: StudyResults) -> list[Comparison]:
     """Every arm against the reference over all tasks, then, where there are several, on each of them.
 
     The comparisons over all tasks are one family for Holm's correction, and those on single tasks, of all arms and
@@ -101,64 +108,66 @@ def comparisons(study: Study) -> list[Comparison]:
     return [*_judge(study, _counted(overall)), *_judge(study, _counted(single))]
 
 
-def between_the_best(study: Study) -> tuple[Comparison, str] | None:
+def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     """The best arm against the second best, and that one's name, where the study itself does not compare them.
 
     Over all tasks. Which arms these are was seen in the same values, so that its p is too small: it gets no verdict.
     """
     values = {arm: study.by_seed(arm, None) for arm in study.spec.arms}
-    means = {arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= LEAST_FOR_A_VERDICT}
-    order = in_order(study.spec, means)
+    means = {
+        arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= MIN_SEEDS_FOR_VERDICT
+    }
+    order = rank_best_first(study.spec, means)
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
     pair = _pair(study, order[0], None, order[1])
-    return (pair, order[1]) if pair.test is not None and pair.n >= LEAST_FOR_A_VERDICT else None
+    return (pair, order[1]) if pair.test is not None and pair.n >= MIN_SEEDS_FOR_VERDICT else None
 
 
-def _pair(study: Study, arm: str, task: str | None, against: str) -> Comparison:
+def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comparison:
     values, reference = study.by_seed(arm, task), study.by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
     test = _paired_test(list(differences.values()), values, reference) if len(differences) >= 2 else None
-    learning = Learning(learned_of(study, arm, task), learned_of(study, against, task), None)
+    learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
     return Comparison(arm, task, differences, test, None, 0, "not said", None, learning)
 
 
 def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
-    resolution = rounding_of([*values.values(), *reference.values()])
-    return t_test(differences, resolution=resolution, step=step_of_ties(differences, resolution))
+    resolution = rounding_error([*values.values(), *reference.values()])
+    return t_test(differences, resolution=resolution, step=discrete_step(differences, resolution))
 
 
-def rounding_of(values: Sequence[float]) -> float:
+def rounding_error(values: Sequence[float]) -> float:
     """How far apart equal metrics of the size of these can be."""
     return ROUNDING * max(map(abs, values), default=0.0)
 
 
-def learned_of(study: Study, arm: str, task: str | None) -> tuple[int, int]:
+def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int, int]:
     """How many runs at the chosen values learned, of those that ended by themselves; all tasks (None) together."""
     tasks = study.spec.tasks if task is None else (task,)
-    runs = [cell for name in tasks for cell in study.chosen_runs(arm, name) if ended(cell)]
-    return sum(map(learned, runs)), len(runs)
+    runs = [cell for name in tasks for cell in study.chosen_runs(arm, name) if has_ended(cell)]
+    return sum(map(has_learned, runs)), len(runs)
 
 
 def _counted(family: Sequence[Comparison]) -> list[Comparison]:
     """With Fisher's p of the counts of runs that learned."""
     able = [pair for pair in family if _differs(pair.learning)]
-    corrected = holm([fisher(*pair.learning.arm, *pair.learning.reference) for pair in able])
+    corrected = holm_correction([fisher_exact_p(*pair.learning.arm, *pair.learning.reference) for pair in able])
     by_place = {(pair.arm, pair.task): p for pair, p in zip(able, corrected, strict=True)}
     return [
         pair._replace(learning=pair.learning._replace(p_holm=by_place.get((pair.arm, pair.task)))) for pair in family
     ]
 
 
-def _differs(learning: Learning) -> bool:
+def _differs(learning: LearnedCounts) -> bool:
     counts = (learning.arm, learning.reference)
     return all(n for _, n in counts) and any(count < n for count, n in counts)
 
 
-def _judge(study: Study, family: Sequence[Comparison]) -> Iterator[Comparison]:
-    enough = [pair.n >= LEAST_FOR_A_VERDICT and not not_tuned(study, pair) for pair in family]
+def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Comparison]:
+    enough = [pair.n >= MIN_SEEDS_FOR_VERDICT and not untuned_values(study, pair) for pair in family]
     able = [pair.p for pair, judged in zip(family, enough, strict=True) if judged and pair.p is not None]
-    corrected = iter(holm(able))
+    corrected = iter(holm_correction(able))
     for pair, judged in zip(family, enough, strict=True):
         if pair.test is None or not judged:
             yield pair
@@ -166,34 +175,34 @@ def _judge(study: Study, family: Sequence[Comparison]) -> Iterator[Comparison]:
         p = next(corrected)
         verdict = "no difference seen"
         if p < SIGNIFICANCE:
-            verdict = "better" if beats(study.spec, pair.test.mean, 0.0) else "worse"
+            verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
         elif pair.test.p is None and pair.test.mean:
             verdict = "not said"  # a difference was seen with every seed, and nothing tells how much of it is chance
         power = _power(pair.test, SIGNIFICANCE / len(able), study.spec.notable)
         yield pair._replace(p_holm=p, family=len(able), verdict=verdict, power=power)
 
 
-def not_tuned(study: Study, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
+def untuned_values(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
     """The combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
     tasks = study.spec.tasks if pair.task is None else (pair.task,)
     return {
         arm: gaps
         for arm in (pair.arm, study.spec.reference)
-        if (gaps := [tuned for task in tasks for tuned in untried(study, arm, task)])
+        if (gaps := [tuned for task in tasks for tuned in untried_values(study, arm, task)])
     }
 
 
-def _power(test: MeanTest, level: float, notable: float | None) -> Power:
+def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis:
     """The power at Holm's strictest step, 5 % over the family: it holds whatever the other comparisons give."""
     if test.deviation == 0:
-        return Power(0.0, level, None, ())
+        return PowerAnalysis(0.0, level, None, ())
     detectable = test.deviation * detectable_effect(test.n, level)
     wanted = {*round_numbers_below(detectable), *(() if notable is None else (notable,))}
     needed = tuple(
-        (difference, max(LEAST_FOR_A_VERDICT, pairs_needed(difference / test.deviation, level)))
+        (difference, max(MIN_SEEDS_FOR_VERDICT, pairs_needed(difference / test.deviation, level)))
         for difference in sorted(wanted, reverse=True)
     )
-    return Power(test.deviation, level, detectable, needed)
+    return PowerAnalysis(test.deviation, level, detectable, needed)
 
 
 def round_numbers_below(limit: float, count: int = 3) -> list[float]:

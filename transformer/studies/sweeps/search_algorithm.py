@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from transformer.config import UserError
-from transformer.studies.sweeps.space import Chance, Overrides, Space, permutation
-from transformer.studies.sweeps.trial_store import Ledger
+from transformer.studies.sweeps.search_space import Overrides, RandomSampler, SearchSpace, random_permutation
+from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.studies.sweeps.trials import Trial, make_trial
 
-ENGINES = ("grid", "random", "tpe", "gp", "hyperband")
-PLANNED = ("grid", "random")  # whose trials are known before the first begins
+SEARCH_ALGORITHMS = ("grid", "random", "tpe", "gp", "hyperband")
+PLANNED_AHEAD = ("grid", "random")  # whose trials are known before the first begins
 _DRAWS = 30
 _DOUBLES = 1000  # draws in a row that were made before, after which an endless space counts as exhausted
 
 
-class Proposer(Protocol):
+class SearchAlgorithm(Protocol):
     """Proposes trials one at a time, from how the earlier ones ended."""
 
-    def propose(self, ledger: Ledger) -> Trial | None:
+    def propose(self, ledger: TrialStore) -> Trial | None:
         """The next trial; None where there is none. Called by one process at a time.
 
         Raises:
@@ -30,7 +30,7 @@ class Proposer(Protocol):
         """Whether a trial that has reached a value at a step is not worth going on with."""
 
 
-def choose_engine(name: str | None, space: Space) -> str:
+def choose_algorithm(name: str | None, space: SearchSpace) -> str:
     """The engine: the one named, else grid where the space is finite and random elsewhere.
 
     Raises:
@@ -38,8 +38,8 @@ def choose_engine(name: str | None, space: Space) -> str:
     """
     if name is None:
         return "grid" if space.size is not None else "random"
-    if name not in ENGINES:
-        raise UserError(f"--search_algorithm={name} is unknown; there are {', '.join(ENGINES)}")
+    if name not in SEARCH_ALGORITHMS:
+        raise UserError(f"--search_algorithm={name} is unknown; there are {', '.join(SEARCH_ALGORITHMS)}")
     if name == "grid" and space.size is None:
         raise UserError(
             "--search_algorithm=grid needs a finite space, which this is not: pass --search_algorithm=random "
@@ -48,7 +48,7 @@ def choose_engine(name: str | None, space: Space) -> str:
     return name
 
 
-def check_total(total: int | None, space: Space) -> int:
+def check_num_trials(total: int | None, space: SearchSpace) -> int:
     """How many trials a sweep has: those asked for, by default every point of a finite space.
 
     Raises:
@@ -63,7 +63,7 @@ def check_total(total: int | None, space: Space) -> int:
     return total
 
 
-def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed: int) -> list[Trial]:
+def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total: int, seed: int) -> list[Trial]:
     """The first `total` trials of a grid or of random search, or all of a smaller space; no two are the same.
 
     A larger `total` begins with the same trials.
@@ -71,7 +71,7 @@ def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed
     Raises:
         UserError: For an invalid config.
     """
-    points = _grid(space) if engine == "grid" else drawn(space, seed)
+    points = _grid(space) if engine == "grid" else sample_points(space, seed)
     trials: dict[str, Trial] = {}
     doubles = 0
     for overrides in points:
@@ -83,14 +83,14 @@ def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed
     return list(trials.values())
 
 
-def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
+def sample_valid_trial(base: Mapping[str, Any], space: SearchSpace, seed: int) -> Trial:
     """The first random trial whose config is valid.
 
     Raises:
         UserError: If none of `_DRAWS` draws is.
     """
     mistakes = []
-    for overrides in itertools.islice(drawn(space, seed), _DRAWS):
+    for overrides in itertools.islice(sample_points(space, seed), _DRAWS):
         try:
             return make_trial(base, overrides)
         except UserError as error:
@@ -98,14 +98,14 @@ def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
     raise mistakes[0]
 
 
-def drawn(space: Space, seed: int) -> Iterator[Overrides]:
+def sample_points(space: SearchSpace, seed: int) -> Iterator[Overrides]:
     """Random points: of a finite space each once, of any other without end."""
     if space.size is not None:
-        return (space.point(number) for number in permutation(space.size, seed))
-    chance = Chance(random.Random(seed))
+        return (space.point(number) for number in random_permutation(space.size, seed))
+    chance = RandomSampler(random.Random(seed))
     return (space.draw(chance) for _ in itertools.count())
 
 
-def _grid(space: Space) -> Iterator[Overrides]:
+def _grid(space: SearchSpace) -> Iterator[Overrides]:
     assert space.size is not None
     return (space.point(number) for number in range(space.size))

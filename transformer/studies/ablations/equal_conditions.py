@@ -12,7 +12,7 @@ from transformer.config import UserError, flatten
 from transformer.models import registry as models
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.arms import Planned, same
+from transformer.studies.ablations.run_plan import PlannedRun, equal_as_json
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Task
 from transformer.training.build import compile_once
@@ -21,10 +21,10 @@ from transformer.training.init_from import copy_source_tokenizer, load_variables
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import derive_key
 
-COMPARED = 4  # batches of each source, from its beginning
+COMPARED_BATCHES = 4  # batches of each source, from its beginning
 
 
-class Digest(NamedTuple):
+class ArrayDigest(NamedTuple):
     """The shape, type and hash of an array."""
 
     shape: tuple[int, ...]
@@ -32,11 +32,15 @@ class Digest(NamedTuple):
     content: str
 
 
-class Beginning(NamedTuple):
-    """The parameters of an arm, and how many begin with the reference's values.
+class InitialParameters(NamedTuple):
+    """How many initial parameters of an arm equal the reference's.
 
-    Of its `of` arrays of parameters, `same` begin with the reference's very bits, those `differing` have the same
-    shape and other values, and those `apart` have no counterpart of their shape.
+    Attributes:
+        parameters: The number of parameters.
+        same: The number of arrays that are bit-identical to the reference's.
+        of: The number of arrays.
+        differing: Paths of arrays with the same shape and other values.
+        apart: Paths of arrays without a counterpart of their shape.
     """
 
     parameters: int
@@ -46,7 +50,7 @@ class Beginning(NamedTuple):
     apart: tuple[str, ...]
 
 
-def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | None = None) -> dict[str, Task]:
+def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str | None = None) -> dict[str, Task]:
     """Refuse arms that would not see the same data; the first task that each arm has, for further use.
 
     For the first seed of every task the first training batches, and the first batches of every evaluation and their
@@ -58,13 +62,13 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
         UserError: Naming two arms and the keys in which they differ; and for data that is missing.
     """
     of_arm: dict[str, Task] = {}
-    reference: dict[str, tuple[Planned, Mapping[str, Any]]] = {}
+    reference: dict[str, tuple[PlannedRun, Mapping[str, Any]]] = {}
     built: list[tuple[Mapping[str, Any], Task, Mapping[str, Any]]] = []
     for each in planned:
         if each.seed != planned[0].seed:
             continue
         config = _data_of(each.trial.config)
-        task_and_digests = next(((task, sums) for known, task, sums in built if same(known, config)), None)
+        task_and_digests = next(((task, sums) for known, task, sums in built if equal_as_json(known, config)), None)
         if task_and_digests is None:
             task = _build(each.trial.config, folder / str(len(built)), data_dir)
             task_and_digests = task, _fingerprint(task, each.seed)
@@ -88,10 +92,12 @@ def check_metrics(spec: Ablation, task: Task) -> None:
             raise UserError(f"ablation: metric {metric!r} is of a split that no run reports; say {' or '.join(splits)}")
 
 
-def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, Task]) -> dict[str, Beginning]:
+def compare_initial_parameters(
+    planned: Sequence[PlannedRun], reference: str, of_arm: Mapping[str, Task]
+) -> dict[str, InitialParameters]:
     """Of every arm its parameters, and how many begin with the same values as the reference's, for the first seed."""
     first = {each.arm: each for each in reversed(planned)}
-    sums: dict[str, dict[str, Digest]] = {}
+    sums: dict[str, dict[str, ArrayDigest]] = {}
     counts: dict[str, int] = {}
     for arm, task in of_arm.items():
         experiment = resolve_config(first[arm].trial.config)
@@ -133,26 +139,26 @@ def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
     """Digests of batches, by the training step or the evaluation that reads them."""
     digests: dict[str, Any] = {}
     source = task.source(seed)
-    for number in range(COMPARED):
+    for number in range(COMPARED_BATCHES):
         digests |= _digests(f"training batch {number}", source[number])
     for evaluation in task.evaluations:
         what = f"evaluation {evaluation.name!r} of {evaluation.split}"
         digests[f"{what}: number of batches"] = len(evaluation.batches)
-        for number in range(min(COMPARED, len(evaluation.batches))):
+        for number in range(min(COMPARED_BATCHES, len(evaluation.batches))):
             digests |= _digests(f"{what}, batch {number}", evaluation.batches[number])
     return digests
 
 
-def _digests(what: str, batch: Mapping[str, Any]) -> dict[str, Digest]:
+def _digests(what: str, batch: Mapping[str, Any]) -> dict[str, ArrayDigest]:
     return {f"{what}: {name}": _digest(array) for name, array in batch.items()}
 
 
-def _digest(leaf: Any) -> Digest:
+def _digest(leaf: Any) -> ArrayDigest:
     array = np.ascontiguousarray(leaf)
-    return Digest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
+    return ArrayDigest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
 
 
-def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, digests: Mapping[str, Any]) -> None:
+def _check_equal(one: PlannedRun, expected: Mapping[str, Any], other: PlannedRun, digests: Mapping[str, Any]) -> None:
     place = next((name for name in (*expected, *digests) if expected.get(name) != digests.get(name)), None)
     if place is None:
         return
@@ -168,11 +174,11 @@ def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, dige
 def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     ours, theirs = flatten(one), flatten(other)
     for key in dict.fromkeys((*ours, *theirs)):
-        if not same(ours.get(key), theirs.get(key)):
+        if not equal_as_json(ours.get(key), theirs.get(key)):
             yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
 
 
-def _beside(own: Mapping[str, Digest], reference: Mapping[str, Digest], parameters: int) -> Beginning:
+def _beside(own: Mapping[str, ArrayDigest], reference: Mapping[str, ArrayDigest], parameters: int) -> InitialParameters:
     apart = tuple(path for path in own if path not in reference or own[path][:2] != reference[path][:2])
     differing = tuple(path for path in own if path not in apart and own[path] != reference[path])
-    return Beginning(parameters, len(own) - len(differing) - len(apart), len(own), differing, apart)
+    return InitialParameters(parameters, len(own) - len(differing) - len(apart), len(own), differing, apart)

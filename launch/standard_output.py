@@ -4,7 +4,7 @@ import os
 from typing import Any, TextIO
 
 
-class Output:
+class StandardOutput:
     """A stream whose errors name it; one that is not `needed` says once that it fails, and then writes nowhere.
 
     That nobody reads a pipe any more is raised as it is.
@@ -44,7 +44,7 @@ class Output:
         if isinstance(error, BrokenPipeError):
             raise error
         # What is still buffered would be tried again at the end, and end the process with an error.
-        discard(self._stream)
+        redirect_to_devnull(self._stream)
         if self._needed:
             error.filename = "the standard output"
             raise error
@@ -53,7 +53,7 @@ class Output:
         write_stderr(f"the standard output cannot be written: {error.strerror}; the run goes on")
 
 
-def discard(stream: TextIO) -> None:
+def redirect_to_devnull(stream: TextIO) -> None:
     """Let what is written to a stream of a file go nowhere, what is buffered as well."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

@@ -12,21 +12,21 @@ from transformer.json_files import checked, read_object
 from transformer.runs.run_directory import write_json
 from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.arms import Planned, differences
-from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data
-from transformer.studies.ablations.initial_gradients import initial_gradients
-from transformer.studies.sweeps.trial_store import Ledger
-from transformer.studies.sweeps.trials import plain
+from transformer.studies.ablations.equal_conditions import check_metrics, check_shared_data, compare_initial_parameters
+from transformer.studies.ablations.gradient_norms import measure_depth_sweeps
+from transformer.studies.ablations.run_plan import PlannedRun, config_differences
+from transformer.studies.sweeps.trial_store import TrialStore
+from transformer.studies.sweeps.trials import json_values
 from transformer.training.config import resolve_config
 
 _FILE = "about.json"
 
-Norm = float | None
+GradientNorm = float | None
 """None where it was not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class ConfigDifference:
     """A key of the config, its value in the reference, and in an arm."""
 
     key: str
@@ -35,7 +35,7 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared:
+class SharedParameters:
     """How many arrays of parameters begin with the reference's values (`fairness.Beginning`)."""
 
     same: Count
@@ -45,68 +45,68 @@ class Shared:
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
+class ArmMetadata:
     """What is known of an arm before it is trained."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[ConfigDifference, ...]
     parameters: Annotated[int, Range(0, 2**63)]
-    shared: Shared | None
+    shared: SharedParameters | None
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredArm:
+class ArmGradientNorms:
     """The norms of an arm's first gradient in each layer at one depth: mean, least and greatest over seeds."""
 
     arm: str
     depth: Count
-    layers: tuple[Norm, ...]
-    low: tuple[Norm, ...]
-    high: tuple[Norm, ...]
+    layers: tuple[GradientNorm, ...]
+    low: tuple[GradientNorm, ...]
+    high: tuple[GradientNorm, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Ratio:
+class GradientRatio:
     """The norm of the last layer over that of the first, of an arm at one depth."""
 
     arm: str
     depth: Count
-    last_over_first: Norm
+    last_over_first: GradientNorm
 
 
 @dataclasses.dataclass(frozen=True)
-class Exponent:
+class DepthExponent:
     """How the last layer's norm grows with the depth, of an arm."""
 
     arm: str
-    value: Norm
+    value: GradientNorm
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredStack:
-    """What `transformer.studies.ablations.initial_gradients` measures of one stack."""
+class DepthSweepNorms:
+    """What `transformer.studies.ablations.gradient_norms` measures of one stack."""
 
     name: str
     depths: tuple[Count, ...]
-    arms: tuple[MeasuredArm, ...]
-    ratio: tuple[Ratio, ...]
-    exponent: tuple[Exponent, ...]
+    arms: tuple[ArmGradientNorms, ...]
+    ratio: tuple[GradientRatio, ...]
+    exponent: tuple[DepthExponent, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Gradients:
+class InitialGradients:
     """The measured stacks, and how they were measured."""
 
-    stacks: tuple[MeasuredStack, ...]
+    stacks: tuple[DepthSweepNorms, ...]
     how: str
 
 
 @dataclasses.dataclass(frozen=True)
-class About:
+class StudyMetadata:
     """What about.json holds: the resolved base config, its arms, and what was measured of the study's `stacks`."""
 
     base: Mapping[str, Any]
-    arms: Mapping[str, Arm]
-    initial_gradients: Gradients | None = None
+    arms: Mapping[str, ArmMetadata]
+    initial_gradients: InitialGradients | None = None
     stacks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,17 +114,17 @@ class About:
             raise ValueError("base: it must be a config, with a name")
 
 
-def facts(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
+def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
     """What fixes which runs an ablation has, its seeds apart: for the ledger."""
     return {
-        "ablation": plain({"arms": spec.arms, "tuned": spec.tuned, "tasks": spec.tasks}),
-        "base": plain(base),
+        "ablation": json_values({"arms": spec.arms, "tuned": spec.tuned, "tasks": spec.tasks}),
+        "base": json_values(base),
         "metric": spec.chosen_by,
         "direction": spec.direction.value,
     }
 
 
-def check_seeds(spec: Ablation, ledger: Ledger) -> None:
+def check_seeds(spec: Ablation, ledger: TrialStore) -> None:
     """Refuse to leave out seeds that the directory has runs of.
 
     Raises:
@@ -141,7 +141,7 @@ def check_seeds(spec: Ablation, ledger: Ledger) -> None:
 
 
 def check_arms(
-    spec: Ablation, base: Mapping[str, Any], planned: Sequence[Planned], data_dir: str | None = None
+    spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun], data_dir: str | None = None
 ) -> dict[str, Any]:
     """Refuse arms that see other data than the reference; the differences and parameters of each arm.
 
@@ -151,8 +151,8 @@ def check_arms(
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metrics(spec, tasks[spec.reference])
-        begun = beginnings(planned, spec.reference, tasks)
-    changed = differences(planned, spec.reference)
+        begun = compare_initial_parameters(planned, spec.reference, tasks)
+    changed = config_differences(planned, spec.reference)
     arms = {
         arm: {
             "differences": changed[arm],
@@ -161,27 +161,27 @@ def check_arms(
         }
         for arm, beginning in begun.items()
     }
-    return plain({"base": resolve_config(base).to_config(), "arms": arms})
+    return json_values({"base": resolve_config(base).to_config(), "arms": arms})
 
 
-def read_about(path: Path) -> dict[str, Any] | None:
-    """What `write_about` recorded in the directory of an ablation; None where it has not.
+def read_metadata(path: Path) -> dict[str, Any] | None:
+    """What `write_metadata` recorded in the directory of an ablation; None where it has not.
 
     Raises:
-        UserError: For a file that is not as `About` says.
+        UserError: For a file that is not as `StudyMetadata` says.
     """
     file = path / _FILE
     if not file.is_file():
         return None
     try:
         about = read_object(file)
-        checked(About, about, str(file))
+        checked(StudyMetadata, about, str(file))
     except UserError as error:
         raise UserError(f"{error}: remove it, and it is made anew") from error
     return about
 
 
-def write_about(path: Path, about: Mapping[str, Any]) -> None:
+def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
     """Record `about` in the directory of an ablation."""
     write_json(path / _FILE, about)
 
@@ -190,12 +190,12 @@ def measure_initial_gradients(
     spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any], data_dir: str | None = None
 ) -> dict[str, Any]:
     """`about` with the gradients of the study's stacks at initialization, measured unless `about` holds them."""
-    stacks = plain(to_config(spec.initial_gradients))
+    stacks = json_values(to_config(spec.initial_gradients))
     if not stacks:
         return {**about, "initial_gradients": None, "stacks": {}}
     if about.get("stacks") == stacks and about.get("initial_gradients"):
         return dict(about)
-    return {**about, "initial_gradients": initial_gradients(base, spec, data_dir), "stacks": stacks}
+    return {**about, "initial_gradients": measure_depth_sweeps(base, spec, data_dir), "stacks": stacks}
 
 
 def write_result(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:
