@@ -1,1 +1,1 @@
-"""Listen, Attend and Walk: instructions in, actions in a maze out (Mei et al. 2016)."""
+"""Instruction following in mazes: Listen, Attend and Walk (Mei et al. 2016)."""

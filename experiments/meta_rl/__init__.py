@@ -1,1 +1,1 @@
-"""Bandits and small Markov decision processes that are learned while one acts in them."""
+"""Meta reinforcement learning of bandits and small Markov decision processes."""

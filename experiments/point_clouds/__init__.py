@@ -1,1 +1,1 @@
-"""Digits as sets of points, read by blocks of self-attention (Lee et al. 2019)."""
+"""Classification of digits as point sets by self-attention (Set Transformer, Lee et al. 2019)."""

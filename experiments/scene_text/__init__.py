@@ -1,1 +1,1 @@
-"""Strings written along curves, read by attention over rows and columns (Li et al. 2019)."""
+"""Scene text recognition with 2D attention: Show, Attend and Read (Li et al. 2019)."""

@@ -56,7 +56,7 @@ def get_ablation(ablation):
                 "depths": (2, 6, 12),
                 "depth_keys": ("model.encoder_layers", "model.decoder_layers"),
             },
-            "encoder alone": base.stack("encoder"),
-            "decoder alone": base.stack("decoder"),
+            "encoder alone": base.initial_gradient_stack("encoder"),
+            "decoder alone": base.initial_gradient_stack("decoder"),
         },
     )

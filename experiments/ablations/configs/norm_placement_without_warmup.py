@@ -20,7 +20,7 @@ from experiments.ablations.configs import base
 
 def get_config() -> ConfigDict:
     """Reversal at 6+6 layers with a constant learning rate of 3e-3."""
-    config = base.reversal()
+    config = base.reversal_config()
     config.name = "norm_placement_without_warmup"
     return config
 

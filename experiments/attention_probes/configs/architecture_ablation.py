@@ -26,7 +26,7 @@ CONVOLUTION = {"family": "bytenet_decoder", "width": 32, "sets": 2, "max_dilatio
 
 
 def get_config() -> ConfigDict:
-    """The decoder, for 1,000 steps."""
+    """Build the base config: the decoder, for 1,000 steps."""
     config = single_probe.get_config()
     config.name = "corpora"
     config.steps = 1000

@@ -21,7 +21,7 @@ WIDTH, LAYERS = 128, 2
 
 
 def get_config(part: Literal["language_model", "classifier"] = "language_model") -> ConfigDict:
-    """The language model, or the classifier of sst2_bilstm.py that reads its features."""
+    """Build the config of the bidirectional language model, or of the classifier that reads its features."""
     if part == "classifier":
         return classifier()
     return ConfigDict(

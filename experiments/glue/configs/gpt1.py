@@ -50,7 +50,7 @@ MADE = ("acceptability", "entailment", "similarity", "choice")
 
 
 def get_config(part: str = "decoder") -> ConfigDict:
-    """The language model ("decoder" or "lstm"), its fine-tuning on a set of GLUE, or a problem made here."""
+    """Build the config: pre-training (decoder or lstm), fine-tuning on a GLUE task, or a synthetic task."""
     if part in ("decoder", "lstm"):
         return pretraining(part)
     return scratch(part) if part in MADE else fine_tuning(part)

@@ -19,7 +19,7 @@ from experiments.summarization.configs import pointer_generator
 
 
 def get_config() -> ConfigDict:
-    """A pointer-generator that goes on with coverage."""
+    """Build the base config: continue the pointer-generator run."""
     config = pointer_generator.get_config("coverage")
     config.name = "summaries"
     config.maps_every = 0

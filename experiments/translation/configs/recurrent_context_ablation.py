@@ -21,7 +21,7 @@ from experiments.translation.configs.cross_attention_ablation import LENGTHS
 
 def get_config() -> ConfigDict:
     """The recurrent base, all of whose test sentences are translated and scored by length."""
-    config = base.recurrent()
+    config = base.recurrent_config()
     config.name = "recurrent_context_ablation"
     config.task.num_decoded_examples = 200
     config.task.length_bounds = (5, 7, 9)

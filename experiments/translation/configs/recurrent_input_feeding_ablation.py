@@ -1,16 +1,16 @@
-r"""Which state asks a recurrent decoder's attention, and whether what it read is fed back.
+r"""Which decoder state queries the attention, and whether its context is fed back (input feeding).
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_input_feeding_ablation.py \
         --workdir=runs/order --num_workers=2
 
-24 runs of twenty seconds: about five minutes on two cores. One run alone:
+24 runs of 20 seconds: about five minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/translation/configs/recurrent_input_feeding_ablation.py \
         --workdir=runs/one
 
-The state before the word asks (Bahdanau et al. 2015), the state behind it (Luong et al. 2015), or that with input
-feeding. Expect the state behind the word to be better by 0.03 nats a token and input feeding to be worse by as much,
-after so few steps: results/recurrent_order.md.
+The query is the state before the word (Bahdanau et al. 2015), the state after it (Luong et al. 2015), or the latter
+with input feeding. After so few steps expect the state after the word to be better by 0.03 nats a token, and input
+feeding to be worse by as much. See results/recurrent_order.md.
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +20,7 @@ from experiments.ablations.configs import base
 
 def get_config() -> ConfigDict:
     """The recurrent base."""
-    config = base.recurrent()
+    config = base.recurrent_config()
     config.name = "recurrent_input_feeding_ablation"
     return config
 
@@ -32,7 +32,7 @@ def get_ablation(ablation):
         arms={order: {"model.attention_query": order} for order in ("previous", "current", "input_feeding")},
         reference="previous",
         reported="test/cross_entropy",
-        seeds=base.EIGHT,
+        seeds=base.SEEDS,
         notable=0.05,
         followed=("validation/accuracy",),
     )

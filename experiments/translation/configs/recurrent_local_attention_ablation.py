@@ -1,17 +1,17 @@
-r"""Soft, local and hard attention of a recurrent decoder.
+r"""Soft, local and hard attention in a recurrent encoder-decoder.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_local_attention_ablation.py \
         --workdir=runs/extents --num_workers=2
 
-40 runs of twenty seconds: under ten minutes on two cores. One run alone:
+40 runs of 20 seconds: less than 10 minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/translation/configs/recurrent_local_attention_ablation.py \
         --workdir=runs/one
 
-Soft attention over all words; windows of nine around the place that the step's number or a prediction says (Luong et
-al. 2015, section 3.2); one word drawn, with the straight-through gradient or by REINFORCE (Xu et al. 2015). Expect
-every way to read less to be worse after so few steps, the window that moves with the steps by 0.02 nats a token,
-REINFORCE by 0.8: results/recurrent_extents.md.
+Soft attention to all words; windows of nine words around the step's index or a predicted position (local-m and local-p,
+Luong et al. 2015, section 3.2); one sampled word, with the straight-through gradient or REINFORCE (Xu et al. 2015).
+After so few steps expect all restrictions to be worse than soft attention: local-m by 0.02 nats a token, REINFORCE by
+0.8. See results/recurrent_extents.md.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +21,7 @@ from experiments.ablations.configs import base
 
 def get_config() -> ConfigDict:
     """The recurrent base."""
-    config = base.recurrent()
+    config = base.recurrent_config()
     config.name = "recurrent_local_attention_ablation"
     return config
 
@@ -39,7 +39,7 @@ def get_ablation(ablation):
         },
         reference="soft",
         reported="test/cross_entropy",
-        seeds=base.EIGHT,
+        seeds=base.SEEDS,
         notable=0.05,
         followed=("validation/accuracy",),
     )

@@ -19,7 +19,7 @@ from experiments.ablations.configs.score_functions import KINDS
 
 def get_config() -> ConfigDict:
     """The recurrent base."""
-    config = base.recurrent()
+    config = base.recurrent_config()
     config.name = "recurrent_score_ablation"
     return config
 
@@ -33,7 +33,7 @@ def get_ablation(ablation):
         },
         reference="additive",
         reported="test/cross_entropy",
-        seeds=base.EIGHT,
+        seeds=base.SEEDS,
         notable=0.05,
         followed=("validation/accuracy",),
     )
