@@ -19,7 +19,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "STEPS": 2,
         "SEEDS": (1, 2),
         "LEARNING_RATES": (1e-3,),
-        "LAYERS": 1,
+        "LAYERS": 2,
     },
     "your_own_model_and_task": {"STEPS": 10},
 }
