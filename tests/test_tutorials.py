@@ -87,6 +87,7 @@ def test_induction_heads_measures_every_head(folder: Path, capsys: pytest.Captur
     assert "onset: step None; largest induction score at the end: 0." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pre_norm_and_post_norm_are_compared_in_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("pre_norm_vs_post_norm")
     assert len(names["losses"]) == 4
