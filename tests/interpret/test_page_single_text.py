@@ -48,7 +48,7 @@ def test_a_page_of_one_sentence_is_of_that_sentence(looked: AttentionPage, visit
     for selector in ("#steps", "#examples", "#compare-strategy", "#curves-panel", "#timeline-panel", "#samples-panel"):
         assert page.locator(selector).is_hidden(), selector
     words = page.locator("body").inner_text()
-    for absent in ("step", "gold", "known links", "example", "config "):
+    for absent in ("step", "gold", "gold alignments", "example", "config "):
         assert absent not in words, absent
     assert "head" in page.locator("#keys").inner_text()
     assert "step" not in page.evaluate("location.hash")
@@ -87,7 +87,7 @@ def test_weights_times_values_are_shown_as_shares_of_their_rows(
     page = visit(looked.path, "#layer=1&head=1")
     page.keyboard.press("w")
     wait_until(page, "location.hash.includes('view=value_weighted') && document.body.dataset.shown === location.hash")
-    assert "|weight × value|, as a share of its row" in page.locator("#detail-title").inner_text()
+    assert "|weight × value|, as a fraction of its row" in page.locator("#detail-title").inner_text()
     assert page.locator("#value-weighted").is_checked()
     vectors = np.asarray(captured.weights)[1, 0, 1] * np.asarray(captured.norms)[1, 0, 1]
     shares = (vectors / vectors.sum(-1, keepdims=True))[:12, :12]
@@ -144,7 +144,7 @@ def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_aske
     (tmp_path / "page.html").write_text(text)
     page = visit(tmp_path / "page.html")
     assert page.locator("#neurons-note").inner_text() == (
-        "The score of this site is no product of a query and a key: it has no components."
+        "The score function of this module is not a dot product, so it has no components."
     )
     assert page.locator(".neurons").count() == 0
     page = visit(model.look("the qu", page=tmp_path / "plain.html").path)

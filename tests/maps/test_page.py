@@ -265,22 +265,22 @@ def keys_named(page) -> dict[str, str]:
 
 def test_the_keys_that_are_named_are_those_that_act(report, long_run, visit):
     everywhere = {"step": "← →", "play": "space", "layer": "↑ ↓", "head": "h l", "row": "j k", "column": ", ."}
-    everywhere |= {"let go": "esc", "difference": "d", "lines": "t", "lines of all heads": "a"}
+    everywhere |= {"release": "esc", "difference": "d", "lines": "t", "lines of all heads": "a"}
     everywhere |= {"save as PNG, SVG, CSV": "p v c"}
-    here = {"site": "s", "example": "e", "known links": "g", "layers combined": "r"}
+    here = {"site": "s", "example": "e", "gold alignments": "g", "attention rollout": "r"}
     page = visit(report)
     assert keys_named(page) == everywhere | here
     page.keyboard.press("t")
     wait_for(page, "draw", "lines")
     assert {"map", "add the row to the sum"} == keys_named(page).keys() - (everywhere | here).keys()
-    assert {"lines", "known links"} == (everywhere | here).keys() - keys_named(page).keys()
+    assert {"lines", "gold alignments"} == (everywhere | here).keys() - keys_named(page).keys()
     # One site, one text, no links, and no whole maps that layers could be combined of.
     assert keys_named(visit(write_report(long_run.directory))) == everywhere
 
 
 def test_no_word_of_the_trade_stands_where_a_plain_one_does(report, visit):
     words = visit(report, "#site=decoder/cross&compare=200").locator("body").inner_text()
-    for jargon in ("gold", "hollow", "minus nothing", "its level", "probe"):
+    for jargon in ("known link", "hollow", "minus nothing", "its level", "probe"):
         assert jargon not in words, jargon
 
 

@@ -193,7 +193,7 @@ def test_rollout_mixes_as_the_analysis_does_and_is_no_attribution(run, report, v
 def test_rollout_needs_self_attention(report, speech_run, visit):  # noqa: F811
     page = visit(write_report(speech_run.directory), "#site=decoder/cross&view=rollout")
     assert page.locator("#rollout").is_disabled()
-    why = "only where a sequence attends to itself, here or beside it in every layer"
+    why = "only for self-attention, or cross-attention with self-attention in every layer"
     assert page.locator("#rollout-toggle").get_attribute("title") == why
     assert "rollout" not in page.locator("#detail-title").inner_text()
     page.locator("#sites button").first.click()

@@ -56,7 +56,7 @@ def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, t
         assert f"{share}%" in sentence
         assert ("none of these; nearest “" in sentence) == (role < 0 and not simpler)
         if role >= 0 and list(ROLE_TEXTS)[role].value not in ("broad", "alignment"):
-            assert f"{share}% of its weight (evenly spread: {even}%)" in sentence
+            assert f"{share}% of its weight (uniform: {even}%)" in sentence
     assert "over 8 examples at step 1,600, the last" in page.locator("#roles-note").inner_text()
     assert "at least 40% of the way" in page.locator("#roles-note").inner_text()
     page.locator(".roles-panel summary").click()
@@ -78,9 +78,9 @@ def test_what_cannot_be_told_is_said_with_what_it_may_be(visit, tmp_path):  # no
     page = visit(write_report(tmp_path / "run"))
     assert page.locator(".thumbnail .badge").all_inner_texts() == ["?", "prev"]
     (told,) = (text for text in page.locator(".told-head").all_inner_texts() if "Head 0.0" in text)
-    assert "cannot be told here: “repetition (induction)”, or always 11 places back, or position alone" in told
+    assert "ambiguous here: “repetition (induction)”, or always 11 places back, or position alone" in told
     assert "either way 100% of its weight" in told
-    assert "cannot be told here 1" in " ".join(page.locator("#roles-by-kind").inner_text().split())
+    assert "ambiguous here 1" in " ".join(page.locator("#roles-by-kind").inner_text().split())
 
 
 @pytest.mark.parametrize("size", [(1400, 900), (400, 800)])

@@ -174,7 +174,7 @@ def test_the_class_token_is_shown_until_a_patch_is_held(image_run, patches, visi
             weights[layer, head, 0, 1:].max(), abs=0.012
         )
     words = page.locator(".picture-figure .note").inner_text()
-    assert words.startswith("What “[CLS]” reads (the class token; a click on the picture holds a patch)")
+    assert words.startswith("What “[CLS]” reads (the class token; click the image to hold a patch)")
     assert f"“[CLS]” {weights[0, 0, 0, 0]:.3f}"[:-1] in words
     assert page.locator("#picture-panel .frame").count() == 0
     frame = page.locator("#picture svg")
@@ -228,7 +228,7 @@ def test_how_far_heads_look_is_drawn_told_and_a_measure(image_run, patches, visi
     (far,) = [words for words in tip.split("\n") if "pixels" in words]
     assert far in reading
     pixels = float(far.split()[0])
-    assert f"; looks {round(pixels, 1):g} pixels far (evenly: " in told.inner_text()
+    assert f"; looks {round(pixels, 1):g} pixels far (uniform: " in told.inner_text()
     # The second head of the first layer looks nearby: its dot is chosen by a key.
     page.keyboard.press("ArrowRight")
     (nearer,) = [words for words in page.locator("#tip").inner_text().split("\n") if "pixels" in words]
@@ -237,7 +237,7 @@ def test_how_far_heads_look_is_drawn_told_and_a_measure(image_run, patches, visi
     wait_for(page, "head", "1")
     assert nearer in page.locator("#head-reading").inner_text()
     assert "reads the patches around its own" in told.inner_text()
-    assert f"; looks {round(float(nearer.split()[0]), 1):g} pixels far (evenly: " in told.inner_text()
+    assert f"; looks {round(float(nearer.split()[0]), 1):g} pixels far (uniform: " in told.inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -302,7 +302,7 @@ def test_each_query_has_a_image_of_its_own_beside_a_map_of_words(visit, tmp_path
     wait_for(page, "row", "2")
     assert page.locator(".picture-figure .note").inner_text() == "“left”, 2 of 3"
     assert corner_of(large) == images[0, 1, 0, 0].tolist()
-    assert page.locator("#picture-title").inner_text() == "Picture by picture"
+    assert page.locator("#picture-title").inner_text() == "Image by image"
 
 
 def test_a_run_without_images_has_no_such_panel(run, visit):  # noqa: F811
@@ -323,7 +323,7 @@ def test_the_image_of_the_samples_follows_the_step(run, visit, tmp_path):  # noq
     page = visit(write_report(directory))
     shown = page.locator("#sample-pictures img")
     width = "image => image.decode().then(() => image.naturalWidth)"
-    assert [shown.count(), shown.evaluate(width), shown.get_attribute("alt")] == [1, 5, "pictures made at step 1,600"]
+    assert [shown.count(), shown.evaluate(width), shown.get_attribute("alt")] == [1, 5, "images made at step 1,600"]
     page.locator("#step").fill("1")
     wait_for(page, "step", "200")
     assert [shown.count(), shown.evaluate(width)] == [1, 3]

@@ -122,7 +122,7 @@ def test_what_differs_is_said_in_full(result, page):
     blocks.nth(2).get_by_text("6 arrays with no counterpart in the reference").click()
     paths = blocks.nth(2).locator("li").all_inner_texts()
     assert paths == result["arms"][2]["shared"]["apart"]
-    page.get_by_text("The configuration that all arms begin with").click()
+    page.get_by_text("Base configuration").click()
     base = page.locator("#configs .config").last.inner_text()
     assert "model.norm_placement" in base
     assert "optimizer.warmup_steps" in base

@@ -113,7 +113,7 @@ def test_a_page_of_a_running_sweep_says_so_and_reads_itself_again(files, visit):
 def test_a_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(files, visit):  # noqa: F811
     page = visit(files / "stopped.html")
     assert "· stopped" in page.locator(".eyebrow").inner_text()
-    assert "The command that goes on" in page.locator("#goes-on .notice").inner_text()
+    assert "To resume it, run:" in page.locator("#goes-on .notice").inner_text()
     assert page.locator("#goes-on .command code").inner_text() == made_up()["command"]
     assert page.locator("#again").count() == 0
     assert page.locator('meta[http-equiv="refresh"]').count() == 0

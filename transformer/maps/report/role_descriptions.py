@@ -75,7 +75,7 @@ ROLE_TEXTS = {
     Role.ALIGNMENT: RoleText(
         "link", "alignment", "reads the {token} that belongs to it", "those that the task itself links to the query"
     ),
-    Role.BROAD: RoleText("even", "broad", "spreads its weight over most of what it sees", ""),
+    Role.BROAD: RoleText("broad", "broad", "spreads its weight over most visible keys", ""),
 }
 
 

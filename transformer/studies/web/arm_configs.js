@@ -10,14 +10,14 @@ import { addPanel, createDetails, createTable, scrollable } from "./panels_and_t
 
 export function showArmConfigs() {
   const same =
-    "Keys that are neither named nor tuned are equal in all arms; with a seed every arm reads the same batches in the " +
+    "All other keys are equal in all arms; with the same seed, every arm reads the same batches in the " +
     "same order.";
-  const panel = addPanel("configs", "What differs", same);
+  const panel = addPanel("configs", "Configuration differences", same);
   panel.append(createHtml("div", { class: "trio" }, ...ablation.arms.map(armConfig)));
   const versions = ablation.about?.versions;
   if (versions && typeof versions === "object") panel.append(configDetails("Versions", Object.entries(versions)));
   const base = ablation.about?.base;
-  if (base) panel.append(configDetails("The configuration that all arms begin with", flattenConfig(base)));
+  if (base) panel.append(configDetails("Base configuration", flattenConfig(base)));
 }
 
 /**

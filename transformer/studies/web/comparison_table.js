@@ -154,7 +154,7 @@ function comparisonColumns() {
     {
       head: "power",
       title:
-        "the smallest difference that as many seeds see four times in five, and the seeds that others need; " +
+        "the smallest difference detectable with this many seeds at 80 % power, and the seeds needed for others; " +
         "at the strictest step of Holm's correction",
       absent: !overall.some(({ power }) => isNumber(power?.detectable)),
       cell: (arm) => powerCell(findComparison(arm.name)),
@@ -171,19 +171,19 @@ function costColumns() {
   return [
     {
       head: "learned",
-      title: "of the runs at the chosen values that ended by themselves: neither diverged nor stuck",
+      title: "runs at the chosen values that neither diverged nor got stuck",
       absent: ablation.arms.every(({ learned }) => learned.count === learned.of),
       cell: ({ learned }) =>
         line(valueNode(learned.count, formatOrDash(learned.count)), ` of ${formatOrDash(learned.of)}`),
     },
     {
       head: "diverged",
-      title: "of the arm's runs at every tuned value that ended by themselves; 95 % Wilson interval",
+      title: "over all tuned values, of the runs that completed; 95 % Wilson interval",
       cell: divergedCell,
     },
     {
       head: "to target",
-      title: `runs that reach ${target}; medians, in which a run that never does is later than any`,
+      title: `runs that reach ${target}; medians, counting runs that never reach it as the slowest`,
       absent: !ablation.arms.some((arm) => arm.to_target),
       cell: ({ to_target: reached }) => targetCell(reached),
     },
@@ -284,7 +284,7 @@ function chosenCell({ chosen }) {
 function powerCell(pair) {
   const power = pair?.power;
   if (!isNumber(power?.detectable)) return [];
-  const lines = [line("sees ", valueNode(power.detectable, formatRough(power.detectable)))];
+  const lines = [line("detects ", valueNode(power.detectable, formatRough(power.detectable)))];
   for (const { difference, seeds } of power.seeds_for ?? [])
     lines.push(
       small("for ", valueNode(difference, formatOrDash(difference)), ": ", valueNode(seeds, pluralize(seeds, "seed"))),

@@ -58,7 +58,7 @@ export function showSensitivity() {
   addFigure(place, {
     id: "divergence",
     title: "Runs that diverged",
-    note: "of all runs of an arm that ended by themselves; the bar is the 95 % Wilson interval",
+    note: "of all completed runs of an arm; the bar is the 95 % Wilson interval",
     paint: paintDivergence,
   });
 }

@@ -152,8 +152,8 @@ export function createCopyButton(text, words = "copy") {
   return button;
 }
 
-/** Paths in commands are as the study's own command gave them, so relative ones begin where it was given. */
-export const COMMANDS_NOTE = "Run the commands in the folder where the study was started.";
+/** Paths in commands are those of the command that started the study, so relative ones start there. */
+export const COMMANDS_NOTE = "Run the commands in the directory where the study was started.";
 
 /**
  * A command that can be read and copied.
@@ -188,7 +188,7 @@ export function openPage(show) {
     show();
   } catch (error) {
     showError(
-      `This browser cannot draw the page (${error instanceof Error ? error.message : error}): its data are whole, open it in a current one.`,
+      `This browser cannot draw the page (${error instanceof Error ? error.message : error}): its data are complete; open it in a current browser.`,
     );
     throw error;
   }

@@ -16,10 +16,10 @@ import { metricValues, trialLines, trialRanks } from "./trials.js";
 export function showParallelCoordinates() {
   if (!tunedKeys().length) return;
   const note =
-    "A line is a trial: it crosses each axis at the value that the trial has there, and ends at what it reached. The " +
-    "stronger its color, the better it is; the best is drawn thick.";
+    "Each line is a trial: it crosses each axis at its value of that hyperparameter and ends at its metric. The " +
+    "stronger the color, the better the trial; the best one is thick.";
   const place = createHtml("div", {});
-  addPanel("parallel", "What was tried, and what it gave", note, place);
+  addPanel("parallel", "Hyperparameters and results", note, place);
   addFigure(place, { id: "coordinates", title: "Parallel coordinates", paint: paintParallelCoordinates });
 }
 

@@ -59,7 +59,7 @@ export function showRuns() {
     button.addEventListener("click", () => sortBy(index));
     return cell;
   });
-  const last = ["its maps", "the command that trains it"].map((words) => createHtml("th", { scope: "col" }, words));
+  const last = ["attention maps", "training command"].map((words) => createHtml("th", { scope: "col" }, words));
   const body = createHtml("tbody", {});
   const table = createHtml(
     "table",

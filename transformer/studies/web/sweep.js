@@ -35,11 +35,7 @@ function showHeader() {
 }
 
 const runningNote = () => [
-  createHtml(
-    "p",
-    { class: "notice" },
-    "This sweep was stopped before all its trials had ended. The command that goes on:",
-  ),
+  createHtml("p", { class: "notice" }, "This sweep was stopped before all trials ended. To resume it, run:"),
   commandNode(sweep.command),
 ];
 
@@ -79,10 +75,10 @@ function showImportance() {
   const known = tunedKeys().filter((key) => isNumber(ownValue(sweep.importance, key)));
   if (!known.length) return;
   const note =
-    "The share of the differences between trials that a key explains by itself, adjusted for chance: one-way analysis of " +
-    "variance of the metric's ranks. What keys do only together is in none of them.";
+    "The fraction of the variance between trials that a hyperparameter explains by itself, adjusted for chance: one-way analysis of " +
+    "variance on the metric's ranks. Interactions between hyperparameters are not included.";
   const place = createHtml("div", {});
-  addPanel("importance", "What each key matters", note, place);
+  addPanel("importance", "Parameter importance", note, place);
   addFigure(place, { id: "importances", title: "Importance", paint: (width) => paintImportance(width, known) });
 }
 
@@ -106,7 +102,7 @@ function paintImportance(width, keys) {
     ];
   });
   const said = order.map((key) => `${shortKey(key)} ${formatPercent(sweep.importance[key])}`).join("; ");
-  return { height: 20 + order.length * row, parts, description: `Share of the differences between trials: ${said}.` };
+  return { height: 20 + order.length * row, parts, description: `Fraction of the variance between trials: ${said}.` };
 }
 
 function showTrialCurves() {
@@ -150,7 +146,7 @@ function showSweep() {
   showTrialCurves();
   showTrials();
   if (sweep.state !== "stopped")
-    addPanel("again", "The sweep again", "Completes what is missing.", commandNode(sweep.command));
+    addPanel("again", "Run the sweep again", "Runs the trials that are missing.", commandNode(sweep.command));
   redrawAllFigures();
 }
 

@@ -21,7 +21,7 @@ export function showTrainingCurves() {
   bandOptions.metric = metrics.includes(ablation.chosen_by) ? ablation.chosen_by : metrics[0];
   const place = createHtml("div", {});
   const note =
-    "Mean over the seeds at the chosen values, from the least seed to the most; runs that diverged are in it as far " +
+    "Mean over seeds at the chosen values, with a band from the lowest to the highest seed; diverged runs count as far " +
     "as they went.";
   const panel = addPanel("bands", "Over training", note, place);
   const title = () => withSpaces(bandOptions.metric);

@@ -37,8 +37,8 @@ export async function drawAttentionDistance(place, state, choose) {
       id: "distance-by-layer",
       title: "How far each head looks",
       note:
-        "A dot is a head: the mean, over patches and pictures, of the distance from a patch to the patches that it reads, " +
-        "by weight; the class token is left out. Dotted: a head that reads all patches alike.",
+        "A dot is a head: the mean, over patches and images, of the distance from a patch to the patches that it reads, " +
+        "by weight; the class token is left out. Dotted: uniform attention over all patches.",
       table: () => [["layer", "head", "pixels"], ...headDistances().map(({ name, pixels }) => [...name, pixels])],
       act: ([layer, head]) => choose({ layer, head }),
       paint: paintDistancePlot,

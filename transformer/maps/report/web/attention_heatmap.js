@@ -1,4 +1,4 @@
-// One head, large: names on both axes, known links, and what the row or the column under the pointer is.
+// One head, large: names on both axes, gold alignments, and what the row or the column under the pointer is.
 // Positions are those of the sequences; cells are those of the plane that is drawn, which may be pooled.
 
 import { context2d, createHtml, createSvg } from "../../../pages/dom.js";

@@ -56,7 +56,7 @@ export function showReading(shown, queryAt, keyAt) {
     reading.textContent = `${keyName(key)} ${words} ${largestWeights(column, queryName, shown.signed) || "nothing"}`;
   } else {
     const share = shown.signed ? null : goldAlignmentWeight(site, state.example, plane);
-    const measured = share === null ? "" : `${formatPercent(share)} of its weight on known links in this example. `;
+    const measured = share === null ? "" : `${formatPercent(share)} of its weight on gold alignments in this example. `;
     reading.textContent = `${ROW_NOTES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
   }
   if (query === null || key === null) return;

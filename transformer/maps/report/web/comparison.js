@@ -156,7 +156,7 @@ export function toggleComparison({ compare }) {
 }
 
 /**
- * Show which of the choices holds, and why rollout cannot be had.
+ * Show which of the choices holds, and why rollout is not available.
  * @param {ViewState} state
  */
 export function showComparison(state) {

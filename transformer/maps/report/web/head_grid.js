@@ -33,7 +33,7 @@ export function drawHeadGrid(place, shown, state, choose) {
     const share = links && !shown.signed ? goldAlignmentWeight(site, state.example, plane) : null;
     const label =
       `layer ${site.layers[layer]}, head ${site.heads[head]}: ${role}` +
-      (share === null ? "" : `, ${formatPercent(share)} on known links`);
+      (share === null ? "" : `, ${formatPercent(share)} on gold alignments`);
     if (button.title !== label) {
       button.title = label;
       button.setAttribute("aria-label", label);

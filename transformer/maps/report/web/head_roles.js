@@ -22,7 +22,7 @@ export const POSITION_NOUNS = {
 };
 
 /** @type {RoleKind} Of heads whose nearest role these examples cannot tell from simpler rules. */
-const AMBIGUOUS = { role: "untold", badge: "?", name: "cannot be told here" };
+const AMBIGUOUS = { role: "untold", badge: "?", name: "ambiguous here" };
 
 /** @type {HeadRole[]} The roles of all heads. */
 const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score, simpler]) => {
@@ -90,16 +90,16 @@ export function describeRole(entry) {
   /** @param {RoleKind} kind */
   const weight = (kind) =>
     kind.role === "broad"
-      ? `as if it read ${share}% of it alike`
+      ? `as if uniform over ${share}% of the keys it sees`
       : kind.role === "alignment"
-        ? `${share}% of linked rows right (without looking: ${even}%)`
-        : `${share}% of its weight (evenly spread: ${even}%)`;
+        ? `${share}% of aligned rows right (chance: ${even}%)`
+        : `${share}% of its weight (uniform: ${even}%)`;
   if (role === AMBIGUOUS && nearest) {
     const others = simpler.map((each) => `, or ${simplerRuleText(each)}`).join("");
-    return `cannot be told here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${weight(nearest)}${distanceText(entry)}`;
+    return `ambiguous here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${weight(nearest)}${distanceText(entry)}`;
   }
   if (role) return `${fillRoleText(role.does, entry)}: ${weight(role)}${onsetText(entry)}${distanceText(entry)}`;
-  if (!nearest) return "has too few rows to tell";
+  if (!nearest) return "has too few rows to classify";
   return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${weight(nearest)}${distanceText(entry)}`;
 }
 
@@ -112,7 +112,7 @@ function distanceText({ site, layer, head }) {
   const pixels = far?.heads[layer][head] ?? null;
   /** @param {number} value */
   const tenths = (value) => Number(value.toFixed(1));
-  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (evenly: ${tenths(far?.even ?? 0)})`;
+  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (uniform: ${tenths(far?.even ?? 0)})`;
 }
 
 /**
@@ -158,7 +158,7 @@ function rolesNote() {
   const percent = Math.round(100 * data.roles.least);
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
-    "from evenly spread weight to all of its weight."
+    "from uniform weight to all of its weight."
   );
 }
 
@@ -178,12 +178,12 @@ function roleDefinition(kind, entry) {
     return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.broad)}% of the keys that it sees, on average.`;
   if (kind.role === "alignment")
     return (
-      `Share: how many largest weights of linked rows fall on ${fillRoleText(kind.keys, entry)} (1 − alignment error rate); even: the better ` +
-      `of a random link and the straight diagonal. (share − even) ÷ (1 − even) ≥ ${percent}%.`
+      `Accuracy: how many largest weights of aligned rows fall on ${fillRoleText(kind.keys, entry)} (1 − alignment error rate); chance: the better ` +
+      `of a random link and the straight diagonal. (weight − uniform) ÷ (1 − uniform) ≥ ${percent}%.`
     );
   return (
-    `Share: the mean weight on keys of this kind: ${fillRoleText(kind.keys, entry)}; even: that of equal weights; both over the rows ` +
-    `that see one. (share − even) ÷ (1 − even) ≥ ${percent}%.`
+    `Weight: the mean weight on keys of this kind: ${fillRoleText(kind.keys, entry)}; uniform: that of equal weights; both over the rows ` +
+    `that see one. (weight − uniform) ÷ (1 − uniform) ≥ ${percent}%.`
   );
 }
 

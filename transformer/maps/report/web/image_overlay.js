@@ -190,7 +190,7 @@ export function drawImageOverlay(place, shown, state, look, hold) {
     const nothing = { element: null, paint: () => {} };
     largeImage = { name, ...(side ? overlayFigure(axes, side, look, hold) : bare ? imageFigure(axes.query) : nothing) };
     place.replaceChildren(...(largeImage.element ? [largeImage.element] : []));
-    byId("picture-title").textContent = bare ? "Picture by picture" : "Over the picture";
+    byId("picture-title").textContent = bare ? "Image by image" : "Attention over the image";
     // Of an axis without a picture the panel has the distances alone, which have a title of their own.
     byId("picture-title").hidden = !largeImage.element;
     byId("picture-panel").hidden = !largeImage.element && !data.roles.far[state.site];
@@ -212,7 +212,7 @@ function overlayFigure(axes, side, look, hold) {
   const axis = axes[side];
   const size = imageSize(axis, IMAGE_SIZE);
   const { frame, canvas, svg } = imageFrame(size, { role: "img", tabindex: 0 });
-  svg.setAttribute("aria-label", "the picture; arrow keys are the page's, j and k move the held patch");
+  svg.setAttribute("aria-label", "the image; arrow keys are the page's, j and k move the held patch");
   const caption = createHtml("p", { class: "note" });
   const both = axes.query.name === axes.key.name;
   /**
@@ -277,7 +277,7 @@ function imageFigure(axis) {
       if (last !== at || !pictures) return;
       paintImage(canvas, pictures[at]);
       const words = `${positionName(axis, at)}, ${formatNumber(at + 1)} of ${formatNumber(axis.tokens.length)}`;
-      svg.setAttribute("aria-label", `the picture of ${words}`);
+      svg.setAttribute("aria-label", `image ${words}`);
       caption.textContent = words;
     });
   };
@@ -310,7 +310,7 @@ function overlayContent(shown, axes, side, query, key) {
   if (side === "query") return { patches: patchesOf(() => 1), of: query, words: "Pick a patch" };
   const of = query ?? defaultQuery(axes);
   const patches = patchWeights(plane, axis, of);
-  const rests = of !== query && axes.query.leading ? " (the class token; a click on the picture holds a patch)" : "";
+  const rests = of !== query && axes.query.leading ? " (the class token; click the image to hold a patch)" : "";
   const leading = axis.tokens.slice(0, of === null ? 0 : axis.leading);
   const aside = leading.map((_, at) => `, ${positionName(axis, at)} ${weightOf(of ?? 0, at).toFixed(3)}`).join("");
   return { patches, of, words: `${describeRow(shown, axes, of)}${rests}${maxWeightText(patches)}${aside}` };

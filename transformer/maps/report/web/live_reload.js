@@ -21,7 +21,7 @@ async function pollForNewVersion() {
     newest = await answer.text();
     statusLabel.textContent = "following the run";
   } catch {
-    statusLabel.textContent = "no longer followed: the server has ended";
+    statusLabel.textContent = "no longer following: the server has stopped";
     return;
   }
   const busy = playTimer !== undefined || performance.now() - lastInputTime < IDLE_TIME;

@@ -31,7 +31,7 @@ export async function drawNeuronView(place, state) {
   byId("neurons-title").textContent = `Query × key: ${head}`;
   if (!facts.vectors) {
     byId("neurons-note").textContent =
-      "The score of this site is no product of a query and a key: it has no components.";
+      "The score function of this module is not a dot product, so it has no components.";
     place.replaceChildren();
     return;
   }

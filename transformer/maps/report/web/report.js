@@ -116,7 +116,7 @@ function renderMaps(shown) {
   byId("links-toggle").hidden = !site.links || shown.detail.pooled || state.lines;
   inputById("links").checked = state.links;
   const wallWords = poolingText(shown.wall(0, 0), shown.signed);
-  const bar = site.links && !shown.signed && !wallWords ? "bar: share of weight on known links" : "";
+  const bar = site.links && !shown.signed && !wallWords ? "bar: weight on gold alignments" : "";
   byId("wall-note").textContent = [site.name, bar, wallWords].filter(Boolean).join("; ");
   const detailWords = poolingText(shown.detail, shown.signed);
   byId("level-note").hidden = !detailWords;

@@ -46,13 +46,13 @@ function rolloutSites({ site, example }) {
 export function whyNoRollout(state) {
   const site = data.sites[state.site];
   const stacks = rolloutSites(state);
-  if (site.values !== "probability") return "only of rows that sum to one";
-  if (!stacks) return "only where a sequence attends to itself, here or beside it in every layer";
+  if (site.values !== "probability") return "only for rows that sum to one";
+  if (!stacks) return "only for self-attention, or cross-attention with self-attention in every layer";
   const sites = Object.values(stacks).filter((at) => at !== undefined);
   /** @param {Level} level */
   const whole = (level) => level && level.queryBlock * level.keyBlock === 1;
   if (!sites.every((at) => whole(finestLevel(data.sites[at], state.step))))
-    return "this page has no whole maps of this site and step";
+    return "this page has no full-resolution maps of this module at this step";
   const longest = Math.max(...Object.values(siteTokens(site, state.example)).map((side) => side.length));
   return longest > MAX_ROLLOUT_LENGTH ? `only up to ${MAX_ROLLOUT_LENGTH} positions` : "";
 }

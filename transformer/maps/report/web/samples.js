@@ -23,7 +23,7 @@ export function drawSamples(split, step) {
   const judged = `, ${right} exactly as the reference; words that differ from it are underlined`;
   byId("samples-note").textContent = `${shown} samples${compared.length ? judged : ""}.`;
   /** @param {string} src */
-  const picture = (src) => createHtml("img", { src, alt: `pictures made at step ${formatNumber(group.step)}` });
+  const picture = (src) => createHtml("img", { src, alt: `images made at step ${formatNumber(group.step)}` });
   byId("sample-pictures").replaceChildren(...group.images.map(picture));
   const fields = Object.keys(SAMPLE_COLUMNS).filter((field) => group.rows.some((row) => field in row));
   /** @param {Record<string, string>} row */

@@ -159,11 +159,11 @@ async function drawTopKeys(place, shown, state, axes, hold) {
     const ranked = Array.from(row, (weight, key) => /** @type {[number, number]} */ ([key, weight])).sort(
       (a, b) => b[1] - a[1],
     );
-    parts.push(fullRowBars(row, axes.key, place.clientWidth), ...topKeyList(ranked, axes, state, "of the whole row"));
+    parts.push(fullRowBars(row, axes.key, place.clientWidth), ...topKeyList(ranked, axes, state, "over the full row"));
   } else if (largest) {
-    parts.push(...topKeyList(largest, axes, state, "as the run kept them"));
+    parts.push(...topKeyList(largest, axes, state, "as stored by the run"));
   } else if (state.row !== null) {
-    parts.push(createHtml("p", { class: "note" }, "Of this row the page carries the pooled cells alone."));
+    parts.push(createHtml("p", { class: "note" }, "This page has only the pooled cells of this row."));
   }
   place.replaceChildren(...parts);
 }
@@ -183,7 +183,7 @@ function fullRowButtons(positions, state, hold) {
     button.addEventListener("click", () => hold(position, null));
     return button;
   });
-  return createHtml("p", { class: "note whole-row-buttons" }, "Rows kept whole: ", ...buttons);
+  return createHtml("p", { class: "note whole-row-buttons" }, "Full rows: ", ...buttons);
 }
 
 /**
@@ -194,7 +194,7 @@ function fullRowButtons(positions, state, hold) {
  */
 function fullRowBars(row, axis, width) {
   const canvas = createHtml("canvas", { width, height: 48, class: "row-strip", role: "img" });
-  canvas.setAttribute("aria-label", "the weights of the whole row");
+  canvas.setAttribute("aria-label", "the weights over the full row");
   const context = context2d(canvas);
   context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ramp-3");
   const largest = row.reduce((a, b) => Math.max(a, b), 1e-9);

@@ -50,7 +50,7 @@ export function siteTokens(site, example) {
 }
 
 /**
- * The share of its weight that a head puts on known links, over queries that have one; null where it is not known.
+ * The share of its weight that a head puts on gold alignments, over queries that have one; null where it is not known.
  * @param {Site} site
  * @param {number} example
  * @param {HeadMap} plane

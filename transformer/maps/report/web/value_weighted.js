@@ -33,9 +33,9 @@ export function decodeFloat16(bytes) {
  * @param {ViewState} state
  */
 function whyNoValueWeighting({ site, step }) {
-  if (!data.beneath?.[site].norms) return "this site's values are not projected by themselves: they have no such norms";
+  if (!data.beneath?.[site].norms) return "not available: this module has no separate value projection";
   const level = finestLevel(data.sites[site], step);
-  return level.queryBlock * level.keyBlock === 1 ? "" : "only of whole maps, and this page has pooled ones";
+  return level.queryBlock * level.keyBlock === 1 ? "" : "only for full-resolution maps; this page has pooled ones";
 }
 
 /**
@@ -75,10 +75,10 @@ async function valueWeightedView(state) {
   const detail = normed(plain.detail, state.layer, state.head);
   return {
     ...plain,
-    said: "|weight × value|, as a share of its row",
+    said: "|weight × value|, as a fraction of its row",
     wall: (layer, head) => normed(maps.plane(layer, head), layer, head),
     detail,
-    verbs: ["takes most from", "gives most to"],
+    verbs: ["draws most from", "gives most to"],
     tell: (query, key) => {
       const [weight, size] = [plain.detail.at(query, key), norm(state.layer, state.head, key)];
       return `${detail.at(query, key).toFixed(3)} of the row: ${weight.toFixed(3)} × ${size.toPrecision(3)}`;
@@ -102,5 +102,5 @@ export function showValueWeighting(state) {
   inputById("value-weighted").disabled = why !== "";
   inputById("value-weighted").checked = state.view === "value_weighted" && !why;
   byId("value-weighted-toggle").title =
-    why || "the norm of weight × (x W_V + b_V) W_O of the head, as a share of its row (Kobayashi et al. 2020)";
+    why || "the norm of weight × (x W_V + b_V) W_O of the head, as a fraction of its row (Kobayashi et al. 2020)";
 }
