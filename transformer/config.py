@@ -25,7 +25,7 @@ class UserError(ValueError):
     """
 
 
-def check_several(values: Any, name: str) -> None:
+def refuse_single_text(values: Any, name: str) -> None:
     """Refuse one text where several are read: it is a sequence too, of letters.
 
     Raises:
@@ -173,7 +173,7 @@ Beams = Annotated[int, Range(1, 2**12)]
 """A number of hypotheses that a search keeps."""
 Pixels = Annotated[int, Range(1, 2**12)]
 """The side of an image."""
-Looked = Annotated[int, Range(1, 2**16)]
+DisplayedExampleCount = Annotated[int, Range(1, 2**16)]
 """A number of examples that a person looks at: each has maps of its own."""
 Amount = Annotated[float, Range(0.0, math.inf)]
 """A quantity that is not negative."""
@@ -367,7 +367,7 @@ def to_config(value: Any) -> Any:
     return value
 
 
-def hash_of(config: Mapping[str, Any]) -> str:
+def hash_config(config: Mapping[str, Any]) -> str:
     """The SHA-256 of a config of plain values, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 

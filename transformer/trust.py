@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, check_several, hash_of
+from transformer.config import UserError, hash_config, refuse_single_text
 from transformer.module_registry import is_project
 from transformer.private_folders import NotPrivate, private_folder
 
@@ -40,7 +40,7 @@ def check_trusted(
         UserError: with the flag that allows all that the config names, and for a section that is none.
         TypeError: for one name instead of several, every part of which would be trusted.
     """
-    check_several(trusted, "trust")
+    refuse_single_text(trusted, "trust")
     if "task.data_dir" in said:
         said = {*said, *_FILES}  # they are looked for in that folder alone
     code = [name for name in code_of(config) if name.key not in said]
@@ -111,12 +111,12 @@ def remember(config: Mapping[str, Any]) -> None:
     if not outside_of(config, training=True):
         return
     with contextlib.suppress(OSError, NotPrivate):
-        (_remembered(make=True) / hash_of(config)).touch(mode=0o600)
+        (_remembered(make=True) / hash_config(config)).touch(mode=0o600)
 
 
 def _is_remembered(config: Mapping[str, Any]) -> bool:
     try:
-        return (_remembered(make=False) / hash_of(config)).is_file()
+        return (_remembered(make=False) / hash_config(config)).is_file()
     except (OSError, NotPrivate):
         return False
 

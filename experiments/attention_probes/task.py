@@ -16,7 +16,7 @@ from experiments.attention_probes.sentence_corpora import Agreement, Coreference
 from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrieval, Sorting, TwoOffsetCopy
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Config, Examples, Looked, UserError, from_config, nearest
+from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError, from_config, nearest
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.datasets.dataset_options import whole_numbers
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
@@ -105,7 +105,7 @@ class AttentionProbesConfig(Config, path="config.task"):
     direction: Direction = Direction.CAUSAL
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 512
-    num_probe_examples: Looked = 32
+    num_probe_examples: DisplayedExampleCount = 32
 
     def _check(self) -> None:
         if self.corpus.needs_future and self.direction is Direction.CAUSAL:

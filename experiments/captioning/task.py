@@ -11,7 +11,18 @@ from jaxtyping import Array, Key
 from experiments.captioning import data as captions
 from experiments.captioning.metrics import attention_mass_report, attention_mass_step, caption_report, named_cell_mask
 from transformer.attention.sites import Site
-from transformer.config import Amount, BatchRows, Beams, Config, Examples, Looked, Pixels, Positive, Range, UserError
+from transformer.config import (
+    Amount,
+    BatchRows,
+    Beams,
+    Config,
+    DisplayedExampleCount,
+    Examples,
+    Pixels,
+    Positive,
+    Range,
+    UserError,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
 from transformer.data.synthetic_scenes import Item, SceneKind, paint
@@ -51,7 +62,7 @@ class CaptioningConfig(Config, path="config.task"):
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 1000
     beams: Beams = 1
-    num_probe_examples: Looked = 6
+    num_probe_examples: DisplayedExampleCount = 6
     reinforce_weight: Amount = 1.0
     entropy_weight: Amount = 0.01
 

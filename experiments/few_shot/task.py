@@ -20,7 +20,17 @@ from experiments.few_shot.data import (
     sample_episodes,
 )
 from transformer.attention.sites import AxisKind, Site, between
-from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixels, Positive, Range, UserError
+from transformer.config import (
+    BatchRows,
+    Config,
+    DisplayedExampleCount,
+    Examples,
+    Items,
+    Pixels,
+    Positive,
+    Range,
+    UserError,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
@@ -56,7 +66,7 @@ class FewShotConfig(Config, path="config.task"):
     eval_rotation_augmentation: RotationAugmentation = RotationAugmentation.NONE
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
-    num_probe_examples: Looked = 2
+    num_probe_examples: DisplayedExampleCount = 2
 
     @property
     def shots_by_turn(self) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from experiments.handshake_rl.q_learning import (
 )
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
-from transformer.config import BatchRows, Config, Examples, Looked, Positive, Share, UserError
+from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Share, UserError
 from transformer.data.batches import GeneratedBatches, Source
 from transformer.data.images import unscaled
 from transformer.logical_axes import place
@@ -73,7 +73,7 @@ class HandshakeRLConfig(Config, path="config.task"):
     td_loss: TDLoss = TDLoss.HUBER
     target_network: str = "target"
     num_eval_examples: Examples = 500
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
         if self.replay_capacity < self.episodes_per_step:

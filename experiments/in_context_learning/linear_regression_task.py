@@ -16,7 +16,7 @@ from experiments.in_context_learning.linear_functions import (
     sample_functions,
 )
 from transformer.attention.sites import Site
-from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
+from transformer.config import Amount, BatchRows, Config, DisplayedExampleCount, Examples, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import Labels
@@ -41,7 +41,7 @@ class LinearRegressionConfig(Config, path="config.task"):
     min_dimensions: Positive | None = None
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 1024
-    num_probe_examples: Looked = 2
+    num_probe_examples: DisplayedExampleCount = 2
 
     def _check(self) -> None:
         if self.min_dimensions is not None and self.min_dimensions > self.dimensions:

@@ -31,10 +31,10 @@ from transformer.config import (
     BatchRows,
     Config,
     Count,
+    DisplayedExampleCount,
     Examples,
     ExamplesIfAny,
     Items,
-    Looked,
     Positive,
     Range,
     UserError,
@@ -114,7 +114,7 @@ class InContextLearningConfig(Config, path="config.task"):
     prompt_length: Positive = 48
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 512
-    num_probe_examples: Looked = 2
+    num_probe_examples: DisplayedExampleCount = 2
     num_repeated_sequences: ExamplesIfAny = 1
 
     def _check(self) -> None:

@@ -15,7 +15,7 @@ from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import follow_moves
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
+from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
@@ -61,7 +61,7 @@ class InstructionFollowingConfig(Config, path="config.task"):
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
     beams: Beams = 1
-    num_probe_examples: Looked = 6
+    num_probe_examples: DisplayedExampleCount = 6
 
     def _check(self) -> None:
         # Two to turn around, or a straight way through a maze, and a turn.

@@ -23,7 +23,7 @@ from experiments.meta_rl.data import (
     sample_mdps,
 )
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
+from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import Labels
@@ -60,7 +60,7 @@ class MetaRLConfig(Config, path="config.task"):
     teacher: Teacher = Teacher.BAYES_OPTIMAL
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 2000
-    num_probe_examples: Looked = 2
+    num_probe_examples: DisplayedExampleCount = 2
 
     def _check(self) -> None:
         if self.teacher is Teacher.BAYES_OPTIMAL:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 
 from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, format_bits
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, Examples, Looked, UserError
+from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import Labels
@@ -52,7 +52,7 @@ class AlgorithmsConfig(Config, path="config.task"):
     lengths: tuple[int, ...] = ()
     eval_sizes: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
     num_eval_examples: Examples = 64
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
         least = self.algorithm.smallest

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, Examples, Looked, Positive, UserError
+from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
@@ -35,7 +35,7 @@ class PointCloudsConfig(Config, path="config.task"):
     max_points: int = 48
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 512
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
         if self.min_points > self.max_points:

@@ -21,7 +21,7 @@ from experiments.pointer_networks.data import (
 from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, indices_of
 from experiments.pointer_networks.metrics import geometry_metrics
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
+from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Items, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import Labels, Link
@@ -85,7 +85,7 @@ class GeometryConfig(Config, path="config.task"):
     eval_sizes: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
     num_eval_examples: Examples = 1000
     beams: Beams = 1
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
         if self.min_points > self.max_points:

@@ -14,7 +14,7 @@ from experiments.sagan.data import ClassifierReading, NearestNeighborClassifier,
 from experiments.sagan.metrics import ClassifierReadings, sample_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, Looked, Positive, Range, Share, UserError
+from transformer.config import BatchRows, Config, DisplayedExampleCount, Positive, Range, Share, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import unscaled
 from transformer.data.png import png
@@ -48,7 +48,7 @@ class PairedDigitsConfig(Config, path="config.task"):
     batch_size: BatchRows = 64
     num_eval_examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
     confidence: Share = 0.9
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
     eval_parameters: str = "raw"
 
     def _check(self) -> None:

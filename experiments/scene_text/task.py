@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.scene_text.data import ALPHABET, RenderedText, TextLine, TextRenderer, render_text
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Beams, Config, Examples, Looked, Pixels, Share, UserError
+from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Pixels, Share, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
 from transformer.tasks.attention_mass import LOOKED
@@ -41,7 +41,7 @@ class SceneTextConfig(Config, path="config.task"):
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
     beams: Beams = 1
-    num_probe_examples: Looked = 6
+    num_probe_examples: DisplayedExampleCount = 6
 
     def _check(self) -> None:
         try:

@@ -15,7 +15,7 @@ from experiments.speech.data import RecordingSet, SpokenDigitSet, Utterance, ope
 from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotonicity_report, transcript_report
 from experiments.speech.synthetic_speech import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, between
-from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
+from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
@@ -97,7 +97,7 @@ class SpokenDigitRecognitionConfig(Config, path="config.task"):
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 500
     beams: Beams = 1
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
         if self.min_digits > self.max_digits:

@@ -20,7 +20,18 @@ from experiments.summarization.data import (
 )
 from experiments.summarization.metrics import copying_report, copying_sums, summary_report
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
+from transformer.config import (
+    BatchRows,
+    Beams,
+    Config,
+    DisplayedExampleCount,
+    Examples,
+    Items,
+    Positive,
+    Range,
+    Share,
+    UserError,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import Labels, Link
@@ -96,7 +107,7 @@ class SummarizationConfig(Config, path="config.task"):
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 256
     beams: Beams = 1
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
         if self.min_facts > self.max_facts:

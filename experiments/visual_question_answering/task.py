@@ -16,7 +16,7 @@ from experiments.visual_question_answering.easy_vqa_data import easy_vqa, placeh
 from experiments.visual_question_answering.metrics import AXES, attention_report, attention_sums, cell_positions, report
 from experiments.visual_question_answering.synthetic_scenes import scene_questions
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Config, Looked, UserError, nearest
+from transformer.config import BatchRows, Config, DisplayedExampleCount, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
@@ -75,7 +75,7 @@ class VisualQuestionAnsweringConfig(Config, path="config.task"):
     dataset: str = "scenes"
     data_dir: str | None = None
     batch_size: BatchRows = 128
-    num_probe_examples: Looked = 6
+    num_probe_examples: DisplayedExampleCount = 6
 
     def _check(self) -> None:
         check_name(self.dataset)

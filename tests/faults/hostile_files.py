@@ -17,7 +17,7 @@ from tests.faults.hostile_runs import Places, trust
 from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 from tests.faults.wrong_values import Wrong, some, wrong
-from transformer.config import RunConfig, hash_of
+from transformer.config import RunConfig, hash_config
 from transformer.data.tokenizers.tokenizer import RolesFile
 from transformer.maps.store import StoreFile, WrittenFile
 from transformer.maps.zarr_files import ArrayFile
@@ -80,7 +80,7 @@ def _trial(document: Any) -> Any:
         and isinstance(document.get("config"), dict)
         and isinstance(document.get("name"), str)
     ):
-        document = {**document, "name": hash_of(document["config"])[:16]}
+        document = {**document, "name": hash_config(document["config"])[:16]}
     return _sealed(document)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import UserError, check_several
+from transformer.config import UserError, refuse_single_text
 
 
 def build_stop_table(
@@ -30,7 +30,7 @@ def build_stop_table(
     Raises:
         UserError: If there is no stop string or an empty one.
     """
-    check_several(stops, "stops")
+    refuse_single_text(stops, "stops")
     if not stops or not all(stops):
         raise UserError(f"stop strings {list(stops)} must be at least one, and none of them empty")
     byte_SxU = _automaton([stop.encode() for stop in stops])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import UserError, hash_of
+from transformer.config import UserError, hash_config
 from transformer.huggingface.convert import read_config, read_model_folder
 from transformer.interpret.named_maps import Maps, maps_of
 from transformer.interpret.show import AttentionPage, in_notebook
@@ -97,7 +97,7 @@ class Loaded:
         if vectors:
             names = tuple(site.name for site in self.sites)
             check_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
-        settings = (self.experiment.maps, hash_of(self.config))
+        settings = (self.experiment.maps, hash_config(self.config))
         with tempfile.TemporaryDirectory() as folder:
             store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)
             facts = value_norms(self.sites, store.labels, captured, vectors)

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.config import hash_of
+from transformer.config import hash_config
 
 _CHECKSUM = "sha256"
 
 
 def add_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object with its SHA-256 added."""
-    return {**record, _CHECKSUM: hash_of(record)}
+    return {**record, _CHECKSUM: hash_config(record)}
 
 
 def has_valid_checksum(record: Any) -> bool:
     """Whether the object matches its SHA-256."""
-    return isinstance(record, Mapping) and record.get(_CHECKSUM) == hash_of(strip_checksum(record))
+    return isinstance(record, Mapping) and record.get(_CHECKSUM) == hash_config(strip_checksum(record))
 
 
 def strip_checksum(record: Mapping[str, Any]) -> dict[str, Any]:

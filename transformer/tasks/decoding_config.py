@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer.config import Amount, Beams, Config, Count, Positive, Seed, UserError, check_several, from_config
+from transformer.config import Amount, Beams, Config, Count, Positive, Seed, UserError, from_config, refuse_single_text
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generate import DecodingStrategy
@@ -42,7 +42,7 @@ class Decoding(Config):
     seed: Seed = 0
 
     def _check(self) -> None:
-        check_several(self.stop_sequences, "stop_sequences")
+        refuse_single_text(self.stop_sequences, "stop_sequences")
         given = self._sampled()
         if given and self.beams > 1:
             raise UserError(f"beams={self.beams} searches and {given[0]} samples: give one of them")

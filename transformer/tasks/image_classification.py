@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site
-from transformer.config import BatchRows, Config, Count, Looked, Positive, Rate, SplitName, UserError
+from transformer.config import BatchRows, Config, Count, DisplayedExampleCount, Positive, Rate, SplitName, UserError
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.image_datasets import ImageDataset, made_up, open_images
 from transformer.data.datasets.image_files import Resample, Resizing, decode
@@ -74,7 +74,7 @@ class ImageClassificationConfig(Config, path="config.task"):
     label_smoothing: Rate = 0.0
     validation_split: SplitName = "validation"
     test_split: str = "test"
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
     eval_parameters: str = "raw"
 
     def _check(self) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer.config import BatchRows, Config, Looked, SplitName, UserError, Vocabulary
+from transformer.config import BatchRows, Config, DisplayedExampleCount, SplitName, UserError, Vocabulary
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT, HeldOut, has_fields, join_notes
 from transformer.data.datasets.split_overlap import said_of_overlap
@@ -46,7 +46,7 @@ class LabeledTextConfig(Config, path="config.task"):
     batch_size: BatchRows = 32
     validation_split: SplitName = "validation"
     test_split: str = "test"
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
     eval_parameters: str = "raw"
 
     least_length: ClassVar[int] = 3

@@ -8,7 +8,16 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from transformer.config import BatchRows, Config, Looked, Positive, Range, SplitName, UserError, Vocabulary
+from transformer.config import (
+    BatchRows,
+    Config,
+    DisplayedExampleCount,
+    Positive,
+    Range,
+    SplitName,
+    UserError,
+    Vocabulary,
+)
 from transformer.data.datasets.local_files import HeldOut, join_notes
 from transformer.data.datasets.split_overlap import long_lines, said_of_overlap
 from transformer.data.datasets.text import open_text
@@ -56,7 +65,7 @@ class TextConfig(Config, path="config.task"):
     batch_size: BatchRows = 16
     validation_split: SplitName = "validation"
     test_split: str = "test"
-    num_probe_examples: Looked = 4
+    num_probe_examples: DisplayedExampleCount = 4
     probe_length: Annotated[int, Range(2)] = 48
     logits_at_once: Positive = LOGITS_AT_ONCE
     eval_parameters: str = "raw"

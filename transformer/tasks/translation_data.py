@@ -8,7 +8,18 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from transformer.attention.sites import Site, between
-from transformer.config import Amount, Beams, Config, Items, Looked, Positive, Range, Rate, UserError, Vocabulary
+from transformer.config import (
+    Amount,
+    Beams,
+    Config,
+    DisplayedExampleCount,
+    Items,
+    Positive,
+    Range,
+    Rate,
+    UserError,
+    Vocabulary,
+)
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.aligned_templates import Links
 from transformer.data.datasets.local_files import HeldOut
@@ -66,7 +77,7 @@ class TranslationConfig(Config, path="config.task"):
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
     num_decoded_examples: Positive = 200
-    num_probe_examples: Looked = 8
+    num_probe_examples: DisplayedExampleCount = 8
     eval_parameters: str = "raw"
     length_bounds: tuple[Positive, ...] = ()
     reinforce_weight: Amount = 1.0

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transformer.config import RunConfig, UserError, flatten, from_config, hash_of, to_config
+from transformer.config import RunConfig, UserError, flatten, from_config, hash_config, to_config
 from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig
 from transformer.models import registry as models
@@ -123,7 +123,7 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
 def config_hash(experiment: ExperimentConfig) -> str:
     """The SHA-256 of the resolved config."""
-    return hash_of(experiment.to_config())
+    return hash_config(experiment.to_config())
 
 
 def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:

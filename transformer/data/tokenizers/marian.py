@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import Count, UserError, check_several, convert
+from transformer.config import Count, UserError, convert, refuse_single_text
 from transformer.data.tokenizers.token_text import Writing, bytes_of, label_tokens
 from transformer.data.tokenizers.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.json_files import read_object
@@ -123,7 +123,7 @@ class MarianTokenizer:
         return self._numbers_of(self._writer, texts)
 
     def _numbers_of(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
-        check_several(texts, "texts")
+        refuse_single_text(texts, "texts")
         encoded = model.encode(list(texts), out_type=str)
         return [[self.numbers.get(piece, self.unknown) for piece in pieces] for pieces in encoded]
 

@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 import tokenizers.decoders
 
-from transformer.config import Range, UserError, check_several, nearest
+from transformer.config import Range, UserError, nearest, refuse_single_text
 from transformer.data.tokenizers.token_text import (
     CONTINUATION_PREFIX,
     WORD_START,
@@ -92,7 +92,7 @@ class Tokenizer:
             UserError: For a character that has no token, where no token stands for the unknown.
             TypeError: For a single text.
         """
-        check_several(texts, "texts")
+        refuse_single_text(texts, "texts")
         self._check_characters(texts)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 

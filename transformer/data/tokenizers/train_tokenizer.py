@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from transformer.config import UserError, check_several, choice
+from transformer.config import UserError, choice, refuse_single_text
 from transformer.data.tokenizers.token_text import WORD_START, byte_characters
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, tag
 
@@ -30,8 +30,8 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
     Words are split at spaces and around punctuation; no merge crosses either. Spaces are part of the pieces,
     so that decoding gives the text back, but for white space at its ends.
     """
-    check_several(texts, "texts")
-    check_several(languages, "languages")
+    refuse_single_text(texts, "texts")
+    refuse_single_text(languages, "languages")
     special = [token_of(role) for role in _JOINT_ROLES]
     backend = tokenizers.Tokenizer(models.BPE(unk_token=token_of("unknown")))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -54,7 +54,7 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     Raises:
         UserError: If `size` does not hold the bytes and the special tokens.
     """
-    check_several(texts, "texts")
+    refuse_single_text(texts, "texts")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     least = len(alphabet) + len(roles)
     if size < least:
@@ -73,7 +73,7 @@ def characters(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
     Raises:
         UserError: If the texts have no character.
     """
-    check_several(texts, "texts")
+    refuse_single_text(texts, "texts")
     known = sorted(set[str]().union(*texts))
     if not known:
         raise UserError("the training text is empty, so it has no characters")
@@ -100,6 +100,6 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
 
 def _with_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
     """The tokenizer with a special token for every role, behind what it has if it lacks them."""
-    check_several(roles, "roles")
+    refuse_single_text(roles, "roles")
     backend.add_special_tokens([token_of(role) for role in roles])
     return Tokenizer(backend, **{role: backend.token_to_id(token_of(role)) for role in roles})

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from transformer.config import RunConfig, UserError, from_config, hash_of
+from transformer.config import RunConfig, UserError, from_config, hash_config
 from transformer.overrides import describe
 from transformer.trust import check_trusted
 
@@ -37,7 +37,7 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
 
 def trial_of_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
     """The trial of a config that is resolved already, both as plain values."""
-    return Trial(hash_of(config)[:_DIGITS], overrides, config)
+    return Trial(hash_config(config)[:_DIGITS], overrides, config)
 
 
 def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
