@@ -201,7 +201,7 @@ def _train(
         ledger,
         workers=arguments.num_workers or 1,
         total=len(planned),
-        metric=spec.chosen_by,
+        metric=spec.selection_metric,
         maximize=spec.direction is Direction.MAXIMIZE,
     )
     if spec.initial_gradients:

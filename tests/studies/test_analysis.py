@@ -137,7 +137,7 @@ def test_the_choice_is_on_validation_and_the_report_on_test() -> None:
 
 
 def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> None:
-    result = analyze(spec(learned_within=1.4), row("pre", PRE) + row("post", POST), {})
+    result = analyze(spec(learned_threshold=1.4), row("pre", PRE) + row("post", POST), {})
     post = arm_of(result, "post")
     assert (post["runs"]["diverged"], post["runs"]["stuck"], post["n"]) == (0, 1, 5)
     assert post["learned"] == {"count": 4, "of": 5}
@@ -153,7 +153,7 @@ def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> No
 
 
 def test_who_learned_at_all_is_said_first() -> None:
-    study = Ablation("Does post learn?", {"post": {}, "pre": {}}, "post", seeds=(1, 2, 3), learned_within=2.3)
+    study = Ablation("Does post learn?", {"post": {}, "pre": {}}, "post", seeds=(1, 2, 3), learned_threshold=2.3)
     result = analyze(study, row("post", [2.673, 2.836, 2.723]) + row("pre", [0.030, 0.515, 0.027]), {})
     assert result["summary"][0] == (
         "Runs that learned: pre 3 of 3 and post 0 of 3; Fisher's exact test against post: pre p = 0.1, and 3 and 3 "
@@ -168,7 +168,7 @@ def test_who_learned_at_all_is_said_first() -> None:
     assert high == pytest.approx(0.191 + 4.30265 * np.std([0.030, 0.515, 0.027], ddof=1) / 3**0.5, abs=1e-3)
     everybody = analyze(study, row("post", [1.0, 1.1, 1.2]) + row("pre", [0.1, 0.2, 0.3]), {})
     assert not any("learned" in line for line in everybody["summary"])
-    several = Ablation("Q?", {arm: {} for arm in ("a", "b", "c")}, "a", learned_within=2.0)
+    several = Ablation("Q?", {arm: {} for arm in ("a", "b", "c")}, "a", learned_threshold=2.0)
     told = analyze(several, row("a", [3.0] * 5) + row("b", PRE) + row("c", [1.0, 1.1, 1.2, 3.0, 3.0]), {})["summary"]
     # 2 x 1/252 and 2 x 21/252, twice over two comparisons for the smaller.
     assert told[0] == (
@@ -180,14 +180,14 @@ def test_who_learned_at_all_is_said_first() -> None:
 def test_what_counts_can_give_at_least_is_said_as_corrected() -> None:
     """Of 4 against 0 of 4 runs 2 of 70 tables are so uneven: p is 0.029 alone, and 0.057 as one of two."""
     arms = {"post": {}, "pre": {}, "sandwich": {}}
-    study = Ablation("Does post learn?", arms, "post", seeds=(1, 2, 3, 4), learned_within=2.3)
+    study = Ablation("Does post learn?", arms, "post", seeds=(1, 2, 3, 4), learned_threshold=2.3)
     rows = (row("post", [2.7, 2.8, 2.9, 2.6]), row("pre", [0.1, 0.2, 0.3, 0.4]), row("sandwich", [0.2, 0.3, 0.1, 0.5]))
     told = analyze(study, [each for cells in rows for each in cells], {})["summary"][0]
     assert told.count("and 4 and 4 runs can give no less than 0.057") == 2
 
 
 def test_tuned_values_at_which_most_learn_are_chosen() -> None:
-    study = spec(tuned={RATE: (1, 2)}, learned_within=1.4)
+    study = spec(tuned={RATE: (1, 2)}, learned_threshold=1.4)
     fast = [0.1, 0.1, 0.1, 1.5, 1.5]
     cells = [
         each
@@ -405,7 +405,7 @@ def test_holm_over_the_arms() -> None:
 
 
 def test_higher_can_be_better() -> None:
-    study = spec(direction=Direction.MAXIMIZE, tuned={RATE: (1, 2)}, learned_within=0.5, target=1.3)
+    study = spec(direction=Direction.MAXIMIZE, tuned={RATE: (1, 2)}, learned_threshold=0.5, target=1.3)
     low = [cell(arm, seed, 0.6, tuned={RATE: 1}) for arm in ("pre", "post") for seed in range(1, 6)]
     low[0] = low[0]._replace(chosen=0.4)
     high = [

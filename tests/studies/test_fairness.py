@@ -111,7 +111,7 @@ def test_metrics_of_splits_that_nothing_reports_are_refused(study):
     _, tasks = study
     check_metrics(ablation(), tasks["post"])
     with pytest.raises(UserError, match=r"'dev/loss' is of a split that no run reports; say test or train or valid"):
-        check_metrics(ablation(chosen_by="dev/loss"), tasks["post"])
+        check_metrics(ablation(selection_metric="dev/loss"), tasks["post"])
 
 
 @pytest.mark.slow

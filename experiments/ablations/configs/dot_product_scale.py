@@ -32,6 +32,6 @@ def get_ablation(ablation):
         reference="scaled",
         tuned={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         tasks={"depth 16": {"model.heads": 4}, "depth 64": {"model.heads": 1}},
-        learned_within=4.5,
+        learned_threshold=4.5,
         notable=0.05,
     )

@@ -30,7 +30,7 @@ def get_ablation(ablation):
         question="Does label smoothing translate better?",
         arms={str(amount): {"task.label_smoothing": amount} for amount in (0.0, 0.1, 0.2)},
         reference="0.1",
-        chosen_by="validation/accuracy",
+        selection_metric="validation/accuracy",
         reported="test/bleu",
         direction="maximize",
         notable=2.0,

@@ -48,7 +48,7 @@ def get_ablation(ablation):
         reference="post",
         tuned={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         target=2.0,
-        learned_within=4.5,
+        learned_threshold=4.5,
         notable=0.05,
         followed=("train/gradient_norm",),
         initial_gradients={

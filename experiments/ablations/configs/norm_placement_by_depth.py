@@ -41,6 +41,6 @@ def get_ablation(ablation):
         reference="post",
         tuned={"optimizer.learning_rate": (3e-3, 1e-2)},
         tasks={"1+1": _deep(1), "2+2": _deep(2), "6+6": _deep(6)},
-        learned_within=4.5,
+        learned_threshold=4.5,
         notable=0.05,
     )

@@ -39,6 +39,6 @@ def get_ablation(ablation):
         reference="post",
         tuned={"optimizer.learning_rate": (1e-3, 3e-3, 1e-2, 3e-2), "optimizer.warmup_steps": (0, 30, 100)},
         seeds=(1, 2, 3),
-        learned_within=4.5,
+        learned_threshold=4.5,
         notable=0.1,
     )

@@ -37,6 +37,6 @@ def get_ablation(ablation):
         seeds=(1, 2, 3),
         target=0.1,
         # Who says every symbol equally often has log 16 = 2.77 a symbol; with the end, which is known, 2.56 a token.
-        learned_within=2.3,
+        learned_threshold=2.3,
         followed=("validation/accuracy", "train/gradient_norm"),
     )

@@ -42,7 +42,7 @@ def get_ablation(ablation):
         question="What does attention answer after 1,000 steps that recurrence and convolutions of its size do not?",
         arms={"attention": {}, "LSTM": {"model": LSTM}, "convolution": {"model": CONVOLUTION}},
         reference="attention",
-        chosen_by="validation/accuracy",
+        selection_metric="validation/accuracy",
         reported="test/accuracy",
         direction="maximize",
         seeds=(1, 2, 3),

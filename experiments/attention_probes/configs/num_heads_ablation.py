@@ -56,7 +56,7 @@ def get_ablation(ablation):
             "one head, then a network": {"model.heads": 1, "model.norm_placement": "pre"},
         },
         reference="two heads",
-        chosen_by="validation/text_accuracy",
+        selection_metric="validation/text_accuracy",
         reported="test/text_accuracy",
         direction="maximize",
         notable=0.05,

@@ -37,7 +37,7 @@ def get_ablation(ablation):
             "without attention": {"model.enabled_blocks": "convolutions"},
         },
         reference="both",
-        chosen_by="validation/accuracy_1_shot",
+        selection_metric="validation/accuracy_1_shot",
         reported="test/accuracy_1_shot",
         direction="maximize",
         seeds=(1, 2, 3),

@@ -44,7 +44,7 @@ def get_ablation(ablation):
             "LSTM with auxiliary loss": lstm,
         },
         reference="without pre-training",
-        chosen_by="validation/glue",
+        selection_metric="validation/glue",
         reported="development/glue",
         direction="maximize",
         tasks={name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},

@@ -53,7 +53,7 @@ def get_ablation(ablation):
             "one direction": {"model.direction": "forward"},
         },
         reference="full",
-        chosen_by="validation/success",
+        selection_metric="validation/success",
         reported="test/success",
         direction="maximize",
         seeds=(1, 2, 3),

@@ -78,7 +78,7 @@ def get_ablation(ablation):
             },
         },
         reference="no nsp",
-        chosen_by="validation/middle_loss",
+        selection_metric="validation/middle_loss",
         reported="test/middle_loss",
         notable=0.1,
         followed=("validation/middle_accuracy", "test/middle_accuracy", "validation/accuracy"),

@@ -40,7 +40,7 @@ def get_ablation(ablation):
             "no sampling": {"model.scheduled_sampling": 0.0},
         },
         reference="pyramid",
-        chosen_by="validation/character_error_rate",
+        selection_metric="validation/character_error_rate",
         target=0.1,
         reported="test/character_error_rate",
         seeds=(1, 2, 3),

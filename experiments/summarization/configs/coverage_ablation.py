@@ -34,7 +34,7 @@ def get_ablation(ablation):
         question="Does coverage keep a pointer-generator from telling things again?",
         arms={"pointer": {"model.coverage": None, "initialize_from.rules": ()}, "coverage": {}},
         reference="pointer",
-        chosen_by="validation/repeated_facts/5",
+        selection_metric="validation/repeated_facts/5",
         reported="test/repeated_facts/5",
         seeds=(1, 2, 3),
         notable=0.05,

@@ -40,7 +40,7 @@ def get_ablation(ablation):
             "mean": {"model.cross": "mean"},
         },
         reference="attention",
-        chosen_by="validation/bleu",
+        selection_metric="validation/bleu",
         reported="test/bleu",
         direction="maximize",
         notable=2.0,

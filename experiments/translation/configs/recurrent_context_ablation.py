@@ -38,7 +38,7 @@ def get_ablation(ablation):
         arms={"all": {}, **windows, "last": {"model.context_vector": "last"}},
         reference="all",
         reported="test/bleu",
-        chosen_by="validation/bleu",
+        selection_metric="validation/bleu",
         direction="maximize",
         notable=2.0,
         followed=tuple(f"test/{metric}/{length}" for metric in ("bleu", "exact_match") for length in LENGTHS),

@@ -40,27 +40,38 @@ class DepthSweep(Config, path="stack"):
 class Ablation(Config, path="ablation"):
     """A question, the arms that answer it, and how.
 
-    Every arm is trained on every task of `tasks` (named sets of overrides) with every seed of `seeds` and every
-    combination of the `tuned` values. For each arm and task the values with which most seeds learned are chosen, of
-    those the ones with the best mean `chosen_by`, and at these values each arm is compared with the `reference` by
-    `reported`. `direction` is that of both metrics, which are "split/name" as in metrics.jsonl.
+    Every arm is trained on every task with every seed and every combination of the tuned values. For each arm and task
+    the values with which most seeds learned are selected, and of those the ones with the best mean `selection_metric`.
+    At these values each arm is compared with the reference by the `reported` metric.
 
-    `target` is a value of `chosen_by` whose first reaching is timed. A finished run whose `chosen_by` is worse than
-    `learned_within` has not learned: it is stuck. `notable` is the smallest difference that matters, in the units of
-    `reported`. `followed` are further metrics to draw, `initial_gradients` stacks by name.
+    Attributes:
+        question: The question, in one sentence.
+        arms: Config overrides by arm.
+        reference: The arm that the others are compared with.
+        tuned: The values to try, by config key.
+        selection_metric: The metric, as "split/name", that selects among the tuned values.
+        reported: The metric, as "split/name", of the verdict.
+        direction: Whether both metrics are minimized or maximized.
+        seeds: The seeds of every arm.
+        tasks: Config overrides by task.
+        target: A value of `selection_metric`; the steps to reach it are reported.
+        learned_threshold: A finished run with a worse `selection_metric` has not learned: it is stuck.
+        notable: The smallest difference that matters, in units of `reported`.
+        followed: Further metrics to plot.
+        initial_gradients: Depth sweeps of gradients at initialization, by name.
     """
 
     question: str
     arms: Mapping[str, Overrides]
     reference: str
     tuned: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    chosen_by: str = "validation/loss"
+    selection_metric: str = "validation/loss"
     reported: str = "test/loss"
     direction: Direction = Direction.MINIMIZE
     seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
-    learned_within: float | None = None
+    learned_threshold: float | None = None
     notable: PositiveAmount | None = None
     followed: tuple[str, ...] = ()
     initial_gradients: Mapping[str, DepthSweep] = dataclasses.field(default_factory=dict)
@@ -86,12 +97,12 @@ class Ablation(Config, path="ablation"):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Every metric that the study reads, each once: those that decide, the training loss, and those followed."""
-        return tuple(dict.fromkeys((self.chosen_by, self.reported, "train/loss", *self.followed)))
+        return tuple(dict.fromkeys((self.selection_metric, self.reported, "train/loss", *self.followed)))
 
     @property
     def curves(self) -> tuple[str, ...]:
         """The metrics whose course over training is kept."""
-        return tuple(dict.fromkeys((self.chosen_by, "train/loss", *self.followed)))
+        return tuple(dict.fromkeys((self.selection_metric, "train/loss", *self.followed)))
 
     def combinations(self) -> Iterator[dict[str, Any]]:
         """Every combination of the tuned values, the last key fastest; one empty where nothing is tuned."""

@@ -46,8 +46,8 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     """The result of a study, ready for JSON: None where there is no number, never NaN.
 
     For each arm and task the tuned values are chosen that lost the fewest seeds and, of those, have the best mean of
-    `chosen_by`; every figure of the arm but `sensitivity`, `map` and `runs` is of its runs at those values. Values of
-    several tasks are averaged seed by seed before anything else. `about` is what the runs do not record: the
+    `selection_metric`; every figure of the arm but `sensitivity`, `map` and `runs` is of its runs at those values.
+    Values of several tasks are averaged seed by seed before anything else. `about` is what the runs do not record: the
     differences of each arm's config, its parameters, the machine.
 
     Raises:
@@ -71,7 +71,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     return _plain(result)
 
 
-_COPIED = ("question", "reference", "direction", "chosen_by", "reported", "target", "notable", "seeds", "tuned")
+_COPIED = ("question", "reference", "direction", "selection_metric", "reported", "target", "notable", "seeds", "tuned")
 
 
 def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +151,11 @@ def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
     runs = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
     steps = [
         min(
-            (step for step, value in _finite(cell.curves.get(study.spec.chosen_by, ())) if _reaches(study, value)),
+            (
+                step
+                for step, value in _finite(cell.curves.get(study.spec.selection_metric, ()))
+                if _reaches(study, value)
+            ),
             default=None,
         )
         for cell in runs
@@ -251,9 +255,9 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
         mean over tried values of (E over seeds of min(final, initial)) - best over tried values
 
-    of `chosen_by`, min and best turned round where higher is better; of several tasks their mean. Seeds are those of
-    `tuning_seeds`. A run that diverged counts with its initial value. Runs are first evaluated after some steps, so
-    that the initial value is the worst that any run of the arm which did not diverge began with on that task.
+    of `selection_metric`, min and best turned round where higher is better; of several tasks their mean. Seeds are
+    those of `tuning_seeds`. A run that diverged counts with its initial value. Runs are first evaluated after a while,
+    so that the initial value is the worst that any run of the arm which did not diverge began with on that task.
     """
     points, costs = [], []
     for value in study.spec.tuned[key]:
@@ -274,7 +278,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
 
 def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
-    """The seeds' mean, least and greatest of `chosen_by` at some tuned values; `n` did not diverge."""
+    """The seeds' mean, least and greatest of `selection_metric` at some tuned values; `n` did not diverge."""
     values = list(study.over_tasks(runs, lambda cell: cell.chosen).values())
     return {
         "mean": statistics.fmean(values) if values else None,
@@ -310,7 +314,7 @@ def _initial(study: StudyResults, arm: str, task: str) -> float | None:
     first = [
         (is_finished(cell), points[0][1])
         for cell in cells
-        if has_ended(cell) and (points := _finite(cell.curves.get(study.spec.chosen_by, ())))
+        if has_ended(cell) and (points := _finite(cell.curves.get(study.spec.selection_metric, ())))
     ]
     if of_finished := [value for done, value in first if done]:
         return worst(study.spec, of_finished)
@@ -321,7 +325,7 @@ def _initial(study: StudyResults, arm: str, task: str) -> float | None:
 
 
 def _map(study: StudyResults, arm: str) -> dict[str, Any] | None:
-    """`chosen_by` over two tuned keys, where exactly two have several values."""
+    """`selection_metric` over two tuned keys, where exactly two have several values."""
     keys = _varied(study.spec)
     if len(keys) != 2:
         return None

@@ -99,7 +99,7 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
     records = read_records(run.metrics_file)
     if ended.state == "done":
         _check_reported(spec, records, planned)
-    of_choice = metric_curve(records, spec.chosen_by)
+    of_choice = metric_curve(records, spec.selection_metric)
     flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
     return RunResult(
         arm=planned.arm,

@@ -94,7 +94,7 @@ def rank_best_first(spec: Ablation, values: Mapping[str, float]) -> list[str]:
 
 
 def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
-    """The study of these cells: a finished run whose `chosen_by` is worse than `learned_within` is stuck.
+    """The study of these cells: a finished run whose `selection_metric` is worse than `learned_threshold` is stuck.
 
     Raises:
         ValueError: For a cell that has no place in the study, or whose place another has.
@@ -130,7 +130,7 @@ def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
 
 def _judged(spec: Ablation, cell: RunResult) -> RunResult:
     cell = cell._replace(chosen=_finite(cell.chosen), reported=_finite(cell.reported))
-    limit, value = spec.learned_within, cell.chosen
+    limit, value = spec.learned_threshold, cell.chosen
     beyond = limit is not None and value is not None and is_better(spec, limit, value)
     return cell._replace(state=STUCK) if is_finished(cell) and beyond else cell
 

@@ -119,7 +119,7 @@ def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "ablation": json_values({"arms": spec.arms, "tuned": spec.tuned, "tasks": spec.tasks}),
         "base": json_values(base),
-        "metric": spec.chosen_by,
+        "metric": spec.selection_metric,
         "direction": spec.direction.value,
     }
 

@@ -101,8 +101,8 @@ def _target_missed(study: StudyResults) -> Iterator[str]:
     if spec.target is None:
         return
     cells = [cell for arm in spec.arms for task in spec.tasks for cell in study.chosen_runs(arm, task)]
-    seen = [value for cell in cells for _, value in cell.curves.get(spec.chosen_by, ()) if math.isfinite(value)]
-    never = f"The target {spec.chosen_by}={spec.target:g} is never reached"
+    seen = [value for cell in cells for _, value in cell.curves.get(spec.selection_metric, ()) if math.isfinite(value)]
+    never = f"The target {spec.selection_metric}={spec.target:g} is never reached"
     if not seen:
         yield f"{never}: no run measured it."
     elif is_better(spec, spec.target, best(spec, seen)):
@@ -152,5 +152,5 @@ def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
 
 def _chosen_on_what_is_reported(study: StudyResults) -> Iterator[str]:
     spec = study.spec
-    if spec.chosen_by == spec.reported and len(list(spec.combinations())) > 1:
+    if spec.selection_metric == spec.reported and len(list(spec.combinations())) > 1:
         yield f"Values were chosen by {spec.reported}, which is also reported: what was chosen looks better than it is."

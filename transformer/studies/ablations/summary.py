@@ -164,7 +164,7 @@ def _to_target(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterat
         steps = f"{times['steps']:g}" if times["steps"] is not None else "not by more than half of its runs"
         missed = times["of"] - times["reached"]
         told.append(f"{name} {steps}" + (f" ({missed} of {times['of']} never did)" if missed else ""))
-    yield f"Median steps to {spec.chosen_by} {spec.target:g}: {'; '.join(told)}."
+    yield f"Median steps to {spec.selection_metric} {spec.target:g}: {'; '.join(told)}."
 
 
 def _sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -178,4 +178,5 @@ def _sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iter
         if len(sensitivities) > 1:
             order = sorted(sensitivities, key=lambda name: sensitivities[name])
             told = "; ".join(f"{name} {sensitivities[name]:.3g}" for name in order)
-            yield f"Sensitivity to {key}, in {study.spec.chosen_by} off the best, mean over the values tried: {told}."
+            metric = study.spec.selection_metric
+            yield f"Sensitivity to {key}, in {metric} off the best, mean over the values tried: {told}."

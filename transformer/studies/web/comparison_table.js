@@ -167,7 +167,7 @@ function comparisonColumns() {
  * @returns {TableColumn[]}
  */
 function costColumns() {
-  const target = `${withSpaces(ablation.chosen_by)} of ${formatOrDash(ablation.target)}`;
+  const target = `${withSpaces(ablation.selection_metric)} of ${formatOrDash(ablation.target)}`;
   return [
     {
       head: "learned",
@@ -189,7 +189,7 @@ function costColumns() {
     },
     {
       head: "chosen",
-      title: `${tunedKeys().map(shortKey).join(", ")}; by ${withSpaces(ablation.chosen_by)}`,
+      title: `${tunedKeys().map(shortKey).join(", ")}; by ${withSpaces(ablation.selection_metric)}`,
       absent: !tunedKeys().length,
       cell: chosenCell,
     },
@@ -331,7 +331,7 @@ function tasksTable() {
 }
 
 export function showArms() {
-  const by = withSpaces(ablation.chosen_by);
+  const by = withSpaces(ablation.selection_metric);
   const how = [`${withSpaces(ablation.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);
   if (isNumber(ablation.notable)) how.push(`the smallest difference that matters: ${formatOrDash(ablation.notable)}`);

@@ -27,11 +27,11 @@ export function showHyperparameterHeatmap() {
   if (!maps.length) return;
   const { x_key, y_key } = maps[0];
   const note =
-    `Mean of ${withSpaces(ablation.chosen_by)} over the seeds, one scale for all arms; a cross counts the runs that ` +
+    `Mean of ${withSpaces(ablation.selection_metric)} over the seeds, one scale for all arms; a cross counts the runs that ` +
     "diverged, over the whole cell where none was left. The frame is what the arm chose.";
   const place = createHtml("div", {});
   addPanel("map", `${shortKey(x_key)} × ${shortKey(y_key)}`, note, place);
-  addFigure(place, { id: "maps", title: `${withSpaces(ablation.chosen_by)} by arm`, paint: paintArmHeatmaps });
+  addFigure(place, { id: "maps", title: `${withSpaces(ablation.selection_metric)} by arm`, paint: paintArmHeatmaps });
 }
 
 /** @param {number} width */
@@ -65,7 +65,7 @@ function paintArmHeatmaps(width) {
     parts,
     stops,
     description:
-      `Maps of ${withSpaces(ablation.chosen_by)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
+      `Maps of ${withSpaces(ablation.selection_metric)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
       `${xs.length * ys.length} cells each: ${said.join("; ")}.`,
   };
 }

@@ -37,7 +37,7 @@ export function showSensitivity() {
     const values = ownValue(ablation.tuned, key) ?? [];
     addLineChart(place, {
       id: `sensitivity-${number}`,
-      title: `${withSpaces(ablation.chosen_by)} by ${shortKey(key)}`,
+      title: `${withSpaces(ablation.selection_metric)} by ${shortKey(key)}`,
       note: sensitivityText(key),
       tell: (value) => `${shortKey(key)} ${formatTunedValue(value)}`,
       look: () => ({
@@ -50,7 +50,7 @@ export function showSensitivity() {
         }),
         xScale: (tried) => tunedScale(values.length ? values : [...new Set(tried)]),
         xName: shortKey(key),
-        yName: withSpaces(ablation.chosen_by),
+        yName: withSpaces(ablation.selection_metric),
         logarithmic: "auto",
       }),
     });

@@ -36,7 +36,7 @@ function runColumns() {
       cell: (/** @type {Run} */ { tuned }) => formatTunedValue(ownValue(tuned, key)),
     })),
     { head: "state", value: ({ state }) => state, cell: (cell) => runStateCell(cell) },
-    { head: withSpaces(ablation.chosen_by), value: ({ chosen }) => chosen },
+    { head: withSpaces(ablation.selection_metric), value: ({ chosen }) => chosen },
     { head: withSpaces(ablation.reported), value: ({ reported }) => reported },
     { head: "steps", value: ({ steps }) => steps },
   ];

@@ -18,7 +18,7 @@ export function showTrainingCurves() {
     ablation.arms.some(({ bands }) => ownValue(bands, metric)?.steps.length),
   );
   if (!metrics.length) return;
-  bandOptions.metric = metrics.includes(ablation.chosen_by) ? ablation.chosen_by : metrics[0];
+  bandOptions.metric = metrics.includes(ablation.selection_metric) ? ablation.selection_metric : metrics[0];
   const place = createHtml("div", {});
   const note =
     "Mean over seeds at the chosen values, with a band from the lowest to the highest seed; diverged runs count as far " +
@@ -35,7 +35,7 @@ export function showTrainingCurves() {
       xName: "step",
       yName: title(),
       logarithmic: bandOptions.logarithmic,
-      level: bandOptions.metric === ablation.chosen_by ? ablation.target : null,
+      level: bandOptions.metric === ablation.selection_metric ? ablation.target : null,
       levelName: "target",
     }),
   });

@@ -123,7 +123,7 @@ export interface GradientStack {
 export interface AblationData extends StudyData {
   question: string;
   reference: string;
-  chosen_by: string;
+  selection_metric: string;
   reported: string;
   target: MaybeNumber;
   notable: MaybeNumber;
