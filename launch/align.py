@@ -33,17 +33,17 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Load the pairs and the run, and print the metrics."""
-    from transformer.tasks.word_alignment import alignment_of, read_aligned
+    from transformer.tasks.word_alignment import read_alignment_files, word_alignment_evaluation
     from transformer.training.evaluate import compile_evaluations
     from transformer.training.run_loading import load_run
 
     files = [Path(each) for each in (arguments.source_text, arguments.target_text, arguments.alignments)]
-    pairs = read_aligned(
+    pairs = read_alignment_files(
         *files, first=arguments.first_word_index, reverse=arguments.target_first, language=arguments.target_language
     )
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     _, components, state = load_run(arguments.workdir, arguments.step, changes, arguments.trusted)
-    evaluation = alignment_of(components.task, components.model, pairs)
+    evaluation = word_alignment_evaluation(components.task, components.model, pairs)
     (evaluate,) = compile_evaluations(components.model, [evaluation], components.placement)
     report = evaluate(state)
     print(report.note)

@@ -10,7 +10,7 @@ from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arg
 from launch.compilation_cache import enable_compilation_cache
 from transformer.config import UserError
 
-# Each is a field of transformer.tasks.decoding_config.Decoding.
+# Each is a field of transformer.tasks.decoding_config.DecodingConfig.
 DECODING = (
     Flag("max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", kind=int),
     Flag("beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
@@ -58,7 +58,7 @@ def main(arguments: Arguments) -> None:
     from transformer.maps.report.single_text import store_single_text
     from transformer.models.model import count_parameters
     from transformer.storage.paths import parse_path
-    from transformer.tasks.task import Request
+    from transformer.tasks.task import PredictionRequest
     from transformer.training.config import config_hash
     from transformer.training.evaluate import evaluation_view
     from transformer.training.run_loading import add_language_model, load_ensemble
@@ -78,7 +78,7 @@ def main(arguments: Arguments) -> None:
     if not asked:
         print("\n" * len(texts), end="")
         return
-    request = Request(
+    request = PredictionRequest(
         asked,
         arguments.target_language,
         {name: value for name, value in decoding.items() if value is not None},

@@ -12,12 +12,12 @@ from launch.flag_parsing import parse_arguments
 from launch.generate import COMMAND, line_by_line, texts_of
 from transformer.config import UserError
 from transformer.data.datasets import multi30k
-from transformer.data.datasets.glue import glue
+from transformer.data.datasets.glue import read_glue
 from transformer.data.datasets.local_files import read_fields, read_lines
 from transformer.data.datasets.text_files import read_files
 from transformer.data.datasets.tfds_records import _classes
-from transformer.data.tokenizers.huggingface_tokenizers import wordpiece
-from transformer.tasks.word_alignment import read_aligned
+from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
+from transformer.tasks.word_alignment import read_alignment_files
 from transformer.text_lines import split_lines
 
 # What str.splitlines, text mode or a database of Unicode takes for the end of a line; within a line of ours.
@@ -101,11 +101,11 @@ def test_readers_of_examples_keep_every_line(tmp_path: Path) -> None:
         for part in ("in_domain_train", "in_domain_dev", "out_of_domain_dev"):
             sentences = "".join(f"source\t1\t*\t{line}\n" for line in lines)
             (tmp_path / "CoLA" / "raw" / f"{part}.tsv").write_bytes(sentences.encode())
-        assert [each.text for each in glue("CoLA", str(tmp_path))["train"]] == lines
+        assert [each.text for each in read_glue("CoLA", str(tmp_path))["train"]] == lines
         if count > 1:
             links = tmp_path / "links"
             links.write_bytes(b"0-0\n" * count)
-            assert [(pair.source, pair.target) for pair in read_aligned(file, file, links)] == [
+            assert [(pair.source, pair.target) for pair in read_alignment_files(file, file, links)] == [
                 (line, line) for line in lines
             ]
 
@@ -126,5 +126,5 @@ def test_names_a_line_are_as_many_as_the_file_has(tmp_path: Path) -> None:
         (tmp_path / "label.labels.txt").write_bytes(content)
         assert _classes(tmp_path, "label", {"numClasses": len(names)}) == tuple(names)
         (tmp_path / "vocab.txt").write_bytes("".join(f"{token}\n" for token in WORDPIECE).encode() + content)
-        made = wordpiece(tmp_path / "vocab.txt")
+        made = load_wordpiece_tokenizer(tmp_path / "vocab.txt")
         assert made.pieces(range(made.vocabulary)) == [*WORDPIECE, *names]

@@ -17,33 +17,33 @@ from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrie
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError, from_config, nearest
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
-from transformer.tasks.attention_mass import head_of_most, mass_sums
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.attention_mass import attention_mass_sums, head_with_most_mass
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 from transformer.tasks.base_task import (
-    PlainTask,
-    check_rows,
-    check_sentences,
-    look_over,
-    most_probable,
+    BaseTask,
+    check_batch_size,
+    check_input_texts,
+    describe_top_classes,
+    make_capture,
     refuse_decoding,
 )
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
-    Answers,
     Batch,
+    EncodedInputs,
     Evaluation,
+    EvaluationReport,
+    InputReader,
+    InputTexts,
     LossAux,
     Objective,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
 
 CORPORA: Mapping[str, type] = {
@@ -68,7 +68,7 @@ def open_corpus(dataset: str) -> Corpus:
     if name not in CORPORA:
         raise UserError(f"config.task.dataset={dataset!r} is no corpus: {nearest(name, CORPORA)}")
     first = dataclasses.fields(CORPORA[name])[0]
-    corpus: Corpus = from_config(CORPORA[name], whole_numbers(name, options, f"{first.name}={first.default}"), name)
+    corpus: Corpus = from_config(CORPORA[name], parse_int_options(name, options, f"{first.name}={first.default}"), name)
     return corpus
 
 
@@ -120,11 +120,11 @@ class AttentionProbesConfig(Config, path="config.task"):
         return open_corpus(self.dataset)
 
 
-class AttentionProbes(PlainTask):
+class AttentionProbes(BaseTask):
     """Probe corpora: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: AttentionProbesConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.corpus = config, config.corpus
         self.interface = make_interface(config)
         self.objectives = (Objective("marks", self._loss),)
@@ -138,7 +138,7 @@ class AttentionProbes(PlainTask):
         self._shown = sample_texts(self.corpus, (VALIDATION_SEED, 2), config.num_probe_examples, held_out=True)
         self.probe_batch = pad_texts(self.corpus, self._shown)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Return an endless source of texts that are sampled anew at every step, none of them held out."""
         corpus, rows = self.corpus, self.config.batch_size
         return GeneratedBatches(
@@ -150,13 +150,13 @@ class AttentionProbes(PlainTask):
         return {"marks": jnp.sum(jnp.asarray(batch["labels"]) != PAD).astype(jnp.float32)}
 
     def _logits(
-        self, view: View, batch: Batch, key: Key[Array, ""] | None, capture: Capture | None
+        self, view: StateView, batch: Batch, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B T V"], Any]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=capture)
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""] | None
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""] | None
     ) -> tuple[Array, LossAux]:
         """The mean over questions of -log p(answer), in nats."""
         logits_BxTxV, aux = self._logits(view, batch, key, view.capture)
@@ -174,7 +174,7 @@ class AttentionProbes(PlainTask):
     def _answers(self, split: str, texts: Sequence[Words]) -> Evaluation:
         """Loss, accuracy, accuracy of whole texts, and the accuracy of the baselines on the same texts."""
 
-        def step(view: View, batch: Batch, key: Any) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Any) -> tuple[dict[str, Array], None]:
             logits_BxTxV, _ = self._logits(view, batch, None, None)
             labels_BxT = jnp.asarray(batch["labels"])
             sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
@@ -186,12 +186,12 @@ class AttentionProbes(PlainTask):
         def baselines() -> dict[str, float]:
             return baseline_accuracies(self.corpus, self._counted, texts)
 
-        def finish(sums: Mapping[str, float], rows: object) -> Report:
+        def finish(sums: Mapping[str, float], rows: object) -> EvaluationReport:
             beside = {f"{name}_accuracy": share for name, share in baselines().items()}
             shares = {name: sums[name] / sums["marks"] for name in ("loss", "accuracy")}
             shares["text_accuracy"] = sums["whole"] / len(texts)
             note = f"{int(sums['marks'])} marks in {len(texts)} texts"
-            return Report({**shares, **beside}, note=note)
+            return EvaluationReport({**shares, **beside}, note=note)
 
         return Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test")
 
@@ -204,7 +204,7 @@ class AttentionProbes(PlainTask):
         names = list(self.corpus.sources)
         first, *_, last = (*texts, *texts)
 
-        def step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
+        def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
             sites = between(view.model.sites, *ITSELF)
             _, aux = self._logits(view, batch, None, Capture(tuple(site.name for site in sites)))
             gold_BxSxQxK, number_B = jnp.asarray(batch["gold"]), jnp.asarray(batch["split"])
@@ -212,19 +212,21 @@ class AttentionProbes(PlainTask):
             for number, of_split in enumerate(texts):
                 of_rows = gold_BxSxQxK & (number_B == number)[:, None, None, None]
                 hits = {
-                    name: mass_sums({site: gold_hits(aux.maps[site.name].weights, of_rows[:, at]) for site in sites})
+                    name: attention_mass_sums(
+                        {site: gold_hits(aux.maps[site.name].weights, of_rows[:, at]) for site in sites}
+                    )
                     for at, name in enumerate(names)
                 }
                 sums[of_split] = {"hits": hits, "marks": jnp.sum(jnp.any(of_rows[:, 0], axis=-1))}
             return sums, None
 
-        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+        def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars, notes = {}, []
             for name, words in self.corpus.sources.items():
-                hits, site, layer, head = head_of_most(sums[first]["hits"][name], sums[last]["hits"][name])
+                hits, site, layer, head = head_with_most_mass(sums[first]["hits"][name], sums[last]["hits"][name])
                 scalars[f"{name}_head_accuracy"] = hits / max(float(sums[last]["marks"]), 1)
                 notes.append(f"layer {layer}, head {head} of {site} reads {words}")
-            return Report(scalars, note="; ".join(notes) + f" (chosen on {first} texts)")
+            return EvaluationReport(scalars, note="; ".join(notes) + f" (chosen on {first} texts)")
 
         batches = [
             {**batch, "split": np.full(self.config.batch_size, number, np.int32)}
@@ -237,11 +239,11 @@ class AttentionProbes(PlainTask):
         rows = self.config.batch_size
         return [make_batch(self.corpus, texts[start : start + rows], gold=gold) for start in range(0, len(texts), rows)]
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the words, each text's answers as its title, and gold alignments to the sources."""
         return make_labels(self.corpus, self._shown, sites)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Answer the questions of each text, with the probability of each answer.
 
         Raises:
@@ -255,9 +257,9 @@ class AttentionProbes(PlainTask):
         lines = []
         for words, logits_TxV in zip(rows, logits_BxTxV, strict=True):
             positions = [question.position for question in self.corpus.find_questions(words)]
-            said = most_probable(logits_TxV[positions][:, : len(names)], names)
+            said = describe_top_classes(logits_TxV[positions][:, : len(names)], names)
             lines.append(", ".join(f"{words[at]} = {word}" for at, word in zip(positions, said, strict=True)))
-        return Answers(lines, make_labels(self.corpus, rows, view.model.sites), look_over(view, inputs))
+        return Predictions(lines, make_labels(self.corpus, rows, view.model.sites), make_capture(view, inputs))
 
 
 def gold_hits(weights_LxBxHxQxK: Float[Array, "L B H Q K"], gold_BxQxK: Bool[Array, "B Q K"]) -> Float[Array, "L H"]:
@@ -310,12 +312,12 @@ def make_batch(corpus: Corpus, texts: Sequence[Words], *, gold: bool = False) ->
     return {**batch, "labels": labels, **({"gold": where} if gold else {})}
 
 
-def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -> Labels:
+def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -> AxisLabels:
     """Return the words of texts, their answers as titles, and gold alignments from each question to its sources."""
     questions_found = [corpus.find_questions(words) for words in texts]
     links = tuple(
         tuple(
-            Link(question.position, at, True)
+            GoldLink(question.position, at, True)
             for question in of_text
             for positions in question.sources
             for at in positions
@@ -328,7 +330,7 @@ def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -
     )
     named = {"tokens": tuple(map(tuple, texts))}
     linked = " or ".join(corpus.sources.values())
-    return Labels(named, titles, {site.name: links for site in between(sites, *ITSELF)} or None, linked=linked)
+    return AxisLabels(named, titles, {site.name: links for site in between(sites, *ITSELF)} or None, linked=linked)
 
 
 def parse_text(corpus: Corpus, text: str) -> list[str]:
@@ -358,17 +360,17 @@ def make_interface(config: AttentionProbesConfig, kept: object = None) -> TaskIn
     return TaskInterface(inputs, {"tokens": len(config.corpus.vocabulary) + 1}, PAD, output=asks.output)
 
 
-def read_texts(config: AttentionProbesConfig, view: View, kept: object, sentences: Sentences) -> Reading:
+def read_texts(config: AttentionProbesConfig, view: StateView, kept: object, sentences: InputTexts) -> EncodedInputs:
     """Read a user's texts of the corpus.
 
     Raises:
         UserError: If a text is not of the corpus, or a target or a language is given.
     """
-    check_sentences(sentences)
+    check_input_texts(sentences)
     rows = [parse_text(config.corpus, text) for text in sentences.texts]
-    return Reading(pad_texts(config.corpus, rows), "forward", make_labels(config.corpus, rows, view.model.sites))
+    return EncodedInputs(pad_texts(config.corpus, rows), "forward", make_labels(config.corpus, rows, view.model.sites))
 
 
 TASK = TaskSpec(
-    AttentionProbesConfig, AttentionProbes, reader=Reader(make_interface, read_texts, lambda directory: None)
+    AttentionProbesConfig, AttentionProbes, reader=InputReader(make_interface, read_texts, lambda directory: None)
 )

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
-from transformer.data.synthetic_scenes import COLUMNS, ROWS, Item, SceneKind
+from transformer.data.synthetic_scenes import COLUMNS, ROWS, SceneGenerator, SceneItem
 
 COMMA = ","
 
 
-def words(kind: SceneKind) -> tuple[str, ...]:
+def words(kind: SceneGenerator) -> tuple[str, ...]:
     """Return the vocabulary of the captions."""
     return (COMMA, *kind.colors, *kind.shapes, *ROWS, *COLUMNS)
 
 
-def max_caption_length(kind: SceneKind) -> int:
+def max_caption_length(kind: SceneGenerator) -> int:
     """Return the number of words of the longest caption: four an item, and commas between items."""
     return 5 * kind.most - 1
 
 
-def caption(kind: SceneKind, items: Sequence[Item]) -> tuple[str, ...]:
+def caption(kind: SceneGenerator, items: Sequence[SceneItem]) -> tuple[str, ...]:
     """Return the words that name the items of a scene of 3 x 3 cells, row by row: "red circle top left , ..."."""
     said: list[str] = []
     for item in sorted(items):
@@ -25,12 +25,12 @@ def caption(kind: SceneKind, items: Sequence[Item]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def noun_positions(items: Sequence[Item]) -> tuple[tuple[int, int], ...]:
+def noun_positions(items: Sequence[SceneItem]) -> tuple[tuple[int, int], ...]:
     """Return, for each item, the index of its noun in the caption and the cell where it lies."""
     return tuple((5 * number + 1, item.cell) for number, item in enumerate(sorted(items)))
 
 
-def scene(kind: SceneKind, text: str) -> tuple[Item, ...]:
+def scene(kind: SceneGenerator, text: str) -> tuple[SceneItem, ...]:
     """Parse a description such as "red circle top left, blue star bottom right" into its items, row by row.
 
     Raises:
@@ -45,7 +45,7 @@ def scene(kind: SceneKind, text: str) -> tuple[Item, ...]:
     return tuple(sorted(items))
 
 
-def _parse_item(kind: SceneKind, said: Sequence[str]) -> Item:
+def _parse_item(kind: SceneGenerator, said: Sequence[str]) -> SceneItem:
     """Parse the color, shape, row and column of one item."""
     groups = (("color", kind.colors), ("shape", kind.shapes), ("row", ROWS), ("column", COLUMNS))
     if len(said) != len(groups):
@@ -54,4 +54,4 @@ def _parse_item(kind: SceneKind, said: Sequence[str]) -> Item:
         if word not in known:
             raise ValueError(f"{word!r} is no {what}: they are {', '.join(known)}")
     color, shape, row, column = said
-    return Item(kind.side * ROWS.index(row) + COLUMNS.index(column), shape, color)
+    return SceneItem(kind.side * ROWS.index(row) + COLUMNS.index(column), shape, color)

@@ -8,10 +8,17 @@ import numpy as np
 import sacrebleu
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.data.synthetic_scenes import SceneKind
-from transformer.tasks.attention_mass import NO_CELL, cells_of, head_of_most, mass_sums, mass_within, weights_over
-from transformer.tasks.sequence_generation import inputs_of, predicted_steps
-from transformer.tasks.task import Batch, EvaluationStep, Report, View
+from transformer.data.synthetic_scenes import SceneGenerator
+from transformer.tasks.attention_mass import (
+    NO_CELL,
+    attention_mass_sums,
+    attention_mass_within,
+    capture_weights,
+    cell_of_patch,
+    head_with_most_mass,
+)
+from transformer.tasks.sequence_generation import model_inputs, predicted_steps
+from transformer.tasks.task import Batch, EvaluationReport, EvaluationStep, StateView
 
 _PENALTY = "penalty/"
 
@@ -33,13 +40,13 @@ def corpus_bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict
     return scores, signature
 
 
-def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> Report:
+def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
     """Report exact match and BLEU, with the first `shown` captions as samples."""
     scores, signature = corpus_bleu(outputs, references)
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
     samples = [{"target": reference, "output": output} for output, reference in pairs[:shown]]
-    return Report({"exact_match": exact, **scores}, samples, note=f"{len(pairs)} captions, BLEU {signature}")
+    return EvaluationReport({"exact_match": exact, **scores}, samples, note=f"{len(pairs)} captions, BLEU {signature}")
 
 
 def named_cell_mask(named_BxT: Int[Array, "B T"], cells_K: Int[np.ndarray, " K"]) -> Bool[Array, "B T K"]:
@@ -55,29 +62,31 @@ def doubly_stochastic(
     return jnp.sum(jnp.square(1 - over_words_LxBxHxK), axis=(1, 3))
 
 
-def attention_mass_step(kind: SceneKind) -> EvaluationStep:
+def attention_mass_step(kind: SceneGenerator) -> EvaluationStep:
     """Return the evaluation step that sums attention mass at the nouns of the true captions."""
 
-    def step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
+    def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
         named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_steps(batch)
-        weights = weights_over(view, inputs_of(batch))
-        cells = {site: cells_of(site.key, side=kind.side, size=kind.size) for site in weights}
-        masses = {site: mass_within(weights[site], named_cell_mask(named_BxT, cells[site])) for site in weights}
+        weights = capture_weights(view, model_inputs(batch))
+        cells = {site: cell_of_patch(site.key, side=kind.side, size=kind.size) for site in weights}
+        masses = {
+            site: attention_mass_within(weights[site], named_cell_mask(named_BxT, cells[site])) for site in weights
+        }
         penalties = {_PENALTY + site.name: doubly_stochastic(weights[site], counts_BxT) for site in weights}
         counts = {"nouns": jnp.sum(named_BxT != NO_CELL), "examples": jnp.int32(len(named_BxT))}
-        return {**counts, **mass_sums(masses), **penalties}, None
+        return {**counts, **attention_mass_sums(masses), **penalties}, None
 
     return step
 
 
-def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
     """Report the head with the most mass on the named cells.
 
     `attention_mass/noun` is its mean over nouns, `doubly_stochastic` its mean penalty over examples.
     """
-    mass, site, layer, head = head_of_most(sums)
+    mass, site, layer, head = head_with_most_mass(sums)
     penalty = float(sums[_PENALTY + site][layer, head]) / float(sums["examples"])
-    return Report(
+    return EvaluationReport(
         {"attention_mass/noun": mass / max(float(sums["nouns"]), 1), "doubly_stochastic": penalty},
         note=f"{site}, layer {layer}, head {head}; {int(sums['nouns'])} nouns of {int(sums['examples'])} captions",
     )

@@ -23,21 +23,31 @@ from transformer.config import (
     Range,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.data.images import scaled
-from transformer.data.synthetic_scenes import Item, SceneKind, paint
-from transformer.tasks.attention_mass import LOOKED, NO_CELL, cells_of
-from transformer.tasks.axis_labels import Link
-from transformer.tasks.base_task import check_rows, means
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.images import scale_pixels
+from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
+from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
+from transformer.tasks.axis_labels import GoldLink
+from transformer.tasks.base_task import check_batch_size, mean_report
 from transformer.tasks.hard_attention_reinforce import (
-    draws,
     initial_baseline,
     next_baseline,
     reinforce,
+    samples_attention,
     token_log_likelihood,
 )
-from transformer.tasks.sequence_generation import ImageDescriptionTask, links_to, predicted_steps
-from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, PyTree, Report, Request, TaskSpec, View
+from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_links, predicted_steps
+from transformer.tasks.task import (
+    Batch,
+    Evaluation,
+    EvaluationReport,
+    LossAux,
+    PredictionRequest,
+    Predictions,
+    PyTree,
+    StateView,
+    TaskSpec,
+)
 
 _SHOWN = 5  # captions to read beside their references
 _EXAMPLE = "red circle top left, blue star bottom right"
@@ -71,16 +81,16 @@ class CaptioningConfig(Config, path="config.task"):
             raise UserError(f"config.task.min_items={self.min_items} and max_items={self.max_items} must rise")
 
     @property
-    def kind(self) -> SceneKind:
+    def kind(self) -> SceneGenerator:
         """The distribution of the scenes."""
-        return SceneKind(pixels=self.pixels, fewest=self.min_items, most=self.max_items)
+        return SceneGenerator(pixels=self.pixels, fewest=self.min_items, most=self.max_items)
 
 
-class Captioning(ImageDescriptionTask):
+class Captioning(ImageToSequenceTask):
     """Image captioning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: CaptioningConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         size = {"size": self.kind.size, "rows": config.batch_size, "beams": config.beams}
         super().__init__(
@@ -98,16 +108,16 @@ class Captioning(ImageDescriptionTask):
             f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",
         )
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Return an endless source of scenes that are sampled anew at every step."""
         return GeneratedBatches(lambda random: self._sample(random, self.config.batch_size), seed)
 
     def _sample(self, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return self._batch([self.kind.draw(random) for _ in range(count)], random)
 
-    def _batch(self, scenes: Sequence[Sequence[Item]], random: np.random.Generator) -> dict[str, np.ndarray]:
+    def _batch(self, scenes: Sequence[Sequence[SceneItem]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render the scenes, with their captions; `named` is the cell that each word names."""
-        image = scaled(paint(self.kind, scenes, random))
+        image = scale_pixels(render_scene(self.kind, scenes, random))
         named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):
@@ -115,11 +125,13 @@ class Captioning(ImageDescriptionTask):
         told = self.sequences([captions.caption(self.kind, items) for items in scenes])
         return {"image": image, "named": named, **told}
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """Return the initial REINFORCE baseline of a model with hard attention; nothing otherwise."""
-        return initial_baseline() if draws(view.model) else super().init_extra(view, key)
+        return initial_baseline() if samples_attention(view.model) else super().init_extra(view, key)
 
-    def loss(self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]) -> tuple[Array, LossAux]:
+    def loss(
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
         """Cross-entropy in nats a word, plus the REINFORCE loss of hard attention."""
         logits, aux, metrics = self.likelihood(view, batch, totals, key)
         loss = metrics["loss"]
@@ -141,27 +153,33 @@ class Captioning(ImageDescriptionTask):
         batches = [source[number] for number in range(count)]
         references = [line for batch in batches for line in self.lines(np.asarray(batch["labels"]))]
 
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             return caption_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
 
         return (
-            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
             Evaluation("captions", split, batches, self.decoded, finish, at_end),
             Evaluation(
-                "looking", split, batches, attention_mass_step(self.kind), attention_mass_report, at_end, reads=LOOKED
+                "looking",
+                split,
+                batches,
+                attention_mass_step(self.kind),
+                attention_mass_report,
+                at_end,
+                reads=TARGET_OVER_GRID,
             ),
         )
 
-    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
+    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
         """Return gold alignments: every position of the cell that a noun names.
 
         If the cell has several positions, each is a possible alignment and none is required.
         """
-        cells_K = cells_of(site.key, side=self.kind.side, size=self.kind.size)
+        cells_K = cell_of_patch(site.key, side=self.kind.side, size=self.kind.size)
         sure = len(cells_K) - site.key.leading == self.kind.side**2
-        return links_to(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
+        return gold_links(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Render the scene that each text describes, and caption it.
 
         Raises:
@@ -172,7 +190,7 @@ class Captioning(ImageDescriptionTask):
         scenes = [self._parse_scene(text) for text in request.texts]
         return self.answers(view, self._batch(scenes, np.random.default_rng(decoding.seed)), decoding)
 
-    def _parse_scene(self, text: str) -> tuple[Item, ...]:
+    def _parse_scene(self, text: str) -> tuple[SceneItem, ...]:
         try:
             return captions.scene(self.kind, text)
         except ValueError as error:

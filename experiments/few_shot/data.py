@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer.config import Config, Positive, Range, UserError, from_config, nearest
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.local_files import join_notes
-from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets, said_of_unread
+from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, describe_unread_archives, read_alphabets
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.synthetic_glyphs import Variation, cover, varied
+from transformer.data.synthetic_glyphs import Variation, rasterize_strokes, vary_strokes
 
 _STROKES = (2, 4)  # from fewest to most
 _POINTS = 6  # of the line that stands for a bent stroke
@@ -44,11 +44,11 @@ def draw_characters(
             moved_Kx3x2 = bends_Kx3x2 + _SHIFTED * random.standard_normal(bends_Kx3x2.shape)
             line_KxPx2 = weights_Px3 @ moved_Kx3x2
             pairs = np.stack([line_KxPx2[:, :-1], line_KxPx2[:, 1:]], axis=2).reshape(-1, 2, 2)
-            segments[character, hand, : len(pairs)] = varied(pairs, random, _HAND)
+            segments[character, hand, : len(pairs)] = vary_strokes(pairs, random, _HAND)
     flat = segments.reshape(count * num_drawers, -1, 2, 2)
     thickness = random.uniform(*_HAND.thickness, len(flat)).astype(np.float32)
     drawn = [
-        cover(flat[start : start + _AT_ONCE], np.zeros(len(part), bool), part, image_size)
+        rasterize_strokes(flat[start : start + _AT_ONCE], np.zeros(len(part), bool), part, image_size)
         for start in range(0, len(flat), _AT_ONCE)
         for part in (thickness[start : start + _AT_ONCE],)
     ]
@@ -131,14 +131,20 @@ def open_characters(name: str, *, data_dir: str | None, image_size: int) -> Char
     """
     kind, _, options = name.partition("/")
     if kind == OMNIGLOT:
-        given = from_config(HeldOutAlphabets, whole_numbers(kind, options, "validation=1,test=2"), kind)
+        given = from_config(HeldOutAlphabets, parse_int_options(kind, options, "validation=1,test=2"), kind)
         return _split_by_alphabet(
-            name, read_alphabets(data_dir, image_size), given, said_of_unread(data_dir, BACKGROUND, EVALUATION)
+            name,
+            read_alphabets(data_dir, image_size),
+            given,
+            describe_unread_archives(data_dir, BACKGROUND, EVALUATION),
         )
     if kind == OF_ALL_ALPHABETS:
-        held_out = from_config(HeldOutCharacters, whole_numbers(kind, options, "validation=20,test=60"), kind)
+        held_out = from_config(HeldOutCharacters, parse_int_options(kind, options, "validation=20,test=60"), kind)
         return _split_by_character(
-            name, read_alphabets(data_dir, image_size), held_out, said_of_unread(data_dir, BACKGROUND, EVALUATION)
+            name,
+            read_alphabets(data_dir, image_size),
+            held_out,
+            describe_unread_archives(data_dir, BACKGROUND, EVALUATION),
         )
     drawn = _synthetic_characters(name)
     if data_dir is not None:
@@ -162,7 +168,7 @@ def _synthetic_characters(name: str) -> SyntheticCharacters:
     if kind != STROKES:
         known = (STROKES, OMNIGLOT, OF_ALL_ALPHABETS)
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
-    return from_config(SyntheticCharacters, whole_numbers(kind, options, "train=100,num_drawers=10"), kind)
+    return from_config(SyntheticCharacters, parse_int_options(kind, options, "train=100,num_drawers=10"), kind)
 
 
 def _split_by_alphabet(

@@ -31,13 +31,13 @@ from transformer.config import (
     Range,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import PlainTask, check_rows, means, said_of
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, mean_report
 from transformer.tasks.losses import class_loss
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, TaskSpec, View
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, StateView, TaskSpec
 
 EPISODE, SHOT = "episode", "shot"
 _ASKED = "?"
@@ -78,17 +78,17 @@ class FewShotConfig(Config, path="config.task"):
 class AlternatingSources:
     """A source whose batches alternate between several sources."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[BatchSource, ...]
 
     def __getitem__(self, step: int) -> Rows:
         return self.sources[step % len(self.sources)][step]
 
 
-class FewShotClassification(PlainTask):
+class FewShotClassification(BaseTask):
     """Few-shot classification: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: FewShotConfig, opened: CharacterSet, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self._opened = config, opened
         self.splits = {
             split: (config.rotation_augmentation if split == "train" else config.eval_rotation_augmentation)(drawings)
@@ -129,18 +129,18 @@ class FewShotClassification(PlainTask):
     def said(self) -> tuple[str, ...]:
         """How many characters each split has, those that are turned among them."""
         sizes = {split: len(drawings) for split, drawings in self.splits.items()}
-        return (said_of(self.config.dataset, sizes, "characters", self._opened.split_note),)
+        return (describe_splits(self.config.dataset, sizes, "characters", self._opened.split_note),)
 
     def _draw(self, split: str, shots: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
         return make_batch(sample_episodes(random, self.splits[split], config.batch_size, config.ways, shots))
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Return an endless source of episodes that are sampled anew at every step."""
         draws = (functools.partial(self._draw, "train", shots) for shots in self.config.shots_by_turn)
         return AlternatingSources(tuple(GeneratedBatches(draw, seed) for draw in draws))
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Any]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Any]:
         inputs = {name: jnp.asarray(batch[name]) for name in FEW_SHOT_CLASSIFICATION.inputs}
         logits_BxTxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         labels_B = jnp.asarray(batch["labels"])
@@ -148,7 +148,7 @@ class FewShotClassification(PlainTask):
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean of -log p(class of the query); outputs at the support have no loss."""
         sums, aux = self._sums(view, batch, key)
@@ -158,7 +158,7 @@ class FewShotClassification(PlainTask):
     def _evaluation(self, split: str, seed: int, shots: int) -> Evaluation:
         drawn = GeneratedBatches(functools.partial(self._draw, split, shots), seed + shots)
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             sums, _ = self._sums(view, batch, None)
             named = {f"{name}_{shots}_shot": value for name, value in sums.items()}
             return {**named, **self.totals(batch)}, None
@@ -168,11 +168,11 @@ class FewShotClassification(PlainTask):
             split=split,
             batches=[drawn[number] for number in range(-(-self.config.num_eval_examples // self.config.batch_size))],
             step=step,
-            finish=functools.partial(means, by="examples"),
+            finish=functools.partial(mean_report, by="examples"),
             at_end=split != "validation",
         )
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each drawing with its class's letter and the query with a question mark; gold alignments lead to its
         shots.
 
@@ -183,13 +183,13 @@ class FewShotClassification(PlainTask):
         for number, classes in enumerate(self._shown.classes.tolist(), 1):
             *shots, asked = classes
             names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _ASKED))
-            links.append(tuple(Link(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
+            links.append(tuple(GoldLink(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
             titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
         gold = {site.name: tuple(links) for site in between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
         images = {name: montage(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
         tokens = dict.fromkeys((EPISODE, SHOT), tuple(names))
-        return Labels(tokens, tuple(titles), gold or None, images=images)
+        return AxisLabels(tokens, tuple(titles), gold or None, images=images)
 
 
 def make_batch(episodes: EpisodeBatch) -> dict[str, np.ndarray]:

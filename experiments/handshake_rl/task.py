@@ -34,15 +34,15 @@ from experiments.handshake_rl.q_learning import (
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Share, UserError
-from transformer.data.batches import GeneratedBatches, Source
-from transformer.data.images import unscaled
+from transformer.data.batches import BatchSource, GeneratedBatches
+from transformer.data.images import unscale_pixels
 from transformer.logical_axes import place
 from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality, TaskInterface
-from transformer.tasks.attention_mass import cells_of, middles_of
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_rows
-from transformer.tasks.sequence_generation import links_to
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
+from transformer.tasks.attention_mass import cell_of_patch, patch_centers
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, check_batch_size
+from transformer.tasks.sequence_generation import gold_links
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
 
 # Seeds of worlds are below 2^31 in training, at and above it in evaluations: no run trains on those.
 HELD_OUT = {"validation": 2**31, "test": 3 * 2**30, "probe": 2**32 - 2**16}
@@ -135,11 +135,11 @@ def run_episodes(policy: Policy, carry: Any, seeds_R: Array, steps: int, key: Ke
     return EpisodeBatch(worlds, actions_RxT, rewards_RxT, jnp.sum(real_RxT, axis=1))
 
 
-class HandshakeRL(PlainTask):
+class HandshakeRL(BaseTask):
     """Handshakes by reinforcement learning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: HandshakeRLConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config = config
         seen = InputSpec((config.batch_size, config.max_episode_steps, PIXELS, PIXELS, 1), jnp.float32, Modality.IMAGE)
         inputs = {
@@ -157,19 +157,19 @@ class HandshakeRL(PlainTask):
             for split, at_end in (("validation", False), ("test", True))
         )
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Return the seeds of the environments of each step."""
         return GeneratedBatches(
             lambda random: {"worlds": random.integers(0, 2**31, self.config.episodes_per_step, np.uint32)}, seed
         )
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> ReplayBuffer:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> ReplayBuffer:
         """Return an empty replay buffer."""
         seeds = jnp.zeros(self.config.episodes_per_step, jnp.uint32)
         nothing = jax.eval_shape(lambda: run_episodes(_knows, None, seeds, self.config.max_episode_steps, key))
         return create_buffer(nothing, self.config.replay_capacity)
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, ReplayBuffer]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, ReplayBuffer]:
         """Act in new environments, add the episodes to the buffer, sample from it, and compute the targets."""
         config = self.config
         of_acting, of_replay = jax.random.split(key)
@@ -182,7 +182,7 @@ class HandshakeRL(PlainTask):
         made_BxT = td_targets(drawn.rewards, values_BxTxA, drawn.lengths, config.discount)
         return {**inputs, "chosen": drawn.actions, "rewards": drawn.rewards, "targets": made_BxT}, replay
 
-    def _live(self, view: View, seeds_R: Array, epsilon: Array | float, key: Key[Array, ""]) -> EpisodeBatch:
+    def _live(self, view: StateView, seeds_R: Array, epsilon: Array | float, key: Key[Array, ""]) -> EpisodeBatch:
         """Run the epsilon-greedy policy."""
 
         def policy(world: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
@@ -201,7 +201,7 @@ class HandshakeRL(PlainTask):
         }
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean loss over real steps; `return` is that of the replayed episodes, with exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
@@ -217,7 +217,7 @@ class HandshakeRL(PlainTask):
         }
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _greedy(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _greedy(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Success, reward and length of the greedy policy, and the attention mass on the person."""
         lived = self._live(view, jnp.asarray(batch["worlds"]), 0.0, key)
         sums = {
@@ -249,7 +249,7 @@ class HandshakeRL(PlainTask):
         """The model's inputs of the probe's episodes."""
         return jax.device_get(jax.jit(EpisodeBatch.inputs)(self._shown))
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with its action, its image and the person's regions.
 
         An image is gray where both streams agree: red and green are the grayscale stream, blue the depth.
@@ -261,16 +261,16 @@ class HandshakeRL(PlainTask):
             names.append(tuple(f"{step} {action}" for step, action in enumerate(done, 1)))
             accepted = (shown.rewards[row] > 0).any()
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
-        gray, depth = (unscaled(self.probe_batch[name][..., 0]) for name in ("gray", "depth"))
+        gray, depth = (unscale_pixels(self.probe_batch[name][..., 0]) for name in ("gray", "depth"))
         gold = {}
         for site in between(sites, QUERY, KEY):
             # Where a cell is divided into several regions each is possible, and none must be looked at.
-            gold[site.name] = links_to(shown.person_regions(site.key), sure=site.key.stride >= CELL)
+            gold[site.name] = gold_links(shown.person_regions(site.key), sure=site.key.stride >= CELL)
         images = {KEY: np.stack([gray, gray, depth], axis=-1)}
-        return Labels({QUERY: tuple(names)}, tuple(titles), gold or None, images=images)
+        return AxisLabels({QUERY: tuple(names)}, tuple(titles), gold or None, images=images)
 
 
-def report(sums: Mapping[str, Any], rows: object = None) -> Report:
+def report(sums: Mapping[str, Any], rows: object = None) -> EvaluationReport:
     """Report success and mean reward; `attention_mass/person` is the mean weight on the person's regions.
 
     `attention_mass/person_over_uniform` is that weight divided by the weight of uniform attention.
@@ -280,7 +280,7 @@ def report(sums: Mapping[str, Any], rows: object = None) -> Report:
     if "mass" in sums:
         scalars["attention_mass/person"] = float(sums["mass"]) / max(float(sums["seen"]), 1)
         scalars["attention_mass/person_over_uniform"] = float(sums["mass"]) / max(float(sums["uniform"]), 1e-9)
-    return Report(scalars, note=f"{int(count)} worlds, greedy")
+    return EvaluationReport(scalars, note=f"{int(count)} worlds, greedy")
 
 
 def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
@@ -289,9 +289,9 @@ def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
     Raises:
         ValueError: If the axis is not a grid.
     """
-    regions_K = cells_of(axis, side=SIDE, size=PIXELS)
+    regions_K = cell_of_patch(axis, side=SIDE, size=PIXELS)
     middles = (np.arange(SIDE) + 0.5) * CELL
-    y_Y, x_X = middles_of(axis)
+    y_Y, x_X = patch_centers(axis)
     row, column = (np.abs(each - middles[:, None]).argmin(axis=1) for each in (y_Y, x_X))
     region = axis.leading + len(x_X) * row[:, None] + column
     cells = np.arange(SIDE**2)[:, None]

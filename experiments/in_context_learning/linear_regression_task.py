@@ -17,11 +17,11 @@ from experiments.in_context_learning.linear_functions import (
 )
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, DisplayedExampleCount, Examples, Positive, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_rows
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, check_batch_size
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +59,11 @@ class LinearRegressionConfig(Config, path="config.task"):
         return sample_functions(random, self.batch_size, self.points, self.dimensions, self.noise, min_dimensions)
 
 
-class LinearRegression(PlainTask):
+class LinearRegression(BaseTask):
     """In-context linear regression: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: LinearRegressionConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config = config
         shape = (config.batch_size, 2 * config.points, config.dimensions + 1)
         inputs = {"vectors": InputSpec(shape, jnp.float32, Modality.POINTS)}
@@ -73,7 +73,7 @@ class LinearRegression(PlainTask):
         shown = interleave(config.sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
         self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Return an endless source of functions that are sampled anew at every step."""
         return GeneratedBatches(lambda random: make_batch(self.config.sample(random, self.config.min_dimensions)), seed)
 
@@ -81,14 +81,14 @@ class LinearRegression(PlainTask):
         """Return the number of predicted points."""
         return {"points": jnp.float32(np.prod(batch["shown"].shape))}
 
-    def _answers(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B N"], Any]:
+    def _answers(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B N"], Any]:
         """What the model makes of every x, when it has read it and all examples before it."""
         inputs = {"vectors": jnp.asarray(batch["vectors"])}
         numbers_BxTx1, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         return numbers_BxTx1[:, ::2, 0].astype(jnp.promote_types(numbers_BxTx1.dtype, jnp.float32)), aux
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean squared error of the next value, over all points of all functions."""
         answers_BxN, aux = self._answers(view, batch, key)
@@ -102,21 +102,21 @@ class LinearRegression(PlainTask):
             for number in range(-(-self.config.num_eval_examples // self.config.batch_size))
         ]
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
             return {}, {"answers": self._answers(view, batch, None)[0]}
 
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             whole = FunctionBatch(*map(np.concatenate, zip(*functions, strict=True)))
             return report(whole, np.asarray(rows["answers"], np.float64), self.config.noise)
 
         batches = [make_batch(each) for each in functions]
         return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """x_1, y_1, x_2, y_2, ... of each function."""
         names = tuple(f"{which}{point + 1}" for point in range(self.config.points) for which in ("x", "y"))
         count = len(self.probe_batch["vectors"])
-        return Labels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))
+        return AxisLabels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))
 
 
 def make_batch(functions: FunctionBatch) -> dict[str, np.ndarray]:
@@ -124,7 +124,7 @@ def make_batch(functions: FunctionBatch) -> dict[str, np.ndarray]:
     return {"vectors": interleave(functions), "shown": functions.noisy_values.astype(np.float32)}
 
 
-def report(functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> Report:
+def report(functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> EvaluationReport:
     """Report mean squared errors of f(x) after k examples: the model's, least squares', and the Bayes-optimal one.
 
     `zero_baseline` is the error of always predicting 0. `error_over_least_squares` compares the model with least
@@ -151,7 +151,7 @@ def report(functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], nois
         scalars["error_over_least_squares"] = float(
             of_methods["squared_error"][last] / of_methods["least_squares"][last]
         )
-    return Report(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
+    return EvaluationReport(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
 
 
 TASK = TaskSpec(LinearRegressionConfig, LinearRegression)

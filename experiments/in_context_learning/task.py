@@ -39,29 +39,36 @@ from transformer.config import (
     Range,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.train_tokenizer import characters
+from transformer.data.tokenizers.train_tokenizer import character_tokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import PlainTask, check_rows
-from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import BaseTask, check_batch_size
+from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import TokenLoss, token_loss
 from transformer.tasks.task import (
-    Answers,
     Batch,
     Evaluation,
+    EvaluationReport,
+    InputReader,
     LossAux,
     Objective,
-    Reader,
-    Report,
-    Request,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
-from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded, repeats, with_repeats
-from transformer.tasks.text_generation import answers_by_continuing, roll_out
-from transformer.tasks.text_task import CONTINUATION_READER, real_places
+from transformer.tasks.text_data import (
+    TokenizerKind,
+    label_repeated_sequences,
+    open_tokenizer,
+    pad_texts,
+    repeated_sequences,
+    token_labels,
+)
+from transformer.tasks.text_generation import generate_continuations, predict_continuations
+from transformer.tasks.text_task import CONTINUATION_READER, real_positions
 
 
 class Problem(enum.Enum):
@@ -182,11 +189,11 @@ class EpisodeRow(NamedTuple):
     episode: Episode | None = None
 
 
-class InContextLearning(PlainTask):
+class InContextLearning(BaseTask):
     """In-context learning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: InContextLearningConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.tokenizer = config, tokenizer
         self.interface = make_interface(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
@@ -204,9 +211,11 @@ class InContextLearning(PlainTask):
         self._shown = self._draw(
             np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
         )
-        self._repeats = repeats(tokenizer, config.num_repeated_sequences, min(config.context, 2 * tokenizer.vocabulary))
+        self._repeats = repeated_sequences(
+            tokenizer, config.num_repeated_sequences, min(config.context, 2 * tokenizer.vocabulary)
+        )
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
-        self.probe_batch = padded([*texts, *self._repeats.tokens.tolist()], tokenizer)
+        self.probe_batch = pad_texts([*texts, *self._repeats.tokens.tolist()], tokenizer)
 
     def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
         """So many episodes; texts of authors are never the same twice, and none is held out."""
@@ -218,7 +227,7 @@ class InContextLearning(PlainTask):
         drawn = [rules.sample(random, config.pairs, unseen=unseen) for _ in range(count)]
         return [EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule, each) for each in drawn]
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Episodes that are drawn anew at every step."""
         return GeneratedBatches(
             lambda random: self._batch(self._draw(random, self.config.batch_size, unseen=False)), seed
@@ -239,15 +248,15 @@ class InContextLearning(PlainTask):
         """The number of predicted tokens."""
         return {"tokens": jnp.sum(jnp.asarray(batch["lengths"])).astype(jnp.float32)}
 
-    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T V"], Any]:
+    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T V"], Any]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
     def _sums(self, logits_BxTxV: Float[Array, "B T V"], batch: Batch) -> TokenLoss:
-        return token_loss(logits_BxTxV, jnp.asarray(batch["labels"]), real_places(batch), label_smoothing=0.0)
+        return token_loss(logits_BxTxV, jnp.asarray(batch["labels"]), real_positions(batch), label_smoothing=0.0)
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean of -log p(next token) over all tokens of the episodes, those that nobody can know among them."""
         logits_BxTxV, aux = self._logits(view, batch, key)
@@ -271,7 +280,7 @@ class InContextLearning(PlainTask):
         """
         drawn, shots = self._held_out(seed, unseen=seed[1]), self.config.shots
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             logits_BxTxV, _ = self._logits(view, batch, None)
             return {
                 "loss": self._sums(logits_BxTxV, batch).cross_entropy,
@@ -287,12 +296,12 @@ class InContextLearning(PlainTask):
                 float(np.mean([rules.bayes_optimal_accuracy(episode, known) for episode in whole])) for known in shots
             ]
 
-        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+        def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             right = np.asarray(sums["right"]) / float(sums["examples"])
             scalars = {f"{name}_loss": float(sums["loss"]) / float(sums["tokens"])}
             scalars |= {f"{name}_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
             scalars |= {f"{name}_bayes_optimal_{known}": share for known, share in zip(shots, best(), strict=True)}
-            return Report(scalars, note=f"{int(sums['examples'])} episodes with {name} rules")
+            return EvaluationReport(scalars, note=f"{int(sums['examples'])} episodes with {name} rules")
 
         batches = [self._batch(part) for part in drawn]
         return Evaluation(name, split, batches, step, finish, at_end=split == "test")
@@ -300,16 +309,18 @@ class InContextLearning(PlainTask):
     def _style(self, split: str, seed: int) -> Evaluation:
         """How often the judge takes what is sampled behind a prompt for a text of the prompt's author."""
         config, drawn = self.config, self._held_out((seed,), unseen=True)
-        decoding = Decoding(max_new_tokens=config.text_length - config.prompt_length, temperature=1.0)
+        decoding = DecodingConfig(max_new_tokens=config.text_length - config.prompt_length, temperature=1.0)
         told = [each for part in drawn for each in part]
 
         def prompts(part: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
-            return padded(self.tokenizer.encode([each.text[: config.prompt_length] for each in part]), self.tokenizer)
+            return pad_texts(
+                self.tokenizer.encode([each.text[: config.prompt_length] for each in part]), self.tokenizer
+            )
 
-        def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
-            return {}, {"tokens": roll_out(view, self.tokenizer, batch, decoding).tokens[:, 0]}
+        def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
+            return {}, {"tokens": generate_continuations(view, self.tokenizer, batch, decoding).tokens[:, 0]}
 
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             said = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
             cut = [(each.text[: config.prompt_length], each.text[config.prompt_length :]) for each in told]
             names = [each.rule for each in told]
@@ -318,26 +329,26 @@ class InContextLearning(PlainTask):
             own = [classify_author(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
             samples = [{"prompt": prompt, "output": text} for (prompt, _), text in zip(cut[:4], said, strict=False)]
             scalars = {"style_accuracy": float(np.mean(follows)), "style_accuracy_of_authors": float(np.mean(own))}
-            return Report(scalars, samples, note=f"{len(told)} prompts of {config.prompt_length} characters")
+            return EvaluationReport(scalars, samples, note=f"{len(told)} prompts of {config.prompt_length} characters")
 
         return Evaluation("style", split, [prompts(part) for part in drawn], step, finish, at_end=split == "test")
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The characters, each episode by its rule; of word maps linked with where an answer's letter can be read."""
         rows = [
             list(row[:length])
             for row, length in zip(self.probe_batch["tokens"], self.probe_batch["lengths"], strict=True)
         ]
-        labels = describe(self.tokenizer, rows)
+        labels = token_labels(self.tokenizer, rows)
         shown = len(self._shown)
         titles = (*(told.rule for told in self._shown), *labels.titles[shown:])
-        labels = with_repeats(dataclasses.replace(labels, titles=titles), self._repeats)
+        labels = label_repeated_sequences(dataclasses.replace(labels, titles=titles), self._repeats)
         if self.config.problem is not Problem.WORD_TRANSLATION:
             return labels
         links = (*(_links(told.episode) for told in self._shown if told.episode), *((),) * (len(rows) - shown))
         return dataclasses.replace(labels, links={site.name: links for site in between(sites, "tokens", "tokens")})
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The prompts with what follows: of pairs the answer to the last word, of style a text.
 
         Raises:
@@ -345,9 +356,9 @@ class InContextLearning(PlainTask):
         """
         rules = self.config.rules
         if rules is None:
-            return answers_by_continuing(view, self.tokenizer, request, request.texts)
+            return predict_continuations(view, self.tokenizer, request, request.texts)
         own = {"max_new_tokens": rules.max_pair_length // 2, "stop_sequences": (STOP,)}
-        return answers_by_continuing(
+        return predict_continuations(
             view, self.tokenizer, request, [parse_prompt(text) for text in request.texts], **own
         )
 
@@ -359,7 +370,7 @@ def correct_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Se
     return jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0).astype(jnp.float32)
 
 
-def _links(episode: Episode) -> tuple[Link, ...]:
+def _links(episode: Episode) -> tuple[GoldLink, ...]:
     """From the place that predicts an answer's letter to those where the same letter's translation stands already."""
     known: dict[str, list[int]] = {}
     links, start = [], 0
@@ -367,7 +378,7 @@ def _links(episode: Episode) -> tuple[Link, ...]:
         first = start + len(source) + 1  # of the answer
         for place, letter in enumerate(source):
             places = known.setdefault(letter, [])
-            links += [Link(first + place - 1, key, len(places) == 1) for key in places if key < first + place]
+            links += [GoldLink(first + place - 1, key, len(places) == 1) for key in places if key < first + place]
             places.append(first + place)
         start = first + len(target) + 1
     return tuple(links)
@@ -389,7 +400,7 @@ def build(config: InContextLearningConfig, directory: Path, rows_multiple: int =
 
 def synthetic(config: InContextLearningConfig, rows_multiple: int = 1) -> InContextLearning:
     """Build the task; its data are synthetic anyway."""
-    return InContextLearning(config, characters([config.alphabet]), rows_multiple)
+    return InContextLearning(config, character_tokenizer([config.alphabet]), rows_multiple)
 
 
-TASK = TaskSpec(InContextLearningConfig, synthetic, build, Reader(make_interface, CONTINUATION_READER.read))
+TASK = TaskSpec(InContextLearningConfig, synthetic, build, InputReader(make_interface, CONTINUATION_READER.read))

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 from experiments.instruction_following.mazes import FLOORS, NONE, OBJECTS, Heading, Maze
-from transformer.data.synthetic_glyphs import NO_VARIATION, cover, draw_glyphs
+from transformer.data.synthetic_glyphs import NO_VARIATION, draw_glyphs, rasterize_strokes
 
 CELL = 24  # pixels from crossing to crossing
 _HALF_HALL, _HALF_PATH, _LETTER = 7, 1, 13  # pixels
@@ -69,7 +69,7 @@ def _arrow(heading: int) -> np.ndarray:
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     corners = (_ARROW - 0.5) @ turn.T + 0.5
     segments = np.stack([corners[:-1], corners[1:]], axis=1).astype(np.float32)
-    return cover(segments[None], np.array([True]), np.zeros(1, np.float32), CELL)[0]
+    return rasterize_strokes(segments[None], np.array([True]), np.zeros(1, np.float32), CELL)[0]
 
 
 def _between(maze: Maze, crossing: int, other: int, half: int) -> tuple[slice, slice]:

@@ -16,13 +16,33 @@ from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import follow_moves
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
-from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import check_rows, look_over, means
-from transformer.tasks.sequence_generation import END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
-from transformer.tasks.task import Answers, Batch, Evaluation, Report, Request, TaskSpec, View
+from transformer.tasks.attention_mass import (
+    attention_mass_sums,
+    attention_mass_within,
+    capture_weights,
+    head_with_most_mass,
+)
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import check_batch_size, make_capture, mean_report
+from transformer.tasks.sequence_generation import (
+    END,
+    PAD,
+    SPECIAL,
+    SymbolSequenceTask,
+    gold_links,
+    gold_links_of_correct,
+)
+from transformer.tasks.task import (
+    Batch,
+    Evaluation,
+    EvaluationReport,
+    PredictionRequest,
+    Predictions,
+    StateView,
+    TaskSpec,
+)
 
 ACTIONS = tuple(action.name.lower() for action in Action)
 WORDS = (SPECIAL[PAD], *instructions.WORDS)
@@ -91,7 +111,7 @@ class InstructionFollowing(SymbolSequenceTask):
     """Instruction following in mazes: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: InstructionFollowingConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config = config
         self.words, places = instructions.longest(config.max_clauses), 4 * config.maze_size**2
         numbers = len(SPECIAL) + len(ACTIONS)
@@ -118,7 +138,7 @@ class InstructionFollowing(SymbolSequenceTask):
             f"{held:,} validation and {held:,} test",
         )
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Instructions in the training mazes, drawn anew at every step."""
         return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.batch_size)), seed)
 
@@ -166,18 +186,18 @@ class InstructionFollowing(SymbolSequenceTask):
         sources = [" ".join(self._said(row)) for row in batches[0]["source"][:_SHOWN]]
         true = list(zip(sources, self.lines(batches[0]["labels"]), strict=False))
 
-        def finish(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             own = self.lines(rows["tokens"][:_SHOWN])
             samples = [{"source": a, "target": b, "output": c} for (a, b), c in zip(true, own, strict=False)]
             return success_report(sums, samples)
 
         return (
-            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
             Evaluation("walks", split, batches, self._walks, finish, at_end),
             Evaluation("looking", split, batches, self._looking, attention_mass_report, at_end, reads=AXES),
         )
 
-    def _walks(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _walks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
         """What the model's own walks come to; one that does not stop in time comes to nothing."""
         _, rows = self.decoded(view, batch, key)
         moves, start, goal_B = (jnp.asarray(batch[name]) for name in ("moves", "start", "goal"))
@@ -196,17 +216,22 @@ class InstructionFollowing(SymbolSequenceTask):
             sums |= {f"walks/{count}": jnp.sum(of_count_B), f"success/{count}": jnp.sum(success_B & of_count_B)}
         return sums, rows
 
-    def _looking(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _looking(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """How much of the attention at the true actions lies within the clauses that these belong to."""
         own_BxTxS = clause_mask(jnp.asarray(batch["of_action"]), jnp.asarray(batch["of_word"]))
         masses = {
-            site: mass_within(each, own_BxTxS) for site, each in weights_over(view, self.inputs_of(batch), AXES).items()
+            site: attention_mass_within(each, own_BxTxS)
+            for site, each in capture_weights(view, self.inputs_of(batch), AXES).items()
         }
         words_B = jnp.sum(jnp.asarray(batch["source"]) != PAD, axis=1)
         even = jnp.sum(jnp.sum(own_BxTxS, axis=2) / words_B[:, None])
-        return {"actions": jnp.sum(jnp.asarray(batch["of_action"]) >= 0), "even": even, **mass_sums(masses)}, None
+        return {
+            "actions": jnp.sum(jnp.asarray(batch["of_action"]) >= 0),
+            "even": even,
+            **attention_mass_sums(masses),
+        }, None
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The words, the actions, where each is taken, and the words of the clause that each follows."""
         return self._describe(self._told, self.shown, sites, np.ones(len(self._told), bool))
 
@@ -216,7 +241,7 @@ class InstructionFollowing(SymbolSequenceTask):
         batch: Mapping[str, np.ndarray],
         sites: Sequence[Site],
         right_B: Bool[np.ndarray, " B"],
-    ) -> Labels:
+    ) -> AxisLabels:
         """Of walks that are not `right` it is not known which words their actions follow."""
         names = {
             "target": tuple(map(self.steps_of, batch["labels"])),
@@ -231,12 +256,12 @@ class InstructionFollowing(SymbolSequenceTask):
             for (world, _, _), of_walk in zip(told, places, strict=True)
         ]
         own = clause_mask(batch["of_action"], batch["of_word"])
-        links = links_of_right(links_to(own, sure=False), right_B)
+        links = gold_links_of_correct(gold_links(own, sure=False), right_B)
         gold = {site.name: links for site in between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
-        return Labels(names, titles, gold or None, images={"target": np.stack(images)})
+        return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Follows each text in a maze that `--seed` draws, from a place where it can be followed.
 
         Raises:
@@ -256,7 +281,7 @@ class InstructionFollowing(SymbolSequenceTask):
             asked = "as asked" if right[-1] else f"asked for {_place_name(world.maze, walk.places[-1])}"
             lines.append(f"{' '.join(self.said_in(row)) or 'stays'}: {where}, {asked}")
         labels = self._describe(told, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
-        return Answers(lines, labels, look_over(view, self.inputs_of(said)))
+        return Predictions(lines, labels, make_capture(view, self.inputs_of(said)))
 
     def _placed(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """A text's instruction somewhere in a drawn maze."""
@@ -310,7 +335,7 @@ def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:
     return same_BxTxS & (of_action_BxT != mazes.NONE)[:, :, None]
 
 
-def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> Report:
+def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> EvaluationReport:
     """Report the shares of successful walks, of all and by number of clauses.
 
     `success`: the walk ends at the right crossing with the right heading (Mei et al. 2016, single sentences);
@@ -320,15 +345,15 @@ def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]]
     counts = [name.removeprefix("success/") for name in sums if name.startswith("success/")]
     for count in counts:
         scalars[f"success/{count}"] = float(sums[f"success/{count}"]) / max(float(sums[f"walks/{count}"]), 1)
-    return Report(scalars, samples, note=f"{int(sums['walks'])} walks in mazes that are not trained in")
+    return EvaluationReport(scalars, samples, note=f"{int(sums['walks'])} walks in mazes that are not trained in")
 
 
-def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
     """Report the mean attention mass within an action's own clause, and that of uniform attention."""
-    mass, site, layer, head = head_of_most(sums)
+    mass, site, layer, head = head_with_most_mass(sums)
     actions = max(float(sums["actions"]), 1)
     note = f"{site}, layer {layer}, head {head}; {int(sums['actions'])} actions"
-    return Report(
+    return EvaluationReport(
         {"attention_mass/clause": mass / actions, "attention_mass/clause_uniform": float(sums["even"]) / actions},
         note=note,
     )

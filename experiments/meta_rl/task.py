@@ -24,11 +24,11 @@ from experiments.meta_rl.data import (
 )
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_rows
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, check_batch_size
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
 
 _HISTORIES = 12  # pulls, whose every row of wins and losses is gone through
 
@@ -94,11 +94,11 @@ class Steps(NamedTuple):
     rewards: Float[Array, "B T"]
 
 
-class MetaRL(PlainTask):
+class MetaRL(BaseTask):
     """Meta reinforcement learning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: MetaRLConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
             "vectors": InputSpec((config.batch_size, config.steps, config.features), jnp.float32, Modality.ACTIONS)
@@ -123,7 +123,7 @@ class MetaRL(PlainTask):
         bayes = config.teacher is Teacher.BAYES_OPTIMAL
         return run_episodes(random, worlds, config.horizon, config.num_episodes, randomness, bayes=bayes)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Worlds that are drawn and lived in anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -138,7 +138,7 @@ class MetaRL(PlainTask):
         return {"steps": jnp.float32(np.prod(batch["best"].shape[:2]))}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the steps of -sum over actions of b_a log p(a), b the shares of those that are best.
 
@@ -165,7 +165,7 @@ class MetaRL(PlainTask):
             luck = random.random((config.batch_size, config.steps, 2 + config.num_actions)).astype(np.float32)
             batches.append({**worlds[-1].fed(), "luck": luck})
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             def act(vectors_BxTxI: Array) -> Array:
                 return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
 
@@ -189,9 +189,11 @@ class MetaRL(PlainTask):
                 said["bayes_optimal"] = max(bayes_optimal_values(((0, 0),) * config.num_actions, config.steps))
             return said
 
-        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+        def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             own = {name: float(sums[name]) / float(sums["worlds"]) for name in ("greedy", "sampled")}
-            return Report({**own, **others()}, note=f"{int(sums['worlds'])} worlds, the sum of rewards in each")
+            return EvaluationReport(
+                {**own, **others()}, note=f"{int(sums['worlds'])} worlds, the sum of rewards in each"
+            )
 
         return Evaluation("worlds", split, batches, step, finish, at_end=split == "test")
 
@@ -206,7 +208,7 @@ class MetaRL(PlainTask):
             for start in starts
         ]
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             def act(vectors_BxTxI: Array) -> Array:
                 return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
 
@@ -214,12 +216,12 @@ class MetaRL(PlainTask):
             probability_B = jnp.where(real_B, history_probabilities(config, act, wins_BxT), 0)
             return {"greedy_exact": jnp.sum(probability_B * jnp.sum(wins_BxT, axis=1))}, None
 
-        def finish(sums: Mapping[str, Any], rows: object) -> Report:
-            return Report({"greedy_exact": float(sums["greedy_exact"])})
+        def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
+            return EvaluationReport({"greedy_exact": float(sums["greedy_exact"])})
 
         return Evaluation("every_history", "test", batches, step, finish, at_end=True)
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """What is read at each step: the state, where there are several, and what the step before came to."""
         names = []
         for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):
@@ -231,7 +233,7 @@ class MetaRL(PlainTask):
         titles = tuple(f"world {number + 1}" for number in range(len(names)))
         if self.config.num_states == 1:
             titles = tuple("arms " + " ".join(f"{mean:.2f}" for mean in row) for row in self._worlds.rewards[:, 0])
-        return Labels({"steps": tuple(names)}, titles)
+        return AxisLabels({"steps": tuple(names)}, titles)
 
 
 def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, "B T I"]:

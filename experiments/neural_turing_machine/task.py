@@ -16,9 +16,19 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, look_over
-from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, make_capture
+from transformer.tasks.task import (
+    Batch,
+    Evaluation,
+    EvaluationReport,
+    LossAux,
+    Objective,
+    PredictionRequest,
+    Predictions,
+    StateView,
+    TaskSpec,
+)
 
 # Of seeds that no run trains on.
 SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
@@ -75,7 +85,7 @@ class AlgorithmsConfig(Config, path="config.task"):
         return min((length for length in self.lengths if length >= steps), default=max(max_size, steps))
 
 
-class Algorithms(PlainTask):
+class Algorithms(BaseTask):
     """Binary cross-entropy of the bits that are asked for; bits wrong, bits a sequence, and sequences without a fault.
 
     With `hardest` every training batch is of the longest sequences, as programs are compiled for.
@@ -137,7 +147,7 @@ class Algorithms(PlainTask):
         return {"bits": jnp.sum(asked_BxT).astype(jnp.float32) * outputs, "examples": examples}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over all bits that are asked for of -log p(bit), in nats."""
         inputs = {name: batch[name] for name in BIT_SEQUENCE_PREDICTION.inputs}
@@ -158,16 +168,16 @@ class Algorithms(PlainTask):
             metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimum"]) / np.log(2) / totals["examples"]
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         one = jnp.float32(1)
         _, aux = self._loss(view, batch, {"bits": one, "examples": one}, key)
         return {**aux.metrics, **self.totals(batch)}, None
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """What each step shows, or should answer."""
         return make_labels(self._probe)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Copies of the texts, words of bits such as 10110011 00110101; the other problems do not answer texts.
 
         Raises:
@@ -188,7 +198,7 @@ class Algorithms(PlainTask):
             " ".join(format_bits(bits) for bits in (logits > 0)[asked])
             for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
         ]
-        return Answers(lines, make_labels(given), look_over(view, inputs))
+        return Predictions(lines, make_labels(given), make_capture(view, inputs))
 
 
 def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
@@ -206,19 +216,21 @@ def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def report(size: int, sums: Mapping[str, Any], rows: object) -> Report:
+def report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport:
     """What an evaluation at a size says, by names that end in it; of n_grams also what is above the optimum."""
     per = {"bits": ("loss", "bits_wrong"), "examples": ("bits_per_sequence", "optimal_bits_per_sequence", "exact")}
     means = {name: float(sums[name] / sums[by]) for by, names in per.items() for name in names if name in sums}
     if "optimal_bits_per_sequence" in means:
         means["above_optimum"] = means["bits_per_sequence"] / means["optimal_bits_per_sequence"] - 1
-    return Report({f"{name}/{size}": value for name, value in means.items()})
+    return EvaluationReport({f"{name}/{size}": value for name, value in means.items()})
 
 
-def make_labels(sequences: Sequence[Sequences]) -> Labels:
+def make_labels(sequences: Sequence[Sequences]) -> AxisLabels:
     """The names of the steps of some sequences."""
     names = tuple(of_row for one in sequences for of_row in one.names)
-    return Labels({"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names)))
+    return AxisLabels(
+        {"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names))
+    )
 
 
 def parse_bits(text: str, bits: int) -> np.ndarray:

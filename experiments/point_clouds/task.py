@@ -10,13 +10,13 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.synthetic_glyphs import DIGITS, draw_point_clouds
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_rows, means
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, check_batch_size, mean_report
 from transformer.tasks.losses import class_loss
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, TaskSpec, View
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, StateView, TaskSpec
 
 CLASSES = tuple(DIGITS)
 
@@ -42,11 +42,11 @@ class PointCloudsConfig(Config, path="config.task"):
             raise UserError(f"config.task.min_points={self.min_points} and most={self.max_points} must rise")
 
 
-class PointClouds(PlainTask):
+class PointClouds(BaseTask):
     """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: PointCloudsConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
             "points": InputSpec((config.batch_size, config.max_points, 2), jnp.float32, Modality.POINTS),
@@ -59,7 +59,7 @@ class PointClouds(PlainTask):
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
         self.probe_batch = {name: self._shown[name] for name in ("points", "lengths")}
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Clouds that are drawn anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
@@ -67,7 +67,7 @@ class PointClouds(PlainTask):
         config = self.config
         labels_B = random.integers(0, len(CLASSES), config.batch_size)
         lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
-        points_BxNx2 = draw_clouds([CLASSES[label] for label in labels_B], config.max_points, random)
+        points_BxNx2 = draw_point_clouds([CLASSES[label] for label in labels_B], config.max_points, random)
         points_BxNx2[np.arange(config.max_points) >= lengths_B[:, None]] = 0
         return {
             "points": points_BxNx2,
@@ -76,7 +76,7 @@ class PointClouds(PlainTask):
         }
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the clouds of -log p(class), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in POINT_CLASSIFICATION.inputs}
@@ -90,20 +90,20 @@ class PointClouds(PlainTask):
         drawn = self.source(seed)
         batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // self.config.batch_size))]
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             _, aux = self._loss(view, batch, {"examples": jnp.float32(1)}, key)
             return {**aux.metrics, **self.totals(batch)}, None
 
-        finish = functools.partial(means, by="examples")
+        finish = functools.partial(mean_report, by="examples")
         return Evaluation("classification", split, batches, step, finish, at_end=split == "test")
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The points by their coordinates, each cloud by its digit."""
         rows = zip(self._shown["points"], self._shown["lengths"], strict=True)
         points = tuple(tuple(f"{x:.2f}, {y:.2f}" for x, y in cloud[:length]) for cloud, length in rows)
         shown = zip(self._shown["labels"], points, strict=True)
         titles = [f"{CLASSES[label]} of {len(names)} points" for label, names in shown]
-        return Labels({"points": points}, tuple(titles))
+        return AxisLabels({"points": points}, tuple(titles))
 
 
 TASK = TaskSpec(PointCloudsConfig, PointClouds)

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Int
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, TokenRule
 from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
 from transformer.models.task_interface import POINTER_END
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.task import Batch, View
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.task import Batch, StateView
 
 Answer = tuple[int, ...]
 
@@ -94,7 +94,7 @@ class Triangles:
 
 
 def decode_answers(
-    view: View, batch: Batch, problem: Problem, decoding: Decoding, *, constrained: bool
+    view: StateView, batch: Batch, problem: Problem, decoding: DecodingConfig, *, constrained: bool
 ) -> DecodedSequences:
     """The model's answers to the points of a batch, a pure function that can run under jit."""
     inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths")}

@@ -22,23 +22,23 @@ from experiments.pointer_networks.decoding import Answer, Problem, decode_answer
 from experiments.pointer_networks.metrics import geometry_metrics
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Items, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import PlainTask, check_rows, look_over, means, refuse_options
-from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import BaseTask, check_batch_size, make_capture, mean_report, refuse_options
+from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
-    Answers,
     Batch,
     Evaluation,
+    EvaluationReport,
     EvaluationStep,
     LossAux,
     Objective,
-    Report,
-    Request,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
 
 
@@ -98,11 +98,11 @@ class GeometryConfig(Config, path="config.task"):
             )
 
 
-class Geometry(PlainTask):
+class Geometry(BaseTask):
     """Convex hulls, Delaunay triangulations and shortest tours by pointing: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: GeometryConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, rows = config, config.batch_size
         inputs = {
             "points": InputSpec((rows, config.max_points, 2), jnp.float32, Modality.POINTS),
@@ -118,7 +118,7 @@ class Geometry(PlainTask):
         probed = self._fixed(config.max_points, config.num_probe_examples, (VALIDATION_SEED, 0, 0))
         self.probe_batch = {name: probed[name] for name in ("points", "lengths", "target")}
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Examples that are drawn anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
@@ -143,7 +143,7 @@ class Geometry(PlainTask):
         return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths", "target")}
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
@@ -151,7 +151,7 @@ class Geometry(PlainTask):
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
         return {**aux.metrics, **self.totals(batch)}, None
 
@@ -169,7 +169,7 @@ class Geometry(PlainTask):
             for count in config.eval_sizes
         ]
         return (
-            Evaluation("loss", split, like_training, self._loss_sums, means, at_end),
+            Evaluation("loss", split, like_training, self._loss_sums, mean_report, at_end),
             self._answers("constrained", split, batches, at_end),
             self._answers("free", split, batches, at_end),
         )
@@ -177,7 +177,7 @@ class Geometry(PlainTask):
     def _answers(self, name: str, split: str, batches: Sequence[Batch], at_end: bool) -> Evaluation:
         config = self.config
 
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             scalars: dict[str, float] = {}
             tokens = rows["tokens"]
             for number, (count, batch) in enumerate(zip(config.eval_sizes, batches, strict=True)):
@@ -188,7 +188,7 @@ class Geometry(PlainTask):
                 truths = [indices_of(row)[0] for row in np.asarray(batch["labels"])]
                 found = geometry_metrics(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
                 scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
-            return Report(
+            return EvaluationReport(
                 scalars, note=f"{config.num_eval_examples} examples of each number of points, {name} decoding"
             )
 
@@ -196,22 +196,22 @@ class Geometry(PlainTask):
 
     def _decoding_step(self, constrained: bool) -> EvaluationStep:
         config = self.config
-        decoding = Decoding(
+        decoding = DecodingConfig(
             max_new_tokens=config.problem.steps(max(config.eval_sizes)), beams=config.beams, length_penalty=0.0
         )
 
-        def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+        def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
             rollout = decode_answers(view, batch, config.problem, decoding, constrained=constrained)
             return {}, {"tokens": rollout.tokens[:, 0]}
 
         return step
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The points and answers of the probe, and where each step should point."""
         points_BxNx2 = self.probe_batch["points"]
         return make_labels(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The indices of the points that each text names, from 0, in the order of the answer; triangles with commas.
 
         Decoding keeps to the problem's rules.
@@ -232,7 +232,7 @@ class Geometry(PlainTask):
         points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
         steps = config.problem.steps(longest)
-        decoding = Decoding.asked(request.decoding, length=steps, beams=config.beams, length_penalty=0.0)
+        decoding = DecodingConfig.asked(request.decoding, max_new_tokens=steps, beams=config.beams, length_penalty=0.0)
 
         @jax.jit
         def run(variables: Any, batch: Batch) -> Array:
@@ -243,7 +243,7 @@ class Geometry(PlainTask):
         said = batch | sequences(answers, steps)
         named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
         lines = [format_answer(config.problem, one) for one in named]
-        return Answers(lines, make_labels(said, view.model.sites, places_BxN), look_over(view, said))
+        return Predictions(lines, make_labels(said, view.model.sites, places_BxN), make_capture(view, said))
 
 
 def make_batch(
@@ -313,7 +313,7 @@ def format_answer(problem: Problem, answer: Answer) -> str:
     return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
 
 
-def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> Labels:
+def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> AxisLabels:
     """The points by name and coordinates, the steps by the name of the point, and where each of them points."""
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
@@ -323,10 +323,10 @@ def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, 
         points.append(("end", *(f"{name} ({x:.2f}, {y:.2f})" for name, (x, y) in real)))
         steps.append((*(str(names[index]) for index in answer), "end"))
         keys = [*(index + 1 for index in answer), POINTER_END]
-        links.append(tuple(Link(step, key, True) for step, key in enumerate(keys)))
+        links.append(tuple(GoldLink(step, key, True) for step, key in enumerate(keys)))
     titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
     gold = {site.name: tuple(links) for site in between(sites, "target", "points")}
-    return Labels({"points": tuple(points), "target": tuple(steps)}, titles, gold or None)
+    return AxisLabels({"points": tuple(points), "target": tuple(steps)}, titles, gold or None)
 
 
 def _counts(batch: Batch) -> Array:

@@ -15,16 +15,26 @@ from experiments.sagan.metrics import ClassifierReadings, sample_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Positive, Range, Share, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.data.images import unscaled
-from transformer.data.png import png
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.images import unscale_pixels
+from transformer.data.png import encode_png
 from transformer.data.synthetic_glyphs import DIGITS
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 from transformer.storage.paths import storage_of
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_rows, refuse_decoding
-from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, check_batch_size, refuse_decoding
+from transformer.tasks.task import (
+    Batch,
+    Evaluation,
+    EvaluationReport,
+    LossAux,
+    Objective,
+    PredictionRequest,
+    Predictions,
+    StateView,
+    TaskSpec,
+)
 
 _SAMPLES_IN_GRID = 32  # samples on the wall of images that an evaluation writes, 8 in a row
 JUDGE = "judge"
@@ -56,14 +66,14 @@ class PairedDigitsConfig(Config, path="config.task"):
             raise UserError(f"config.task.digits={self.digits!r} must be different digits, at least one")
 
 
-class PairedDigits(PlainTask):
+class PairedDigits(BaseTask):
     """The task: implements transformer.tasks.task.Task.
 
     An evaluation writes its first samples as `samples/SPLIT_STEP.png` into `directory`, where there is one.
     """
 
     def __init__(self, config: PairedDigitsConfig, directory: Path | None = None, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.directory = config, directory
         self.nearest = NearestNeighborClassifier.of(config.digits, config.pixels)
         inputs = {
@@ -79,7 +89,7 @@ class PairedDigits(PlainTask):
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
         self.probe_batch = {name: self._shown[name] for name in ("noise", "image")}
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Canvases and noise that are drawn anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
@@ -91,7 +101,7 @@ class PairedDigits(PlainTask):
         return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyphs]}
 
     def _discriminator_loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4); `real`, `fake`: mean scores.
 
@@ -107,7 +117,7 @@ class PairedDigits(PlainTask):
         return loss, LossAux.of(aux, view.extra, {"loss": loss, **means, **_gammas(aux, len(real_B), totals)})
 
     def _generator_loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """-E[D(G(z))] (equation 4); the discriminator's state stays as it is."""
         made, aux = self._made(view, batch)
@@ -115,7 +125,7 @@ class PairedDigits(PlainTask):
         loss = -jnp.sum(scores.astype(jnp.float32)) / totals["examples"]
         return loss, LossAux.of(aux, view.extra, {"loss": loss, **_gammas(aux, len(scores), totals)})
 
-    def _made(self, view: View, batch: Batch) -> tuple[Float[Array, "B Y X 1"], Aux]:
+    def _made(self, view: StateView, batch: Batch) -> tuple[Float[Array, "B Y X 1"], Aux]:
         inputs = {"noise": jnp.asarray(batch["noise"])}
         return view.model.apply(view.variables, inputs, train=view.train, capture=view.capture)
 
@@ -123,13 +133,13 @@ class PairedDigits(PlainTask):
         drawn, rows = self.source(seed), self.config.batch_size
         batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // rows))]
 
-        def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> Report:
+        def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> EvaluationReport:
             return self._report(split, round(sums["step"] / sums["batches"]), found)
 
         at_end, parameters = split == "test", self.config.eval_parameters
         return Evaluation("samples", split, batches, self._judged, finish, at_end, parameters)
 
-    def _judged(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+    def _judged(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """Samples, and what every judge makes of them and of drawn canvases."""
         made = self._made(view, batch)[0].astype(jnp.float32)
         found: dict[str, Any] = {"made": made, "labels": jnp.asarray(batch["labels"])}
@@ -140,7 +150,7 @@ class PairedDigits(PlainTask):
                 found[f"{name} of {kind}"] = dict(zip(ClassifierReadings._fields, judged, strict=True))
         return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
 
-    def _readings(self, view: View, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierReading]:
+    def _readings(self, view: StateView, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierReading]:
         """By the nearest drawing and, where the model has one, by its judge, of every half: digits by their numbers."""
         cut = halves(images)
         nearest = self.nearest(cut)
@@ -153,7 +163,7 @@ class PairedDigits(PlainTask):
             readings[JUDGE] = ClassifierReading(jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32))
         return readings
 
-    def _report(self, split: str, step: int, found: Mapping[str, Any]) -> Report:
+    def _report(self, split: str, step: int, found: Mapping[str, Any]) -> EvaluationReport:
         judges = [name for name in ("nearest", JUDGE) if f"{name} of made" in found]
         scalars: dict[str, float] = {}
         for name in judges:
@@ -161,12 +171,12 @@ class PairedDigits(PlainTask):
             numbers = sample_metrics(made, drawn, np.asarray(found["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
         note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
-        images = unscaled(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
+        images = unscale_pixels(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
         image: dict[str, str] = {}
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
             (self.directory / "samples").mkdir(exist_ok=True)
-            storage_of(self.directory).replace(self.directory / where, png(image_grid(images)))
+            storage_of(self.directory).replace(self.directory / where, encode_png(image_grid(images)))
             note += f"; {where}"
             image = {"image": where}
         left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(images)]
@@ -175,18 +185,18 @@ class PairedDigits(PlainTask):
             {"source": f"sample {number}", "target": str(left), "output": str(right)} | image
             for number, (left, right) in enumerate(left_right, 1)
         ]
-        return Report(scalars, samples, note)
+        return EvaluationReport(scalars, samples, note)
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """The generator's maps while it makes samples, and the discriminator's over drawn canvases."""
         return _both(view, self.probe_batch, capture)
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The drawn canvases beneath the discriminator's maps; what the generator makes changes while it learns."""
         titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
         return shown_on(sites, "discriminator", self._shown["image"], titles)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """A canvas for each text, a whole number that its noise is drawn by, and what the nearest drawings say of it.
 
         Maps of both players are over what was made.
@@ -212,10 +222,10 @@ class PairedDigits(PlainTask):
             )
 
         labels = shown_on(view.model.sites, "", np.asarray(made), titles)
-        return Answers(lines, labels, look)
+        return Predictions(lines, labels, look)
 
 
-def _both(view: View, inputs: Batch, capture: Capture) -> Aux:
+def _both(view: StateView, inputs: Batch, capture: Capture) -> Aux:
     """A pass of each player, each over its own input."""
     noise, image = ({name: jnp.asarray(inputs[name])} for name in ("noise", "image"))
     _, of_generator = view.model.apply(view.variables, noise, train=False, capture=capture)
@@ -242,11 +252,13 @@ def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[n
     return padded.reshape(-1, across, rows, columns).swapaxes(1, 2).reshape(-1, across * columns)
 
 
-def shown_on(sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]) -> Labels:
+def shown_on(
+    sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
+) -> AxisLabels:
     """Images beneath the maps of a player ("": of both)."""
-    colored = np.repeat(unscaled(np.asarray(images, np.float32)), 3, axis=-1)
+    colored = np.repeat(unscale_pixels(np.asarray(images, np.float32)), 3, axis=-1)
     grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
-    return Labels({}, tuple(titles), images=dict.fromkeys(grids, colored))
+    return AxisLabels({}, tuple(titles), images=dict.fromkeys(grids, colored))
 
 
 def synthetic(config: PairedDigitsConfig, rows_multiple: int = 1) -> PairedDigits:

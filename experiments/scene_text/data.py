@@ -8,7 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer.data.synthetic_glyphs import DIGITS, LETTERS, VARIED, Variation, cover, strokes
+from transformer.data.synthetic_glyphs import (
+    DEFAULT_VARIATION,
+    DIGITS,
+    LETTERS,
+    Variation,
+    rasterize_strokes,
+    sample_strokes,
+)
 
 # None of these turned by half a turn, or drawn badly, is another one.
 ALPHABET = "AEFGHJKPRT24"
@@ -97,7 +104,10 @@ def _turns(count: int, line: TextLine, random: np.random.Generator) -> Float[np.
 
 
 def render_text(
-    kind: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation = VARIED
+    kind: TextRenderer,
+    strings: Sequence[RenderedText],
+    random: np.random.Generator,
+    variation: Variation = DEFAULT_VARIATION,
 ) -> UInt8[np.ndarray, "B pixels pixels 3"]:
     """Images of strings, light on dark: no two drawings of a glyph are alike; every pixel has noise of its own."""
     count = len(strings)
@@ -119,7 +129,7 @@ def _squares(
     kind: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
     """Every glyph in a small image of its own, that one's left upper pixel in the large one, and which this is."""
-    drawn = strokes([glyph for written in strings for glyph in written.text], random, variation)
+    drawn = sample_strokes([glyph for written in strings for glyph in written.text], random, variation)
     middles_Nx2 = np.concatenate([written.middles for written in strings])
     turns_N = np.concatenate([written.turns for written in strings])
     sides_N = np.concatenate([np.full(len(written.text), written.side) for written in strings])
@@ -133,5 +143,5 @@ def _squares(
     middle_Nx1x1x2 = ((middles_Nx2 - corners_Nx2) / patch)[:, None, None]
     segments = np.einsum("nij,nsej->nsei", turned_Nx2x2, drawn.segments_NxSx2x2 - 0.5)
     placed = (scale_N[:, None, None, None] * segments + middle_Nx1x1x2).astype(np.float32)
-    squares = cover(placed, drawn.filled_N, (drawn.thickness_N * scale_N).astype(np.float32), patch)
+    squares = rasterize_strokes(placed, drawn.filled_N, (drawn.thickness_N * scale_N).astype(np.float32), patch)
     return squares, [(int(x), int(y)) for x, y in corners_Nx2], rows

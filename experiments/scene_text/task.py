@@ -9,14 +9,14 @@ import numpy as np
 from experiments.scene_text.data import ALPHABET, RenderedText, TextLine, TextRenderer, render_text
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Pixels, Share, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.data.images import scaled
-from transformer.tasks.attention_mass import LOOKED
-from transformer.tasks.axis_labels import Link
-from transformer.tasks.base_task import check_rows, means
-from transformer.tasks.sequence_generation import ImageDescriptionTask, links_to
-from transformer.tasks.string_metrics import inside, looking_report, looking_step, string_report
-from transformer.tasks.task import Answers, Evaluation, Report, Request, TaskSpec, View
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.images import scale_pixels
+from transformer.tasks.attention_mass import TARGET_OVER_GRID
+from transformer.tasks.axis_labels import GoldLink
+from transformer.tasks.base_task import check_batch_size, mean_report
+from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_links
+from transformer.tasks.string_metrics import attention_mass_report, attention_mass_step, inside, string_report
+from transformer.tasks.task import Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView, TaskSpec
 
 _SHOWN = 5  # strings to read beside their references
 
@@ -55,11 +55,11 @@ class SceneTextConfig(Config, path="config.task"):
         return TextRenderer(self.pixels, self.min_length, self.max_length, alphabet=self.alphabet)
 
 
-class SceneText(ImageDescriptionTask):
+class SceneText(ImageToSequenceTask):
     """Scene text recognition: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: SceneTextConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         size = {"size": config.pixels, "rows": config.batch_size, "beams": config.beams}
         super().__init__("text", tuple(config.alphabet), config.max_length, **size, separator="")
@@ -77,7 +77,7 @@ class SceneText(ImageDescriptionTask):
             f"{len(self.config.alphabet)} glyphs",
         )
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Strings that are drawn anew at every step."""
         rows, curved_fraction = self.config.batch_size, self.config.curved_fraction
 
@@ -93,7 +93,7 @@ class SceneText(ImageDescriptionTask):
 
     def _batch(self, strings: Sequence[RenderedText], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Strings painted, in numbers, and where the glyph of each step stands; a step without one has side 0."""
-        image = scaled(render_text(self.kind, strings, random))
+        image = scale_pixels(render_text(self.kind, strings, random))
         middles = np.zeros((len(strings), self.steps, 2), np.float32)
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
         for row, written in enumerate(strings):
@@ -110,14 +110,24 @@ class SceneText(ImageDescriptionTask):
             batches = self._held(seed + offset, count, rows if line is TextLine.CURVED else 0)
             references = [text for batch in batches for text in self.lines(np.asarray(batch["labels"]))]
 
-            def finish(sums: Any, rows: Mapping[str, np.ndarray], references: Sequence[str] = references) -> Report:
+            def finish(
+                sums: Any, rows: Mapping[str, np.ndarray], references: Sequence[str] = references
+            ) -> EvaluationReport:
                 return string_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
 
             name = line.value
             evaluations += [
-                Evaluation(f"{name}_loss", split, batches, self.loss_sums, means, at_end),
+                Evaluation(f"{name}_loss", split, batches, self.loss_sums, mean_report, at_end),
                 Evaluation(name, split, batches, self.decoded, finish, at_end),
-                Evaluation(f"{name}_looking", split, batches, looking_step, looking_report, at_end, reads=LOOKED),
+                Evaluation(
+                    f"{name}_looking",
+                    split,
+                    batches,
+                    attention_mass_step,
+                    attention_mass_report,
+                    at_end,
+                    reads=TARGET_OVER_GRID,
+                ),
             ]
         return tuple(evaluations)
 
@@ -126,11 +136,11 @@ class SceneText(ImageDescriptionTask):
         rows = self.config.batch_size
         return [self._sample(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
 
-    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
+    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
         """Every place of each step's glyph: each is possible, and none must be looked at."""
-        return links_to(inside(site.key, batch), sure=False)
+        return gold_links(inside(site.key, batch), sure=False)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Paints each string, "A4K" or "straight A4K", along a bent or a straight line and says what the model reads.
 
         Raises:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import Config, Positive, Range, UserError, from_config, nearest
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.local_files import (
     describe_left_out,
     join_notes,
@@ -19,7 +19,7 @@ from transformer.data.datasets.local_files import (
     read_members,
     unread_members,
 )
-from transformer.data.datasets.split_overlap import said_of_overlap
+from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.wav import read_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 
@@ -160,7 +160,7 @@ def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str 
     """
     kind, _, options = name.partition("/")
     if kind == SYNTHETIC:
-        made = from_config(SyntheticSpeakers, whole_numbers(kind, options, "num_speakers=12,num_takes=8"), kind)
+        made = from_config(SyntheticSpeakers, parse_int_options(kind, options, "num_speakers=12,num_takes=8"), kind)
         recordings, tests, validates, unread = made.recordings(), range(1), range(1, 2), []
     elif name == FSDD:
         archive = locate_file(_ARCHIVE, data_dir)
@@ -193,7 +193,7 @@ def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str 
         opened = {split: RecordingSet(of_split) for split, of_split in splits.items()}
     except ValueError as error:
         raise UserError(f"{name} lacks recordings: {error}") from None
-    overlap = said_of_overlap(
+    overlap = describe_overlap(
         {split: [each.samples.tobytes() for each in of_split] for split, of_split in splits.items()}, "recordings"
     )
     return SpokenDigitSet(name, opened, join_notes((cut, describe_left_out(unread), overlap)))

@@ -6,15 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
-from transformer.tasks.attention_mass import head_of_most
+from transformer.tasks.attention_mass import head_with_most_mass
 from transformer.tasks.string_metrics import string_report
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 
 HEARD = ("target", "frames")
 """The axes of maps of what is said, symbol by symbol, over the frames of a sound."""
 
 
-def transcript_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> Report:
+def transcript_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
     """`character_error_rate`, edits over the references' characters, `exact_match`, and the first `shown` to read."""
     report = string_report(outputs, references, shown=shown)
     scalars = report.scalars
@@ -51,16 +51,16 @@ def monotonicity(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Ar
 ALL, FIRST = "all/", "first/"
 
 
-def monotonicity_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+def monotonicity_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
     """Report `spearman` over letters (mean over examples), of the head where it is largest.
 
     `spearman_with_spaces` is over all symbols, with spaces, which have no sound. `spearman_of_first_letters` is over
     the first letter of each digit: the others can be spelled without listening again.
     """
-    total, site, layer, head = head_of_most(sums)
+    total, site, layer, head = head_with_most_mass(sums)
     count = max(float(sums["examples"]), 1)
     stack_neighbors = {"spearman_with_spaces": ALL, "spearman_of_first_letters": FIRST}
     scalars = {name: float(sums[start + site][layer, head]) / count for name, start in stack_neighbors.items()}
-    return Report(
+    return EvaluationReport(
         {"spearman": total / count, **scalars}, note=f"{site}, layer {layer}, head {head}; {int(count)} strings"
     )

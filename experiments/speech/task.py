@@ -16,27 +16,35 @@ from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotoni
 from experiments.speech.synthetic_speech import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, between
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.datasets.digit_words import WORDS
-from transformer.data.wav import read_wav, wav
+from transformer.data.wav import encode_wav, read_wav
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel
 from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
-from transformer.tasks.attention_mass import mass_sums, weights_over
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import check_rows, check_sentences, look_over, means, said_of
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.sequence_generation import BEGIN, END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
+from transformer.tasks.attention_mass import attention_mass_sums, capture_weights
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import check_batch_size, check_input_texts, describe_splits, make_capture, mean_report
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.sequence_generation import (
+    BEGIN,
+    END,
+    PAD,
+    SPECIAL,
+    SymbolSequenceTask,
+    gold_links,
+    gold_links_of_correct,
+)
 from transformer.tasks.task import (
-    Answers,
     Batch,
+    EncodedInputs,
     Evaluation,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
+    EvaluationReport,
+    InputReader,
+    InputTexts,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
 
 _SHOWN = 5  # strings to read beside their references
@@ -143,13 +151,13 @@ class Transcription(SymbolSequenceTask):
         lengths = np.array([len(spoken.samples) for spoken in strings], np.int32)
         return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.sequences(said)}
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Those of the probe."""
         return self.describe(self.shown, sites)
 
     def describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
-    ) -> Labels:
+    ) -> AxisLabels:
         """The symbols, sounds and spectrograms of a batch, and the frames of the digit that each symbol is of.
 
         Of strings that are not `right` it is not known which digit their symbols are of.
@@ -161,11 +169,11 @@ class Transcription(SymbolSequenceTask):
         for name, axis in axes.items():
             counts = [num_frames(axis, samples) for samples in lengths.tolist()]
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
-        gold = {site.name: links_to(_within(site.key, batch), sure=False) for site in between(sites, *HEARD)}
+        gold = {site.name: gold_links(_within(site.key, batch), sure=False) for site in between(sites, *HEARD)}
         if right_B is not None:
-            gold = {name: links_of_right(links, right_B) for name, links in gold.items()}
-        files = [wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]
-        return Labels(
+            gold = {name: gold_links_of_correct(links, right_B) for name, links in gold.items()}
+        files = [encode_wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]
+        return AxisLabels(
             tokens,
             tuple(self.lines(batch["labels"])),
             gold or None,
@@ -173,7 +181,7 @@ class Transcription(SymbolSequenceTask):
             sounds=dict.fromkeys(axes, tuple(files)),
         )
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """What the model hears in each .wav file, or in digits such as "3 1 4", which the synthetic speaker says.
 
         Raises:
@@ -185,7 +193,7 @@ class Transcription(SymbolSequenceTask):
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self.describe(said, view.model.sites, right_B)
-        return Answers(self.lines(said["labels"]), labels, look_over(view, self.inputs_of(said)))
+        return Predictions(self.lines(said["labels"]), labels, make_capture(view, self.inputs_of(said)))
 
     def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
         """The sound in each .wav file, and digits as the synthetic speaker says them.
@@ -213,7 +221,7 @@ class SpokenDigitRecognition(Transcription):
     """Spoken digit recognition: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: SpokenDigitRecognitionConfig, opened: SpokenDigitSet, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         super().__init__(config)
         self.opened = opened
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
@@ -227,7 +235,7 @@ class SpokenDigitRecognition(Transcription):
     def said(self) -> tuple[str, ...]:
         """How many recordings each split has, and how they were cut."""
         sizes = {split: len(recordings) for split, recordings in self.opened.splits.items()}
-        return (said_of(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.cut),)
+        return (describe_splits(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.cut),)
 
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of every split's recordings."""
@@ -236,7 +244,7 @@ class SpokenDigitRecognition(Transcription):
             for split, recordings in self.opened.splits.items()
         }
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Return an endless source of strings that are joined anew at every step."""
         recordings, rows = self.opened.splits["train"], self.config.batch_size
         return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
@@ -257,11 +265,11 @@ class SpokenDigitRecognition(Transcription):
         batches = [draws[number] for number in range(-(-self.config.num_eval_examples // rows))]
         references = [line for batch in batches for line in self._written(batch["labels"])]
 
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             return transcript_report(self._written(rows["tokens"]), references, shown=_SHOWN)
 
         evaluations = (
-            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
             Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
         )
         if self.config.max_digits == 1:  # attention has nowhere to move on to
@@ -275,7 +283,7 @@ class SpokenDigitRecognition(Transcription):
         """Strings as they are measured: what separates digits in a line of text is said by nobody."""
         return ["".join(self.said_in(row)) for row in np.asarray(rows)]
 
-    def _listening(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
+    def _listening(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
         """Sums what attention does at the symbols of the true strings: the heard, all, and the first of each digit.
 
         Strings of one digit have no order to be told.
@@ -284,7 +292,7 @@ class SpokenDigitRecognition(Transcription):
         heard_BxT = jnp.asarray(batch["ends"]) > begins_BxT
         first_BxT = heard_BxT & (jnp.diff(begins_BxT, axis=1, prepend=-1) != 0)
         several_B = jnp.sum(first_BxT, axis=1) > 1
-        weights = weights_over(view, self.inputs_of(batch), HEARD)
+        weights = capture_weights(view, self.inputs_of(batch), HEARD)
 
         def moved(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
             return {site: monotonicity(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
@@ -294,7 +302,7 @@ class SpokenDigitRecognition(Transcription):
         stack_neighbors = {
             start + site.name: each for start, of_site in others.items() for site, each in of_site.items()
         }
-        return {"examples": jnp.sum(several_B), **mass_sums(moved(heard_BxT)), **stack_neighbors}, None
+        return {"examples": jnp.sum(several_B), **attention_mass_sums(moved(heard_BxT)), **stack_neighbors}, None
 
 
 def num_frames(axis: Axis, samples: int) -> int:
@@ -334,19 +342,21 @@ def make_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInte
     return Transcription(config).interface
 
 
-def read_audio(config: SpokenDigitRecognitionConfig, view: View, kept: None, sentences: Sentences) -> Reading:
+def read_audio(
+    config: SpokenDigitRecognitionConfig, view: StateView, kept: None, sentences: InputTexts
+) -> EncodedInputs:
     """The sounds that texts name or spell, and what is said in them: `sentences.targets`, or what the model hears.
 
     Raises:
         UserError: As `Transcription.spoken`
         UserError: For a language, and for targets in other symbols or that are too long.
     """
-    check_sentences(sentences._replace(targets=None))
+    check_input_texts(sentences._replace(targets=None))
     task = Transcription(config)
     batch = task.batch(task.spoken(sentences.texts))
     if sentences.targets is None:
         rows = np.asarray(
-            task.decode(view, batch, Decoding(max_new_tokens=task.steps, beams=config.beams, length_penalty=0.0))
+            task.decode(view, batch, DecodingConfig(max_new_tokens=task.steps, beams=config.beams, length_penalty=0.0))
         )
         said = [task.said_in(row) for row in rows]
     else:
@@ -356,7 +366,7 @@ def read_audio(config: SpokenDigitRecognitionConfig, view: View, kept: None, sen
                 raise UserError(f"target={target[:80]!r} has more than {task.steps - 1} symbols, as this run's longest")
     batch |= task.sequences(said)
     everywhere_wrong = np.zeros(len(said), bool)  # whose digit a symbol is nobody knows
-    return Reading(task.inputs_of(batch), "forward", task.describe(batch, view.model.sites, everywhere_wrong))
+    return EncodedInputs(task.inputs_of(batch), "forward", task.describe(batch, view.model.sites, everywhere_wrong))
 
 
 def _symbols(spelling: OutputUnits, text: str) -> list[str]:
@@ -380,5 +390,5 @@ def synthetic(config: SpokenDigitRecognitionConfig, rows_multiple: int = 1) -> S
     return SpokenDigitRecognition(config, open_spoken_digits("synthetic/num_speakers=1,num_takes=3"), rows_multiple)
 
 
-READER = Reader(make_interface, read_audio, lambda directory: None)
+READER = InputReader(make_interface, read_audio, lambda directory: None)
 TASK = TaskSpec(SpokenDigitRecognitionConfig, synthetic, build, READER)

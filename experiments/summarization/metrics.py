@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from experiments.summarization.data import Article, Fact, parse_facts, write_summary
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 
 
 def f1_score(shared: int, output: int, reference: int) -> float:
@@ -55,7 +55,7 @@ def summary_report(
     *,
     shown: int,
     suffix: str = "",
-) -> Report:
+) -> EvaluationReport:
     """Report facts, names and ROUGE of summaries.
 
     `oov_recall`: of the out-of-vocabulary names (not `known`) in facts of a kind that the summary states, the share
@@ -83,7 +83,7 @@ def summary_report(
         for article, reference, words in zip(articles[:shown], references, outputs, strict=False)
     ]
     note = f"{len(articles)} summaries, {count['unseen']} unseen names, {count['facts']} facts; ROUGE F1 of whole words"
-    return Report({name + suffix: value for name, value in scalars.items()}, samples, note)
+    return EvaluationReport({name + suffix: value for name, value in scalars.items()}, samples, note)
 
 
 def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> collections.Counter[str]:
@@ -120,7 +120,7 @@ def copying_sums(
     return sums
 
 
-def copying_report(sums: Mapping[str, np.ndarray], rows: Any) -> Report:
+def copying_report(sums: Mapping[str, np.ndarray], rows: Any) -> EvaluationReport:
     """Report the mean p_gen where true summaries have out-of-vocabulary names (`p_gen/copied`), and elsewhere."""
     shares = {name: float(sums[name]) / max(float(sums[f"{name}_words"]), 1) for name in ("copied", "written")}
-    return Report({f"p_gen/{name}": share for name, share in shares.items()})
+    return EvaluationReport({f"p_gen/{name}": share for name, share in shares.items()})

@@ -32,11 +32,11 @@ from transformer.config import (
     Share,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import check_rows, look_over, means, refuse_options
-from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import check_batch_size, make_capture, mean_report, refuse_options
+from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.sequence_generation import (
     BEGIN,
     END,
@@ -48,15 +48,15 @@ from transformer.tasks.sequence_generation import (
     up_to_end,
 )
 from transformer.tasks.task import (
-    Answers,
     Batch,
     Evaluation,
+    EvaluationReport,
     EvaluationStep,
     Objective,
-    Report,
-    Request,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
 
 UNKNOWN = len(SPECIAL)
@@ -138,7 +138,7 @@ class Summarization(TokenSequenceTask):
     """Summarization: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: SummarizationConfig, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         copies = config.oov_target is OOVTarget.COPIED
         self.lexicon = ExtendedVocabulary((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
@@ -171,7 +171,7 @@ class Summarization(TokenSequenceTask):
             f"{held:,} validation and {held:,} test, a vocabulary of {len(self.lexicon.words)}",
         )
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Articles that are drawn anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -182,13 +182,13 @@ class Summarization(TokenSequenceTask):
 
         return GeneratedBatches(draw, seed)
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The words of the probed articles and summaries, and where each name of a summary was read."""
         articles = [article.words for article in self._shown]
-        told = tuple(tuple(Link(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
+        told = tuple(tuple(GoldLink(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
         return self._describe(articles, [write_summary(article.facts) for article in self._shown], sites, told)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """A summary of each text, whose words it may copy.
 
         Raises:
@@ -197,7 +197,9 @@ class Summarization(TokenSequenceTask):
         """
         refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)
-        decoding = Decoding.asked(request.decoding, length=steps, beams=self.config.beams, length_penalty=0.0)
+        decoding = DecodingConfig.asked(
+            request.decoding, max_new_tokens=steps, beams=self.config.beams, length_penalty=0.0
+        )
         if decoding.max_new_tokens > steps:
             raise UserError(
                 f"--max_new_tokens={decoding.max_new_tokens}: a summary has at most {steps} words with its end"
@@ -206,8 +208,10 @@ class Summarization(TokenSequenceTask):
         read = self.lexicon.read(texts, self.longest, PAD)
         said = self._lines(self.rows_said(view, read, decoding), texts)
         inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.max_new_tokens + 1)})
-        return Answers(
-            [" ".join(words) for words in said], self._describe(texts, said, view.model.sites), look_over(view, inputs)
+        return Predictions(
+            [" ".join(words) for words in said],
+            self._describe(texts, said, view.model.sites),
+            make_capture(view, inputs),
         )
 
     def _words_of(self, text: str) -> tuple[str, ...]:
@@ -248,7 +252,7 @@ class Summarization(TokenSequenceTask):
         """What was decoded about each text, word by word, up to its end."""
         return [self.lexicon.said(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
 
-    def _copying_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _copying_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux, _ = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
         copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
         return copying_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
@@ -265,21 +269,21 @@ class Summarization(TokenSequenceTask):
         usual = range(config.min_facts, config.max_facts + 1)
         batches = [self._batch(articles(usual, number), config.max_facts) for number in range(count)]
         found = [
-            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
             Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, reads=_ORIGINS),
         ]
         for facts in config.eval_sizes:
             drawn = [articles((facts,), number) for number in range(count)]
             finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
             batches = [self._batch(of_batch, facts) for of_batch in drawn]
-            decoding = Decoding(max_new_tokens=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
+            decoding = DecodingConfig(max_new_tokens=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
             found.append(Evaluation(f"summaries of {facts}", split, batches, self._decoded(decoding), finish, at_end))
         return tuple(found)
 
-    def _decoded(self, decoding: Decoding) -> EvaluationStep:
+    def _decoded(self, decoding: DecodingConfig) -> EvaluationStep:
         """The step of an evaluation of what is said when nothing is given but the article."""
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
             return {}, {"tokens": self.decode(view, batch, decoding)}
 
         return step
@@ -287,7 +291,7 @@ class Summarization(TokenSequenceTask):
     def _reporting(self, articles: Sequence[Article], suffix: str) -> Any:
         texts = [article.words for article in articles]
 
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             outputs = self._lines(rows["tokens"], texts)
             return summary_report(outputs, articles, self.kind.names, shown=_SHOWN, suffix=suffix)
 
@@ -298,8 +302,8 @@ class Summarization(TokenSequenceTask):
         texts: Sequence[Sequence[str]],
         said: Sequence[Sequence[str]],
         sites: Sequence[Site],
-        told: tuple[tuple[Link, ...], ...] | None = None,
-    ) -> Labels:
+        told: tuple[tuple[GoldLink, ...], ...] | None = None,
+    ) -> AxisLabels:
         """The words of articles and of what is said about them."""
         tokens = {
             "source": tuple(map(tuple, texts)),
@@ -307,7 +311,7 @@ class Summarization(TokenSequenceTask):
             "origin": (_ORIGIN_NAMES,) * len(texts),
         }
         gold = {} if told is None else {site.name: told for site in between(sites, "target", "source")}
-        return Labels(tokens, tuple(map(" ".join, said)), gold or None)
+        return AxisLabels(tokens, tuple(map(" ".join, said)), gold or None)
 
 
 TASK = TaskSpec(SummarizationConfig, Summarization)

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError, nearest
-from transformer.data.batches import Batch, Source
-from transformer.data.images import scaled
+from transformer.data.batches import Batch, BatchSource
+from transformer.data.images import scale_pixels
 
 PAD = 0
 # The cell of a batch's row whose question has none that is known.
@@ -83,7 +83,7 @@ class QuestionVocabulary:
             if question.cells:
                 cells[row] = question.cells[0], question.cells[-1]
         read = np.zeros((rows, *images.shape[1:]), np.float32)
-        read[:count] = scaled(images)
+        read[:count] = scale_pixels(images)
         said = {"tokens": tokens, "lengths": lengths, "labels": labels}
         return {"image": read, **said, "kinds": kinds, "cells": cells, "index": index}
 
@@ -99,7 +99,7 @@ class QuestionSet(Protocol):
     def said(self) -> str:
         """What the set is, in a line."""
 
-    def training(self, rows: int, seed: int) -> Source:
+    def training(self, rows: int, seed: int) -> BatchSource:
         """The training batches in the order of a seed."""
 
     def held_out(self, split: str, rows: int) -> Sequence[Batch]:

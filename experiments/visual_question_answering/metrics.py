@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, question_only_accuracy
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, between
-from transformer.tasks.attention_mass import cells_of
+from transformer.tasks.attention_mass import cell_of_patch
 from transformer.tasks.base_task import real_rows
-from transformer.tasks.task import Batch, Report, View
+from transformer.tasks.task import Batch, EvaluationReport, StateView
 
 # The axes of maps of an answer over the places of an image.
 AXES = ("answer", "grid")
@@ -25,7 +25,7 @@ def report(
     terms: QuestionVocabulary,
     sums: Mapping[str, Any],
     asked: tuple[Iterable[Question], Iterable[Question]] | None = None,
-) -> Report:
+) -> EvaluationReport:
     """Report the mean loss and the accuracy: of all questions, of each kind, and of relational questions and others.
 
     With the questions of training and those that were `asked`, also the accuracy of `question_only_accuracy`.
@@ -45,10 +45,10 @@ def report(
         if alone:
             right = sum(alone.get(kind, 0.0) * count[terms.kinds.index(kind)] for kind in kinds)
             scalars[f"question_only_accuracy{name}"] = float(right / total)
-    return Report(scalars, note=f"{int(count.sum())} questions")
+    return EvaluationReport(scalars, note=f"{int(count.sum())} questions")
 
 
-def attention_sums(view: View, batch: Batch, terms: QuestionVocabulary) -> dict[str, Array]:
+def attention_sums(view: StateView, batch: Batch, terms: QuestionVocabulary) -> dict[str, Array]:
     """Sum, for every hop (rows), the weight on the first and last cell, and count the questions.
 
     Columns are the questions that are not relational, and those that are.
@@ -70,7 +70,7 @@ def attention_sums(view: View, batch: Batch, terms: QuestionVocabulary) -> dict[
     return sums
 
 
-def attention_report(sums: Mapping[str, Any], rows: object = None) -> Report:
+def attention_report(sums: Mapping[str, Any], rows: object = None) -> EvaluationReport:
     """Report the attention mass of every hop on the cell of one-hop questions, and on both cells of relational ones.
 
     `attention_mass/hop_2/answer` is that of the second hop on the cell of the answer, `attention_mass/hop_1/named` that
@@ -83,9 +83,9 @@ def attention_report(sums: Mapping[str, Any], rows: object = None) -> Report:
         names, counts = (GROUPS[0], *CELLS), (count[0], count[1], count[1])
         for name, mass, of_group in zip(names, masses, counts, strict=True):
             scalars[f"attention_mass/hop_{number}/{name}"] = float(mass / of_group)
-    return Report(scalars, note=f"{int(np.sum(sums['asked']))} questions")
+    return EvaluationReport(scalars, note=f"{int(np.sum(sums['asked']))} questions")
 
 
 def cell_positions(axis: Axis, terms: QuestionVocabulary) -> Bool[np.ndarray, "C K"]:
     """Return which positions of the axis lie in each cell."""
-    return cells_of(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]
+    return cell_of_patch(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]

@@ -13,10 +13,10 @@ from jaxtyping import UInt8
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
 from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
-from transformer.data.datasets.dataset_options import whole_numbers
-from transformer.data.synthetic_scenes import Item, SceneKind, paint
+from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
 
-Scene = tuple[Item, ...]
+Scene = tuple[SceneItem, ...]
 # The neighboring cell that a relation leads to: so many rows down and columns to the right.
 RELATIONS = {"right of": (0, 1), "left of": (0, -1), "below": (1, 0), "above": (-1, 0)}
 ONE_HOP = ("color", "shape", "place")
@@ -57,9 +57,9 @@ class SceneQuestions(Config, path="scenes"):
             raise UserError(f"scenes: {error}") from None
 
     @property
-    def kind(self) -> SceneKind:
+    def kind(self) -> SceneGenerator:
         """What the scenes are."""
-        return SceneKind(_SIDE, self.pixels, self.min_items, self.max_items, one_of_each=True)
+        return SceneGenerator(_SIDE, self.pixels, self.min_items, self.max_items, one_of_each=True)
 
     @property
     def terms(self) -> QuestionVocabulary:
@@ -85,7 +85,7 @@ class SceneQuestions(Config, path="scenes"):
         def draw(random: np.random.Generator) -> Batch:
             drawn = [self.draw(random, each) for _ in range(-(-rows // each))]
             questions = [question for _, asked in drawn for question in asked]
-            images = np.repeat(paint(kind, [items for items, _ in drawn], random), each, axis=0)
+            images = np.repeat(render_scene(kind, [items for items, _ in drawn], random), each, axis=0)
             return terms.batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
@@ -107,7 +107,7 @@ class SceneQuestions(Config, path="scenes"):
         if not 0 <= number < self.test:
             raise UserError(f"image {number}: the test split has images 0 to {self.test - 1}")
         items, _ = self.numbered("test", number)
-        return paint(self.kind, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
+        return render_scene(self.kind, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
 
     def fingerprint(self) -> dict[str, str]:
         """Nothing: no file is read."""
@@ -156,11 +156,11 @@ class _HeldOut(Sequence[Batch]):
         last = min(first + self.rows, self.questions.size(self.split))
         drawn = [self.questions.numbered(self.split, each) for each in range(first, last)]
         random = np.random.default_rng((_SEEDS[self.split], 1, number))
-        images = paint(self.questions.kind, [items for items, _ in drawn], random)
+        images = render_scene(self.questions.kind, [items for items, _ in drawn], random)
         return self.questions.terms.batch([question for _, question in drawn], images, self.rows)
 
 
-def ask(kind: SceneKind, items: Sequence[Item]) -> Iterator[Question]:
+def ask(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
     """All questions about a scene that have one right answer: those that name an item which no other could be."""
     at = {item.cell: item for item in items}
     for item in items:
@@ -194,4 +194,4 @@ def scene_questions(options: str) -> SceneQuestions:
     Raises:
         UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
-    return from_config(SceneQuestions, whole_numbers("scenes", options, "min_items=4,test=500"), "scenes")
+    return from_config(SceneQuestions, parse_int_options("scenes", options, "min_items=4,test=500"), "scenes")

@@ -17,13 +17,29 @@ from experiments.visual_question_answering.metrics import AXES, attention_report
 from experiments.visual_question_answering.synthetic_scenes import scene_questions
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, UserError, nearest
-from transformer.data.batches import Source
-from transformer.data.images import unscaled
+from transformer.data.batches import BatchSource
+from transformer.data.images import unscale_pixels
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import (
+    BaseTask,
+    check_batch_size,
+    describe_top_classes,
+    make_capture,
+    real_rows,
+    refuse_decoding,
+)
 from transformer.tasks.losses import class_loss
-from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Request, TaskSpec, View
+from transformer.tasks.task import (
+    Batch,
+    Evaluation,
+    LossAux,
+    Objective,
+    PredictionRequest,
+    Predictions,
+    StateView,
+    TaskSpec,
+)
 
 KNOWN = ("scenes", "easy_vqa")
 
@@ -81,11 +97,11 @@ class VisualQuestionAnsweringConfig(Config, path="config.task"):
         check_name(self.dataset)
 
 
-class VisualQuestionAnswering(PlainTask):
+class VisualQuestionAnswering(BaseTask):
     """Visual question answering: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: VisualQuestionAnsweringConfig, questions: QuestionSet, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.questions, self.terms = config, questions, questions.terms
         rows, terms = config.batch_size, self.terms
         inputs = {
@@ -114,7 +130,7 @@ class VisualQuestionAnswering(PlainTask):
         """That of every split that was read."""
         return self.questions.fingerprint()
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """The training questions in the order of a seed."""
         return self.questions.training(self.config.batch_size, seed)
 
@@ -123,7 +139,7 @@ class VisualQuestionAnswering(PlainTask):
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the questions of -log p(answer), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
@@ -145,7 +161,7 @@ class VisualQuestionAnswering(PlainTask):
             found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, reads=AXES))
         return tuple(found)
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The summed loss, and of each kind how many questions there are and how many are answered right."""
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
@@ -156,10 +172,10 @@ class VisualQuestionAnswering(PlainTask):
         asked_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
         return {"loss": nats, "asked": asked_K, "right": right_K}, None
 
-    def _looks(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
+    def _looks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
         return attention_sums(view, batch, self.terms), None
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The images and questions of the probe with their answers, and the cells to look at."""
         shown = self._shown
         questions = [
@@ -170,7 +186,7 @@ class VisualQuestionAnswering(PlainTask):
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
         return make_labels(self.terms, sites, shown["image"], titles, shown["cells"])
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The most probable answer to each question, and how probable it is.
 
         A text is a question, behind the number of the image of the test split that it is about: "3: where is the
@@ -189,10 +205,10 @@ class VisualQuestionAnswering(PlainTask):
         batch = self.terms.batch(unknown, np.stack([image for image, _ in asked]))
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        lines = most_probable(logits_BxC, self.terms.answers)
+        lines = describe_top_classes(logits_BxC, self.terms.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
         labels = make_labels(self.terms, view.model.sites, batch["image"], titles, None)
-        return Answers(lines, labels, look_over(view, inputs))
+        return Predictions(lines, labels, make_capture(view, inputs))
 
 
 def make_labels(
@@ -201,7 +217,7 @@ def make_labels(
     image_BxYxXx3: Float[np.ndarray, "B Y X 3"],
     titles: Sequence[str],
     cells_Bx2: Int[np.ndarray, "B 2"] | None,
-) -> Labels:
+) -> AxisLabels:
     """The images, and the places that lie in the cells to look at.
 
     The last cell is a sure link of the answer; those that lead there are possible ones.
@@ -212,14 +228,14 @@ def make_labels(
         links = {
             site.name: tuple(_links(cell_positions(site.key, terms), cells) for cells in cells_Bx2) for site in looking
         }
-    images = {"grid": unscaled(np.asarray(image_BxYxXx3))} if looking else {}
-    return Labels({}, tuple(titles), links or None, images=images)
+    images = {"grid": unscale_pixels(np.asarray(image_BxYxXx3))} if looking else {}
+    return AxisLabels({}, tuple(titles), links or None, images=images)
 
 
-def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[Link, ...]:
+def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[GoldLink, ...]:
     first, last = map(int, cells)
     return tuple(
-        Link(0, int(place), cell == last)
+        GoldLink(0, int(place), cell == last)
         for cell in dict.fromkeys((last, first))
         if cell >= 0
         for place in np.flatnonzero(places_CxK[cell])

@@ -6,8 +6,8 @@ import numpy as np
 
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import PlainTask
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import BaseTask
 from transformer.tasks.task import TaskSpec
 
 
@@ -16,7 +16,7 @@ def no_choice() -> type:
     return dataclasses.make_dataclass("NoChoice", (), frozen=True)
 
 
-class Toy(PlainTask):
+class Toy(BaseTask):
     """A task whose batches `draw` makes; four rows of a seed of their own are the probe."""
 
     interface = TaskInterface(inputs={}, vocabularies={})
@@ -37,7 +37,7 @@ def task_spec(task: type) -> TaskSpec:
     return TaskSpec(no_choice(), lambda config, rows_multiple: task())
 
 
-def labeled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> Labels:
+def labeled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> AxisLabels:
     """Numbers as the tokens of each axis, zeros at the end being padding; `truth[q]` is where query q should look.
 
     The first axis is the queries'.
@@ -46,9 +46,9 @@ def labeled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None 
     queries = next(iter(tokens.values()))
     titles = tuple(f"example {row}" for row in range(len(queries)))
     if truth is None:
-        return Labels(tokens, titles)
+        return AxisLabels(tokens, titles)
     links = tuple(
-        tuple(Link(query, int(key), True) for query, key in enumerate(keys[: len(row)]))
+        tuple(GoldLink(query, int(key), True) for query, key in enumerate(keys[: len(row)]))
         for row, keys in zip(queries, truth, strict=True)
     )
-    return Labels(tokens, titles, {site: links})
+    return AxisLabels(tokens, titles, {site: links})

@@ -28,7 +28,7 @@ from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.registry import TASKS, synthetic, task_config
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, check_before_compiling
 from transformer.training.checked_batches import CheckedBatches
 from transformer.training.evaluate import compile_evaluations, compile_probe
@@ -222,7 +222,7 @@ def seen_by(setting: TrainingComponents, *states: TrainState) -> list[dict[str, 
 
     @jax.jit
     def look(state: TrainState) -> Any:
-        view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
+        view = StateView(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
         return setting.task.probe(view, capture, derive_key(state.key, state.step, "probe")).maps
 
     maps = [jax.device_get(look(state._replace(optimizers={}))) for state in states]

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.contracts.defaults import Toy, labeled, task_spec
 from tests.contracts.players import SITE, WIDTH
-from transformer.tasks.task import Evaluation, LossAux, Objective, Report
+from transformer.tasks.task import Evaluation, EvaluationReport, LossAux, Objective
 
 SHAPE, CENTER = (32, 6, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
 
@@ -45,7 +45,7 @@ class Duel(Toy):
         return {"middle": jnp.mean(points, axis=(0, 1))}, {}
 
     def distance(self, sums, rows):
-        return Report({"distance": float(np.abs(sums["middle"] - CENTER).max())})
+        return EvaluationReport({"distance": float(np.abs(sums["middle"] - CENTER).max())})
 
     @property
     def probe_batch(self):

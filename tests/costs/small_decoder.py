@@ -13,7 +13,7 @@ from transformer.logical_axes import Placement
 from transformer.models.decoder import DecoderConfig, build
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
-from transformer.tasks.task import LossAux, Objective, View
+from transformer.tasks.task import LossAux, Objective, StateView
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import (
     LearningRateSchedule,
@@ -41,16 +41,16 @@ class NextToken:
     def __init__(self) -> None:
         self.objectives = (Objective("language", self.loss),)
 
-    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
         return {}
 
-    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
         return batch, view.extra
 
     def totals(self, batch: Any) -> dict[str, Any]:
         return {"tokens": jnp.float32(batch["tokens"].size)}
 
-    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         logits, aux = view.model.apply(view.variables, {"tokens": batch["tokens"]}, train=view.train, key=key)
         loss = token_loss(logits, batch["labels"], batch["labels"] >= 0, 0.0).smoothed / totals["tokens"]
         return loss, LossAux(aux.state, view.extra, {"loss": loss})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches, stream
+from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches, iterate_batches
 
 PAD, BEGIN, END = 0, 1, 2
 LENGTHS, TOKENS = (4, 8, 12), 48
@@ -173,7 +173,7 @@ def test_one_epoch_ends() -> None:
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (7, 31), (5, 6), (4, 4)])
 def test_the_stream_is_the_indexing_from_anywhere(start: int, stop: int) -> None:
     made = batches()
-    found = list(stream(made, start, stop))
+    found = list(iterate_batches(made, start, stop))
     assert len(found) == stop - start
     assert all(same(batch, batches()[start + n]) for n, batch in enumerate(found))
 

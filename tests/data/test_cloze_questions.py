@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer.data.cloze_questions import CANDIDATES, WORD, Lexicon, Question, questions
+from transformer.data.cloze_questions import NUM_CANDIDATES, WORD, ClozeQuestion, WordFrequencies, make_cloze_questions
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 
@@ -25,13 +25,13 @@ def sentences(count: int, seed: int) -> str:
 FREQUENT = f"{COMMON} {COMMON} gave gave and and the the the " * 50
 
 
-def lexicon() -> Lexicon:
-    return Lexicon.of([FREQUENT, sentences(40, 0)])
+def lexicon() -> WordFrequencies:
+    return WordFrequencies.of([FREQUENT, sentences(40, 0)])
 
 
-def made(*, room: int, last: bool = False) -> tuple[list[Question], Tokenizer]:
+def made(*, room: int, last: bool = False) -> tuple[list[ClozeQuestion], Tokenizer]:
     tokenizer = byte_tokenizer()
-    return questions([sentences(60, 1)], lexicon(), tokenizer, count=40, room=room, last=last), tokenizer
+    return make_cloze_questions([sentences(60, 1)], lexicon(), tokenizer, count=40, room=room, last=last), tokenizer
 
 
 def test_the_frequent_and_the_short_are_not_asked_for() -> None:
@@ -49,7 +49,7 @@ def test_a_gap_has_ten_candidates_of_its_kind_that_stand_before_it() -> None:
     text, places = sentences(60, 1), []
     for question in asked:
         assert question.completed(question.answer) in text
-        assert len(set(question.candidates)) == CANDIDATES
+        assert len(set(question.candidates)) == NUM_CANDIDATES
         assert question.answer in question.candidates
         before = WORD.findall(question.before)
         assert set(question.candidates) <= set(before)
@@ -78,8 +78,8 @@ def test_nothing_is_asked_where_there_is_no_room() -> None:
 
 
 def test_the_most_frequent_candidate_by_hand() -> None:
-    words = Lexicon({"owl": 9, "fox": 2, "hen": 2}, frozenset())
-    question = Question("owl fox hen fox hen cat ", " runs.", ("owl", "hen", "fox"), "fox")
+    words = WordFrequencies({"owl": 9, "fox": 2, "hen": 2}, frozenset())
+    question = ClozeQuestion("owl fox hen fox hen cat ", " runs.", ("owl", "hen", "fox"), "fox")
     assert question.most_frequent(words, here=False) == "owl"
     assert question.most_frequent(words, here=True) == "hen"
     assert question._replace(candidates=("cat", "owl")).most_frequent(words, here=True) == "owl"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.factorization_orders import ContextAttention, Permutations, Permuted
+from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
 from transformer.data.text_batches import SegmentBatches
 
 LENGTH, ROWS = 24, 20_000
@@ -15,7 +15,7 @@ LENGTH, ROWS = 24, 20_000
 
 @pytest.mark.parametrize("context_attention", ContextAttention)
 def test_every_order_is_as_likely_as_any_other(context_attention: ContextAttention) -> None:
-    permutations = Permutations(LENGTH, partial_prediction_k=6, context_attention=context_attention)
+    permutations = OrderSampler(LENGTH, partial_prediction_k=6, context_attention=context_attention)
     order, predicted = permutations.draw(np.random.default_rng(1), ROWS)
     assert permutations.count == 4
     assert predicted.shape == (ROWS, 4)
@@ -41,7 +41,7 @@ def test_every_order_is_as_likely_as_any_other(context_attention: ContextAttenti
 def test_spans_have_the_lengths_that_are_asked_for() -> None:
     """Of 1 to 3 neighbors, each in a context of six times as many: a sixth of all, lengths about as likely."""
     rows, length = 3000, 180
-    permutations = Permutations(length, partial_prediction_k=6, max_span_length=3)
+    permutations = OrderSampler(length, partial_prediction_k=6, max_span_length=3)
     _, predicted = permutations.draw(np.random.default_rng(1), rows)
     assert predicted.shape == (rows, 30)
     asked = np.zeros((rows, length), bool)
@@ -53,18 +53,18 @@ def test_spans_have_the_lengths_that_are_asked_for() -> None:
     shares = np.bincount(runs, minlength=4)[1:4] / len(runs)
     assert (np.abs(shares - 1 / 3) < 0.08).all(), shares
     assert (runs > 3).mean() < 0.08
-    plain = Permutations(length, partial_prediction_k=6).draw(np.random.default_rng(1), rows).predicted
+    plain = OrderSampler(length, partial_prediction_k=6).draw(np.random.default_rng(1), rows).predicted
     assert np.mean(np.diff(plain, axis=1) == 1) == pytest.approx(29 / 179, abs=0.02)
     assert np.mean(np.diff(predicted, axis=1) == 1) > 0.4
 
 
 def test_batches_are_a_function_of_seed_and_step() -> None:
     lanes = SegmentBatches(np.arange(200), context=8, rows=3, seed=1)
-    made = [Permuted(lanes, Permutations(8, partial_prediction_k=2), seed=1)[step] for step in (4, 4, 5)]
+    made = [PermutedBatches(lanes, OrderSampler(8, partial_prediction_k=2), seed=1)[step] for step in (4, 4, 5)]
     for name in ("tokens", "order", "predicted"):
         np.testing.assert_array_equal(made[0][name], made[1][name])
         assert (made[0][name] != made[2][name]).any(), name
-    other = Permuted(lanes, Permutations(8, partial_prediction_k=2), seed=2)[4]
+    other = PermutedBatches(lanes, OrderSampler(8, partial_prediction_k=2), seed=2)[4]
     assert (other["order"] != made[0]["order"]).any()
 
 

@@ -3,23 +3,25 @@
 import numpy as np
 import pytest
 
-from transformer.data.fine_tuning_inputs import Form, Marks
+from transformer.data.fine_tuning_inputs import DelimiterTokens, SequenceLayout
 
-S, D, E = MARKS = Marks.behind(10)
+S, D, E = MARKS = DelimiterTokens.behind(10)
 A, B, C = [1, 2, 3], [4, 5], [6]
 
 
 @pytest.mark.parametrize(
     ("form", "texts", "expected"),
     [
-        (Form.SINGLE, [A], [[S, 1, 2, 3, E]]),
-        (Form.PAIR, [A, B], [[S, 1, 2, 3, D, 4, 5, E]]),
-        (Form.UNORDERED, [A, B], [[S, 1, 2, 3, D, 4, 5, E], [S, 4, 5, D, 1, 2, 3, E]]),
-        (Form.CHOICE, [A, B, C], [[S, 1, 2, 3, D, 4, 5, E], [S, 1, 2, 3, D, 6, E]]),
+        (SequenceLayout.SINGLE, [A], [[S, 1, 2, 3, E]]),
+        (SequenceLayout.PAIR, [A, B], [[S, 1, 2, 3, D, 4, 5, E]]),
+        (SequenceLayout.UNORDERED, [A, B], [[S, 1, 2, 3, D, 4, 5, E], [S, 4, 5, D, 1, 2, 3, E]]),
+        (SequenceLayout.CHOICE, [A, B, C], [[S, 1, 2, 3, D, 4, 5, E], [S, 1, 2, 3, D, 6, E]]),
     ],
     ids=lambda value: getattr(value, "value", ""),
 )
-def test_sequences_are_those_of_the_paper(form: Form, texts: list[list[int]], expected: list[list[int]]) -> None:
+def test_sequences_are_those_of_the_paper(
+    form: SequenceLayout, texts: list[list[int]], expected: list[list[int]]
+) -> None:
     assert [MARKS.sequence(each) for each in form.arranged(texts)] == expected
     assert form.sequences(len(texts)) == len(expected)
     assert (S, D, E) == (10, 11, 12)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
-from transformer.data.datasets.local_files import HeldOut
-from transformer.data.fine_tuning_inputs import Form
-from transformer.data.labeled_text_batches import Example
+from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
+from transformer.data.datasets.local_files import HeldOutFiles
+from transformer.data.fine_tuning_inputs import SequenceLayout
+from transformer.data.labeled_text_batches import LabeledExample
 
 PAIRS = "".join(f"premise {n}\thypothesis {n}\t{('no', 'yes')[n % 2]}\n" for n in range(80))
 SCORES = "first\tsecond\tlabel\n" + "".join(f"one {n}\tother {n}\t{n / 4}\n" for n in range(80))
@@ -33,41 +33,55 @@ def folder(tmp_path: Path) -> str:
             "entailment",
             "pairs.tsv",
             ("no", "yes"),
-            Shape(Form.PAIR, 2, ("no", "yes")),
+            ExampleShape(SequenceLayout.PAIR, 2, ("no", "yes")),
             ("premise 3", "hypothesis 3", 1),
         ),
-        ("similarity", "scores.tsv", (), Shape(Form.UNORDERED, 2), ("one 3", "other 3", 0.75)),
-        ("similarity", "pairs.tsv", ("no", "yes"), Shape(Form.UNORDERED, 2, ("no", "yes")), None),
-        ("choice", "choices.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+        ("similarity", "scores.tsv", (), ExampleShape(SequenceLayout.UNORDERED, 2), ("one 3", "other 3", 0.75)),
+        ("similarity", "pairs.tsv", ("no", "yes"), ExampleShape(SequenceLayout.UNORDERED, 2, ("no", "yes")), None),
+        (
+            "choice",
+            "choices.tsv",
+            ("a", "b"),
+            ExampleShape(SequenceLayout.CHOICE, 3),
+            ("story 3", "good 3", "bad 3", 1),
+        ),
         # Its lines hold the name of a column as well, that of the right answer.
-        ("choice", "unnamed.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+        (
+            "choice",
+            "unnamed.tsv",
+            ("a", "b"),
+            ExampleShape(SequenceLayout.CHOICE, 3),
+            ("story 3", "good 3", "bad 3", 1),
+        ),
     ],
 )
 def test_own_files_of_several_texts_are_read_by_their_columns(
-    problem: str, name: str, classes: tuple[str, ...], shape: Shape, example: Any, folder: str
+    problem: str, name: str, classes: tuple[str, ...], shape: ExampleShape, example: Any, folder: str
 ) -> None:
-    assert shape_of(name, classes, Problem(problem)) == shape
-    splits = open_examples(name, data_dir=folder, classes=classes, problem=Problem(problem))
+    assert example_shape(name, classes, FineTuningProblem(problem)) == shape
+    splits = open_examples(name, data_dir=folder, classes=classes, problem=FineTuningProblem(problem))
     assert sum(map(len, splits.values())) == 80
     assert all(splits.values())
     read = [each for split in splits.values() for each in split]
     assert all(len(each.texts) == shape.texts for each in read)
     if example is not None:
-        assert Example(example[:-1], example[-1]) in read
+        assert LabeledExample(example[:-1], example[-1]) in read
 
 
 def test_a_split_may_have_a_file_of_its_own(folder: str) -> None:
-    splits = open_examples("scores.tsv", data_dir=folder, problem=Problem.SIMILARITY, held_out=HeldOut("scores.tsv"))
+    splits = open_examples(
+        "scores.tsv", data_dir=folder, problem=FineTuningProblem.SIMILARITY, held_out=HeldOutFiles("scores.tsv")
+    )
     assert len(splits["validation"]) == 80
 
 
 def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
-    assert shape_of("glue/CoLA") == Shape(Form.SINGLE, 1, ("unacceptable", "acceptable"))
+    assert example_shape("glue/CoLA") == ExampleShape(SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"))
     splits = open_examples("word_order/train=3,validation=2,test=1")
     assert [len(splits[name]) for name in ("train", "validation", "test")] == [6, 4, 2]
-    assert shape_of("grammar/choice").outputs == 1
-    assert shape_of("grammar/similarity").scores
-    assert not shape_of("grammar/choice").scores
+    assert example_shape("grammar/choice").outputs == 1
+    assert example_shape("grammar/similarity").scores
+    assert not example_shape("grammar/choice").scores
 
 
 @pytest.mark.parametrize(
@@ -93,6 +107,6 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     problem: str, name: str, classes: tuple[str, ...], says: str, folder: str
 ) -> None:
     with pytest.raises(UserError) as told:
-        open_examples(name, data_dir=folder, classes=classes, problem=Problem(problem))
+        open_examples(name, data_dir=folder, classes=classes, problem=FineTuningProblem(problem))
     assert says in str(told.value)
     assert "\n" not in str(told.value)

@@ -14,12 +14,12 @@ from experiments.few_shot.data import open_characters
 from experiments.speech.data import open_spoken
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
-from transformer.data.datasets.image_datasets import ImageDataset, open_images
-from transformer.data.datasets.local_files import HeldOut, canonical_split_names, split_in_name
-from transformer.data.datasets.text import TextSet, open_text
-from transformer.data.datasets.text_classification import open_labeled
-from transformer.data.datasets.translation import open_translation
-from transformer.data.wav import wav
+from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset
+from transformer.data.datasets.local_files import HeldOutFiles, canonical_split_names, split_in_name
+from transformer.data.datasets.text import TextDataset, open_text_dataset
+from transformer.data.datasets.text_classification import open_labeled_texts
+from transformer.data.datasets.translation import open_translation_dataset
+from transformer.data.wav import encode_wav
 from transformer.tasks.registry import build, task_config
 
 BOOK = "".join(f"line {number} of the book\n" for number in range(100))
@@ -32,8 +32,10 @@ def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
     return root
 
 
-def texts(root: Path, held_out: HeldOut | None = None) -> TextSet:
-    return open_text("books", data_dir=str(root), prepared_dir=str(root / "none"), held_out=held_out or HeldOut())
+def texts(root: Path, held_out: HeldOutFiles | None = None) -> TextDataset:
+    return open_text_dataset(
+        "books", data_dir=str(root), prepared_dir=str(root / "none"), held_out=held_out or HeldOutFiles()
+    )
 
 
 def refused(act: Callable[[], object], says: str) -> None:
@@ -142,7 +144,7 @@ def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path) -> None:
 def test_a_split_with_files_twice_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"books/book.txt": BOOK, "books/valid.txt": BOOK, "dev.txt": BOOK})
     refused(
-        lambda: texts(tmp_path, HeldOut("dev.txt")),
+        lambda: texts(tmp_path, HeldOutFiles("dev.txt")),
         "has valid.txt, but config.task.validation_files names others: remove one of the two",
     )
 
@@ -188,7 +190,7 @@ def images(root: Path, *changes: Mapping[str, str | bytes]) -> ImageDataset:
             write(root / "pets" / name / label, {f"{v}.png": png(np.full((4, 4), v, np.uint8)) for v in values})
     for files in changes:
         write(root / "pets", files)
-    return open_images("pets", data_dir=str(root))
+    return open_image_dataset("pets", data_dir=str(root))
 
 
 IMAGE = png(np.full((4, 4), 200, np.uint8))
@@ -254,7 +256,7 @@ def packed(root: Path, names: Mapping[str, bytes | None]) -> ImageDataset:
             else:
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    return open_images("pets", data_dir=str(root))
+    return open_image_dataset("pets", data_dir=str(root))
 
 
 TWO = {f"set/{label}/{number}.png": IMAGE for label in "ab" for number in range(20)}
@@ -291,23 +293,23 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
         for digit in range(10):
             for take in range(9):
                 sound = np.full(100, 0.5 if take in (0, 8) else (10 * digit + take) / 200, np.float32)
-                archive.writestr(f"recordings/{digit}_ann_{take}.wav", wav(sound))
+                archive.writestr(f"recordings/{digit}_ann_{take}.wav", encode_wav(sound))
     said = open_spoken("fsdd", data_dir=str(tmp_path)).split_note
     assert "not read: recordings.zip/README.md, recordings.zip/__MACOSX/._7_ann_0.wav" in said
     assert "10 of 50 test recordings are in train as well" in said
     with zipfile.ZipFile(tmp_path / "recordings.zip", "a") as archive:
-        archive.writestr("recordings/seven.WAV", wav(np.zeros(10, np.float32)))
+        archive.writestr("recordings/seven.WAV", encode_wav(np.zeros(10, np.float32)))
     refused(lambda: open_spoken("fsdd", data_dir=str(tmp_path)), "seven.WAV is not named as .wav files of this set are")
     path = tmp_path / "images_background.zip"
     write_omniglot(path, "Greek", 2)
     assert (
         "not read: images_background.zip/images_background/Greek/notes.txt"
-        in open_images("omniglot", data_dir=str(tmp_path)).split_note
+        in open_image_dataset("omniglot", data_dir=str(tmp_path)).split_note
     )
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("images_background/Greek/alpha.png", IMAGE)
     for act in (
-        lambda: open_images("omniglot", data_dir=str(tmp_path)),
+        lambda: open_image_dataset("omniglot", data_dir=str(tmp_path)),
         lambda: open_characters("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), image_size=4),
     ):
         refused(act, "alpha.png is not named as .png files of this set are")
@@ -321,15 +323,18 @@ def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest
         (str(tmp_path), "pairs/train.en,pairs/train.de"),
         (str(tmp_path / "pairs"), "train.en,train.de"),
     ):
-        opened = open_translation(name, data_dir=folder, prepared_dir="none")
+        opened = open_translation_dataset(name, data_dir=folder, prepared_dir="none")
         assert (opened.languages, sum(len(opened.split(split)) for split in opened.splits)) == (("en", "de"), 100)
     monkeypatch.chdir(tmp_path)
-    assert open_translation("pairs/train.en,pairs/train.de", prepared_dir="none").languages == ("en", "de")
-    assert sum(map(len, open_labeled("labeled/a.tsv", classes=("x", "y")).splits.values())) == 101
+    assert open_translation_dataset("pairs/train.en,pairs/train.de", prepared_dir="none").languages == ("en", "de")
+    assert sum(map(len, open_labeled_texts("labeled/a.tsv", classes=("x", "y")).splits.values())) == 101
     # What asks whether a run's config names files sees the same names.
-    refused(lambda: open_translation("pairs/train.en, pairs/train.de", prepared_dir="none"), "no file  pairs/train.de")
+    refused(
+        lambda: open_translation_dataset("pairs/train.en, pairs/train.de", prepared_dir="none"),
+        "no file  pairs/train.de",
+    )
     images(tmp_path / "folder")
-    assert open_images("folder/pets").classes == ("a", "b")
+    assert open_image_dataset("folder/pets").classes == ("a", "b")
 
 
 def test_a_folder_of_data_that_is_missing_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer.config import UserError
-from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface, gpt2, wordpiece
+from transformer.data.tokenizers.huggingface_tokenizers import (
+    load_gpt2_tokenizer,
+    load_huggingface_tokenizer,
+    load_wordpiece_tokenizer,
+)
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.token_text import byte_characters
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
@@ -40,7 +44,7 @@ def folder_with(path: Path, **files: Any) -> Path:
 
 
 def test_wordpiece_gives_every_recorded_number(fixtures: Path) -> None:
-    made = wordpiece(fixtures / "vocab.txt")
+    made = load_wordpiece_tokenizer(fixtures / "vocab.txt")
     questions = json.loads((fixtures / "question_tokens.json").read_text())
     expected = json.loads((fixtures / "tokenized_questions.json").read_text())
     assert len(expected) == 10_570
@@ -52,7 +56,7 @@ def test_wordpiece_gives_every_recorded_number(fixtures: Path) -> None:
 
 
 def test_gpt2_gives_every_recorded_number(fixtures: Path, tmp_path: Path) -> None:
-    made = gpt2(fixtures / "gpt2-vocab.json", fixtures / "gpt2-merges.txt")
+    made = load_gpt2_tokenizer(fixtures / "gpt2-vocab.json", fixtures / "gpt2-merges.txt")
     recorded = json.loads((fixtures / "encoded_tokens.json").read_text())
     (ids,) = made.encode([recorded["text"]])
     assert len(ids) == 221
@@ -70,7 +74,7 @@ def test_gpt2_gives_every_recorded_number(fixtures: Path, tmp_path: Path) -> Non
 @pytest.fixture
 def bert(tmp_path: Path) -> Tokenizer:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return wordpiece(tmp_path / "vocab.txt")
+    return load_wordpiece_tokenizer(tmp_path / "vocab.txt")
 
 
 def test_wordpiece_takes_the_longest_pieces_and_drops_case_and_accents(bert: Tokenizer) -> None:
@@ -81,11 +85,11 @@ def test_wordpiece_takes_the_longest_pieces_and_drops_case_and_accents(bert: Tok
 
 
 def test_wordpiece_can_keep_case(bert: Tokenizer, tmp_path: Path) -> None:
-    cased = wordpiece(tmp_path / "vocab.txt", lowercase=False)
+    cased = load_wordpiece_tokenizer(tmp_path / "vocab.txt", lowercase=False)
     assert cased.encode(["The the"]) == [[1, 8]]
     # A folder of BERT's own files says it in its config.
     folder_with(tmp_path, tokenizer_config={"do_lower_case": False, "tokenizer_class": "BertTokenizer"})
-    assert from_huggingface(tmp_path).encode(["The the"]) == [[1, 8]]
+    assert load_huggingface_tokenizer(tmp_path).encode(["The the"]) == [[1, 8]]
 
 
 def test_a_files_truncation_and_padding_are_not_kept(bert: Tokenizer, tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_a_files_truncation_and_padding_are_not_kept(bert: Tokenizer, tmp_path: 
     bert.backend.save(str(tmp_path / "tokenizer.json"))
     names = {"cls_token": "[CLS]", "sep_token": {"content": "[SEP]"}, "mask_token": "[MASK]", "unk_token": "[UNK]"}
     folder_with(tmp_path, special_tokens_map=names, config={"pad_token_id": 0})
-    made = from_huggingface(tmp_path)
+    made = load_huggingface_tokenizer(tmp_path)
     assert made.encode(["the the the the !"]) == [[8, 8, 8, 8, 9]]
     assert roles(made) == roles(bert)
 
@@ -109,7 +113,7 @@ def test_unigram_with_sentinels_as_t5_has_it(tmp_path: Path) -> None:
     backend.save(str(tmp_path / "tokenizer.json"))
     named = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "bos_token": None}
     start = {"is_encoder_decoder": True, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
-    made = from_huggingface(folder_with(tmp_path, tokenizer_config=named, config=start))
+    made = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=named, config=start))
     assert roles(made) == {"pad": 0, "begin": 0, "end": 1, "unknown": 2, "mask": None}
     assert made.encode(["a cats"]) == [[3, 4, 5]]
     assert made.decode([0, 3, 4, 5, 1, 3]) == "a cats"
@@ -128,7 +132,7 @@ def test_bytes_behind_pieces_as_llama_has_them(tmp_path: Path) -> None:
     )
     backend.save(str(tmp_path / "tokenizer.json"))
     named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None}
-    made = from_huggingface(folder_with(tmp_path, tokenizer_config=named))
+    made = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=named))
     assert roles(made) == {"pad": None, "begin": 1, "end": 2, "unknown": 0, "mask": None}
     (ids,) = made.encode(["hi 犬\n"])
     assert made.decode([1, *ids, 2]) == "hi 犬\n"
@@ -138,13 +142,13 @@ def test_bytes_behind_pieces_as_llama_has_them(tmp_path: Path) -> None:
 def test_a_config_alone_tells_the_roles(tmp_path: Path) -> None:
     byte_tokenizer(("end", "mask")).backend.save(str(tmp_path / "tokenizer.json"))
     folder_with(tmp_path, config={"bos_token_id": 256, "eos_token_id": [256, 9], "pad_token_id": None})
-    assert roles(from_huggingface(tmp_path)) | {"mask": None} == dict.fromkeys(ROLES) | {"begin": 256}
+    assert roles(load_huggingface_tokenizer(tmp_path)) | {"mask": None} == dict.fromkeys(ROLES) | {"begin": 256}
 
 
 def test_gpt2s_own_files_in_a_folder(fixtures: Path, tmp_path: Path) -> None:
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / name).write_bytes((fixtures / f"gpt2-{name}").read_bytes())
-    made = from_huggingface(folder_with(tmp_path, config={"model_type": "gpt2", "eos_token_id": 50_256}))
+    made = load_huggingface_tokenizer(folder_with(tmp_path, config={"model_type": "gpt2", "eos_token_id": 50_256}))
     assert (made.begin, made.end) == (50_256, 50_256)
     assert made.encode([" dog"]) == [[3290]]
 
@@ -158,7 +162,7 @@ def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> Tokenizer:
     backend.add_special_tokens([*pieces[:4], tokenizers.AddedToken("<mask>", special=True, **flags)])
     backend.save(str(tmp_path / "tokenizer.json"))
     named = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": mask, "pad_token": "<pad>", "unk_token": "<unk>"}
-    opened = from_huggingface(folder_with(tmp_path, tokenizer_config=named))
+    opened = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=named))
     assert isinstance(opened, Tokenizer)
     opened.save(tmp_path)
     saved = load_tokenizer(tmp_path)
@@ -179,12 +183,12 @@ def test_the_white_space_of_a_mask_is_as_its_tokenizer_says(tmp_path: Path) -> N
     roberta(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     added = {"260": {"content": "<mask>", "lstrip": True, "special": True}}
-    made = from_huggingface(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
+    made = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
     assert isinstance(made, Tokenizer)
     assert shown(made, "a <mask>b") == "<s>|a|<mask>|b|</s>"
     added = {"261": {"content": "<mask>", "special": True}}
     with pytest.raises(UserError, match="adds the token '<mask>' as number 261, which is not in the vocabulary"):
-        from_huggingface(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
+        load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
 
 
 def test_words_behind_a_mask_begin_as_their_tokenizer_begins_them(tmp_path: Path) -> None:
@@ -195,7 +199,9 @@ def test_words_behind_a_mask_begin_as_their_tokenizer_begins_them(tmp_path: Path
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
         backend.decoder = decoders.Metaspace(prepend_scheme=scheme)
         backend.save(str(tmp_path / "tokenizer.json"))
-        made = from_huggingface(folder_with(tmp_path, tokenizer_config={"mask_token": "<mask>", "unk_token": "<unk>"}))
+        made = load_huggingface_tokenizer(
+            folder_with(tmp_path, tokenizer_config={"mask_token": "<mask>", "unk_token": "<unk>"})
+        )
         assert isinstance(made, Tokenizer)
         made.backend.encode_special_tokens = False
         expected = made.backend.encode("a<mask>b", add_special_tokens=False).tokens
@@ -206,12 +212,12 @@ def test_words_behind_a_mask_begin_as_their_tokenizer_begins_them(tmp_path: Path
 def test_a_number_that_no_token_has_is_no_role(fixtures: Path, tmp_path: Path) -> None:
     byte_tokenizer(("end",)).backend.save(str(tmp_path / "tokenizer.json"))
     for number in (-1, -(2**40), 2**40, 999, True, 1.5, "3", [256]):
-        made = from_huggingface(folder_with(tmp_path, config={"pad_token_id": number, "eos_token_id": 256}))
+        made = load_huggingface_tokenizer(folder_with(tmp_path, config={"pad_token_id": number, "eos_token_id": 256}))
         assert (made.pad, made.end) == (None, 256)
         config = {"is_encoder_decoder": True, "decoder_start_token_id": number, "eos_token_id": 256}
         if number != 999:
             with pytest.raises(UserError, match=r"decoder_start_token_id=.* the number of no token"):
-                from_huggingface(folder_with(tmp_path, config=config))
+                load_huggingface_tokenizer(folder_with(tmp_path, config=config))
 
 
 def test_files_without_tokenizer_json_are_not_guessed(fixtures: Path, tmp_path: Path) -> None:
@@ -226,22 +232,22 @@ def test_files_without_tokenizer_json_are_not_guessed(fixtures: Path, tmp_path: 
     ):
         folder_with(tmp_path, tokenizer_config=said, config=config)
         with pytest.raises(UserError, match=f"has no tokenizer.json, but {told}: without one only .* are read; write"):
-            from_huggingface(tmp_path)
-    made = from_huggingface(folder_with(tmp_path, tokenizer_config={"tokenizer_class": "GPT2TokenizerFast"}))
+            load_huggingface_tokenizer(tmp_path)
+    made = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config={"tokenizer_class": "GPT2TokenizerFast"}))
     assert made.encode([" dog"]) == [[3290]]
     prefixed = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
-    assert from_huggingface(folder_with(tmp_path, tokenizer_config=prefixed)).encode(["dog"]) == [[3290]]
+    assert load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=prefixed)).encode(["dog"]) == [[3290]]
     with pytest.raises(UserError, match="add_prefix_space=1, which is neither true nor false"):
-        from_huggingface(folder_with(tmp_path, tokenizer_config=prefixed | {"add_prefix_space": 1}))
+        load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=prefixed | {"add_prefix_space": 1}))
     with pytest.raises(UserError, match="has no <pad>, <s>, "):
-        from_huggingface(folder_with(tmp_path, tokenizer_config={"tokenizer_class": "RobertaTokenizer"}))
+        load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config={"tokenizer_class": "RobertaTokenizer"}))
 
 
 def test_robertas_own_files_are_its_tokenizer(tmp_path: Path) -> None:
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *byte_characters(), "<mask>"]
     (tmp_path / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    made = from_huggingface(folder_with(tmp_path, config={"model_type": "roberta"}))
+    made = load_huggingface_tokenizer(folder_with(tmp_path, config={"model_type": "roberta"}))
     assert roles(made) == {"pad": 1, "begin": 0, "end": 2, "unknown": 3, "mask": 260}
     assert isinstance(made, Tokenizer)
     assert shown(made, "a <mask> b") == "<s>|a|<mask>|Ġ|b|</s>"
@@ -268,15 +274,15 @@ def test_what_a_config_says_otherwise_than_its_tokenizer_is_refused(
 ) -> None:
     bert.backend.save(str(tmp_path / "tokenizer.json"))
     agreeing = {"do_lower_case": True, "strip_accents": None, "never_split": None, "mask_token": "[MASK]"}
-    assert roles(from_huggingface(folder_with(tmp_path, tokenizer_config=agreeing)))["mask"] == 4
+    assert roles(load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=agreeing)))["mask"] == 4
     with pytest.raises(UserError, match=told):
-        from_huggingface(folder_with(tmp_path, tokenizer_config=said))
+        load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=said))
 
 
 def test_numbers_with_gaps_are_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "the", "last"]) + "\n")
     with pytest.raises(UserError, match="the tokenizer's 13 tokens have numbers up to 13: only those without gaps"):
-        from_huggingface(folder_with(tmp_path, config={"model_type": "bert"}))
+        load_huggingface_tokenizer(folder_with(tmp_path, config={"model_type": "bert"}))
 
 
 def test_a_pieces_suffix_that_the_decoder_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -284,17 +290,17 @@ def test_a_pieces_suffix_that_the_decoder_does_not_know_is_refused(tmp_path: Pat
     backend.decoder = decoders.ByteLevel()
     backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match="the suffix '</w>', which its decoder does not read back"):
-        from_huggingface(tmp_path)
+        load_huggingface_tokenizer(tmp_path)
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no tokenizer: it has none of tokenizer.json"):
-        from_huggingface(tmp_path)
+        load_huggingface_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"has no \[PAD\].* name BERT's vocab.txt"):
-        wordpiece(tmp_path / "vocab.txt")
+        load_wordpiece_tokenizer(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match=r"absent.json cannot be read"):
-        gpt2(tmp_path / "absent.json", tmp_path / "absent.txt")
+        load_gpt2_tokenizer(tmp_path / "absent.json", tmp_path / "absent.txt")
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer.json cannot be read"):
-        from_huggingface(tmp_path)
+        load_huggingface_tokenizer(tmp_path)

@@ -14,7 +14,7 @@ from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
 from transformer.config import UserError
-from transformer.data.datasets.image_datasets import made_up, open_images
+from transformer.data.datasets.image_datasets import open_image_dataset, placeholder_image_dataset
 from transformer.data.datasets.image_files import Resizing
 
 
@@ -60,7 +60,7 @@ def prepare(root: Path, splits: dict[str, Sequence[tuple[bytes, int]]], *, names
 def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
     train = [(png(gray(value)), value % 2) for value in range(40)]
     prepare(tmp_path, {"train": train, "test": [(png(gray(200)), 1)]}, names=("nought", "cross"))
-    opened = open_images("tfds/tiny", data_dir=str(tmp_path))
+    opened = open_image_dataset("tfds/tiny", data_dir=str(tmp_path))
     assert opened.classes == ("nought", "cross")
     assert opened.facts.shape == (6, 8, 1)
     assert opened.cut == "every 20th training image of a class validates"
@@ -69,13 +69,13 @@ def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
     assert sorted(kept.pixels[:, 5, 7, 0].tolist()) == list(range(38))
     np.testing.assert_array_equal(kept.labels, kept.pixels[:, 0, 0, 0] % 2)
     assert opened.split("test").labels.tolist() == [1]
-    assert open_images("tfds/tiny", data_dir=str(tmp_path), resizing=Resizing(4)).facts.shape == (4, 4, 1)
+    assert open_image_dataset("tfds/tiny", data_dir=str(tmp_path), resizing=Resizing(4)).facts.shape == (4, 4, 1)
 
 
 def test_splits_of_tfds_are_known_by_their_common_spellings(tmp_path: Path) -> None:
     images = [(png(gray(value)), value % 2) for value in range(4)]
     prepare(tmp_path, {"train": images[:2], "valid": images[2:], "extra": images[:1]}, names=("a", "b"))
-    opened = open_images("tfds/tiny", data_dir=str(tmp_path))
+    opened = open_image_dataset("tfds/tiny", data_dir=str(tmp_path))
     assert {split: len(each.labels) for split, each in opened.splits.items()} == {
         "train": 2,
         "validation": 2,
@@ -86,7 +86,7 @@ def test_splits_of_tfds_are_known_by_their_common_spellings(tmp_path: Path) -> N
 
 def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
     prepare(tmp_path / "numbers", {"train": [(png(gray(1)), 0), (png(gray(2)), 1)] * 20}, names=None)
-    assert open_images("tfds/tiny", data_dir=str(tmp_path / "numbers")).classes == ("0", "1")
+    assert open_image_dataset("tfds/tiny", data_dir=str(tmp_path / "numbers")).classes == ("0", "1")
     prepare(tmp_path / "high", {"train": [(png(gray(1)), 2)]}, names=("a", "b"))
     prepare(tmp_path / "text", {"train": [(b"no image", 0)]}, names=("a", "b"))
     prepare(tmp_path / "sizes", {"train": [(png(gray(1)), 0), (png(gray(1).T), 1)]}, names=("a", "b"))
@@ -106,14 +106,14 @@ def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
         ("minst", None, "is unknown"),
     ):
         with pytest.raises(UserError) as caught:
-            open_images(name, data_dir=folder and str(tmp_path / folder))
+            open_image_dataset(name, data_dir=folder and str(tmp_path / folder))
         assert says in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
 def test_made_up_images_of_files_need_none() -> None:
-    assert made_up("tfds/mnist", 3, resizing=Resizing(8)).split("train").pixels.shape == (3, 8, 8, 3)
-    assert made_up("omniglot", 2).split("train").pixels.shape == (2, 32, 32, 3)
+    assert placeholder_image_dataset("tfds/mnist", 3, resizing=Resizing(8)).split("train").pixels.shape == (3, 8, 8, 3)
+    assert placeholder_image_dataset("omniglot", 2).split("train").pixels.shape == (2, 32, 32, 3)
 
 
 def write_omniglot(path: Path, alphabet: str, characters: int) -> None:
@@ -128,7 +128,7 @@ def write_omniglot(path: Path, alphabet: str, characters: int) -> None:
 def test_omniglot_is_divided_by_who_drew(tmp_path: Path) -> None:
     write_omniglot(tmp_path / "images_background_small1.zip", "Greek", 2)
     write_omniglot(tmp_path / "images_background_small2.zip", "Greek", 3)
-    opened = open_images("omniglot", data_dir=str(tmp_path))
+    opened = open_image_dataset("omniglot", data_dir=str(tmp_path))
     assert opened.classes == ("Greek/character01", "Greek/character02", "Greek/character03")
     drawers = {"train": range(1, 17), "validation": range(17, 19), "test": range(19, 21)}
     for split, who in drawers.items():
@@ -137,14 +137,14 @@ def test_omniglot_is_divided_by_who_drew(tmp_path: Path) -> None:
         values = [10 * (number + 1) + drawer for number in range(3) for drawer in who]
         assert images.pixels[:, 0, 0, 0].tolist() == values
     with pytest.raises(UserError, match=r"has no images_background\*.zip"):
-        open_images("omniglot", data_dir=str(tmp_path / "images_background_small1"))
+        open_image_dataset("omniglot", data_dir=str(tmp_path / "images_background_small1"))
     (tmp_path / "images_background_small2.zip").write_bytes(b"PK broken")
     with pytest.raises(UserError, match="cannot be read as an archive"):
-        open_images("omniglot", data_dir=str(tmp_path))
+        open_image_dataset("omniglot", data_dir=str(tmp_path))
 
 
 def test_the_archives_of_omniglot(shared_data: Path) -> None:
-    opened = open_images("omniglot", data_dir=str(shared_data / "omniglot"), resizing=Resizing(12))
+    opened = open_image_dataset("omniglot", data_dir=str(shared_data / "omniglot"), resizing=Resizing(12))
     assert len(opened.classes) == 242
     assert [len(opened.split(split).labels) for split in ("train", "validation", "test")] == [3872, 484, 484]
     train = opened.split("train").pixels

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.image_datasets import made_up, open_images
-from transformer.data.datasets.image_files import Resample, Resizing, decode
+from transformer.data.datasets.image_datasets import open_image_dataset, placeholder_image_dataset
+from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
 from transformer.data.images import (
     Augmentation,
     ImageBatches,
@@ -23,8 +23,8 @@ from transformer.data.images import (
     LabeledImages,
     Normalization,
     augment,
-    scaled,
-    shuffled,
+    scale_pixels,
+    shuffle_patches,
 )
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
@@ -37,7 +37,7 @@ def changed(seed: int = 0, **how: float) -> np.ndarray:
 def test_nothing_is_done_by_default() -> None:
     mixed = augment(PIXELS, Augmentation(), np.random.default_rng(0))
     np.testing.assert_allclose(mixed.images, PIXELS / 127.5 - 1, atol=1e-6)
-    np.testing.assert_array_equal(mixed.images, scaled(PIXELS))
+    np.testing.assert_array_equal(mixed.images, scale_pixels(PIXELS))
     assert mixed.shares.tolist() == [1] * 6
 
 
@@ -68,7 +68,7 @@ def test_a_crop_is_a_window_of_the_image_among_gray() -> None:
                 (top, left)
                 for top in range(5)
                 for left in range(5)
-                if np.array_equal(scaled(around[number, top : top + 8, left : left + 10]), cropped)
+                if np.array_equal(scale_pixels(around[number, top : top + 8, left : left + 10]), cropped)
             ]
             assert windows
             places.update(windows)
@@ -78,7 +78,7 @@ def test_a_crop_is_a_window_of_the_image_among_gray() -> None:
 def test_flips_mirror_left_and_right_in_their_share() -> None:
     counts = 0
     for seed in range(50):
-        for before, after in zip(scaled(PIXELS), changed(seed, flip=0.3), strict=True):
+        for before, after in zip(scale_pixels(PIXELS), changed(seed, flip=0.3), strict=True):
             flipped = np.array_equal(after, before[:, ::-1])
             assert flipped or np.array_equal(after, before)
             counts += flipped
@@ -89,7 +89,7 @@ def test_flips_mirror_left_and_right_in_their_share() -> None:
 def test_cutout_empties_a_square_that_may_reach_over_the_edge(side: int) -> None:
     sizes = []
     for seed in range(20):
-        for before, after in zip(scaled(PIXELS), changed(seed, cutout=side), strict=True):
+        for before, after in zip(scale_pixels(PIXELS), changed(seed, cutout=side), strict=True):
             gray = np.all(after == 0, axis=-1)
             np.testing.assert_array_equal(after[~gray], before[~gray])
             rows, columns = np.flatnonzero(gray.any(1)), np.flatnonzero(gray.any(0))
@@ -104,7 +104,7 @@ def test_mixup_mixes_images_with_their_partners_by_shares_of_beta() -> None:
     for seed in range(200):
         mixed = augment(PIXELS, Augmentation(mixup=0.4), np.random.default_rng(seed))
         share = mixed.shares[:, None, None, None]
-        expected = share * scaled(PIXELS) + (1 - share) * scaled(PIXELS)[mixed.partners]
+        expected = share * scale_pixels(PIXELS) + (1 - share) * scale_pixels(PIXELS)[mixed.partners]
         np.testing.assert_allclose(mixed.images, expected, atol=1e-6)
         shares.extend(mixed.shares)
     assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
@@ -114,15 +114,15 @@ def test_mixup_mixes_images_with_their_partners_by_shares_of_beta() -> None:
 
 def test_shuffling_exchanges_squares_in_all_images_alike() -> None:
     numbered = np.repeat(np.repeat(np.arange(20, dtype=np.uint8).reshape(1, 4, 5, 1), 2, 1), 2, 2)
-    first, second = shuffled(np.concatenate([numbered, numbered + 100]), 2)
+    first, second = shuffle_patches(np.concatenate([numbered, numbered + 100]), 2)
     np.testing.assert_array_equal(second, first + 100)
     squares = first.reshape(4, 2, 5, 2).swapaxes(1, 2).reshape(20, 4)
     assert np.all(squares == squares[:, :1])
     assert sorted(squares[:, 0]) == list(range(20))
     assert not np.array_equal(squares[:, 0], np.arange(20))
-    np.testing.assert_array_equal(shuffled(numbered, 0), numbered)
+    np.testing.assert_array_equal(shuffle_patches(numbered, 0), numbered)
     with pytest.raises(UserError, match=r"config\.task\.shuffled=3 does not divide"):
-        shuffled(numbered, 3)
+        shuffle_patches(numbered, 3)
 
 
 def test_squares_are_exchanged_behind_augmentation() -> None:
@@ -135,7 +135,7 @@ def test_squares_are_exchanged_behind_augmentation() -> None:
         ImageBatches(images, rows=2, seed=3, augmentation=how, shuffled_by=patch)[1]["image"] for patch in (0, 2)
     )
     assert not np.array_equal(exchanged, plain)
-    np.testing.assert_array_equal(exchanged, shuffled(plain, 2))
+    np.testing.assert_array_equal(exchanged, shuffle_patches(plain, 2))
 
 
 @pytest.mark.parametrize("wrong", [{"crop": -1}, {"cutout": -1}, {"mixup": -0.1}, {"flip": 1.5}])
@@ -154,21 +154,21 @@ def test_an_epoch_has_every_image_once_and_a_batch_is_that_of_its_step() -> None
     for name, values in epoch[1].items():
         np.testing.assert_array_equal(again[name], values)
     plain = ImageBatches(images, rows=4, seed=None, augmentation=how)
-    np.testing.assert_array_equal(plain[0]["image"], scaled(PIXELS[:4]))
+    np.testing.assert_array_equal(plain[0]["image"], scale_pixels(PIXELS[:4]))
     np.testing.assert_array_equal(plain[1]["index"], [4, 5, -1, -1])
 
 
 def test_drawn_digits_are_the_same_each_time_and_differ_between_splits() -> None:
-    opened = open_images("digits/size=12,train=30,validation=10,test=10")
-    again = open_images("digits/size=12,train=30,validation=10,test=10")
+    opened = open_image_dataset("digits/size=12,train=30,validation=10,test=10")
+    again = open_image_dataset("digits/size=12,train=30,validation=10,test=10")
     assert opened.classes == tuple("0123456789")
     train, test = opened.split("train"), opened.split("test")
     assert train.pixels.shape == (30, 12, 12, 1)
     np.testing.assert_array_equal(train.pixels, again.split("train").pixels)
     np.testing.assert_array_equal(train.labels, np.arange(30) % 10)
     assert not np.array_equal(train.pixels[:10], test.pixels)
-    assert made_up("digits/size=12", 4).split("train").pixels.shape == (4, 12, 12, 1)
-    assert made_up("any", 4, resizing=Resizing(20)).split("train").pixels.shape == (4, 20, 20, 3)
+    assert placeholder_image_dataset("digits/size=12", 4).split("train").pixels.shape == (4, 12, 12, 1)
+    assert placeholder_image_dataset("any", 4, resizing=Resizing(20)).split("train").pixels.shape == (4, 20, 20, 3)
 
 
 def png_of(pixels: np.ndarray) -> bytes:
@@ -194,7 +194,7 @@ def test_folders_and_archives_hold_the_same_images(tmp_path: Path) -> None:
     for split in ("train", "test"):
         with tarfile.open(packed / f"{split}.tar.gz", "w:gz") as archive:
             archive.add(tmp_path / "pets" / split, split)
-    plain, archived = (open_images(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
+    plain, archived = (open_image_dataset(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
     assert plain.classes == archived.classes == ("cat", "dog")
     assert plain.cut == "every 20th training image of a class validates"
     for split, count in (("train", 76), ("validation", 4), ("test", 4)):
@@ -204,7 +204,7 @@ def test_folders_and_archives_hold_the_same_images(tmp_path: Path) -> None:
     held = plain.split("validation")
     assert held.pixels[:, 0, 0, 0].tolist() == [19, 39, 119, 139]
     assert held.labels.tolist() == [0, 0, 1, 1]
-    assert open_images("pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
+    assert open_image_dataset("pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
         4,
         4,
         4,
@@ -218,7 +218,7 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
     def refused(message: str, name: str = "pets", **given: Any) -> None:
         with pytest.raises(UserError, match=message) as caught:
-            open_images(name, data_dir=str(tmp_path), **given)
+            open_image_dataset(name, data_dir=str(tmp_path), **given)
         assert "\n" not in str(caught.value)
 
     refused("there is no folder .*nothing: give one that holds train/CLASS", "nothing")
@@ -256,9 +256,9 @@ def png_of_16_bits(samples: np.ndarray) -> bytes:
 @pytest.mark.parametrize("gray", [False, True])
 def test_16_bits_a_sample_keep_their_levels(gray: bool) -> None:
     levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
-    read = decode(png_of_16_bits(levels), "x.png", gray=gray)
+    read = decode_image(png_of_16_bits(levels), "x.png", gray=gray)
     np.testing.assert_array_equal(read, np.repeat((levels // 256)[..., None], 1 if gray else 3, axis=-1))
-    colored = decode(png_of_16_bits(np.stack([levels, levels[::-1], levels.T], axis=-1)), "x.png")
+    colored = decode_image(png_of_16_bits(np.stack([levels, levels[::-1], levels.T], axis=-1)), "x.png")
     np.testing.assert_array_equal(colored, np.stack([levels, levels[::-1], levels.T], axis=-1) // 256)
 
 
@@ -284,15 +284,15 @@ def test_a_image_is_turned_as_its_exif_data_say(orientation: int, kind: str) -> 
     plain, turned = io.BytesIO(), io.BytesIO()
     image.fromarray(stored).save(plain, kind)
     image.fromarray(stored).save(turned, kind, exif=exif)
-    as_stored = decode(plain.getvalue(), "x")
-    np.testing.assert_array_equal(decode(turned.getvalue(), "x"), UPRIGHT[orientation](as_stored))
+    as_stored = decode_image(plain.getvalue(), "x")
+    np.testing.assert_array_equal(decode_image(turned.getvalue(), "x"), UPRIGHT[orientation](as_stored))
 
 
 def test_the_middle_of_a_resized_image_is_kept() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8)
     whole = np.asarray(image.fromarray(pixels).resize((16, 16), 3))
-    read = decode(png_of(pixels), "x", Resizing(12, 16, Resample.BICUBIC))
+    read = decode_image(png_of(pixels), "x", Resizing(12, 16, ResampleFilter.BICUBIC))
     np.testing.assert_array_equal(read, whole[2:14, 2:14])
     for values in ({"side": 0}, {"resize_side": 8}, {"side": 8, "resize_side": 7}):
         with pytest.raises(UserError, match="must be at least"):

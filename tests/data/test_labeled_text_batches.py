@@ -8,9 +8,9 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch
-from transformer.data.datasets.glue import measure_of
-from transformer.data.datasets.text_classification import classes_of, open_labeled
-from transformer.data.labeled_text_batches import Labeled, LabeledBatches
+from transformer.data.datasets.glue import glue_metric
+from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.labeled_text_batches import LabeledText, LabeledTextBatches
 
 REAL = Path(__file__).parents[2].parent / "shared/data/glue"
 SST = {
@@ -35,9 +35,9 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_word_order_has_pairs_of_the_same_words_in_two_orders_and_classes() -> None:
-    opened = open_labeled("word_order/longest=6,train=300,validation=20,test=20")
+    opened = open_labeled_texts("word_order/longest=6,train=300,validation=20,test=20")
     assert [len(opened.split(name)) for name in ("train", "validation", "test")] == [600, 40, 40]
-    assert opened.classes == classes_of("word_order") == ("cat", "dog")
+    assert opened.classes == class_names("word_order") == ("cat", "dog")
     train = opened.split("train")
     for one, other in zip(train[::2], train[1::2], strict=True):
         assert Counter(one.text.split()) == Counter(other.text.split())
@@ -48,44 +48,46 @@ def test_word_order_has_pairs_of_the_same_words_in_two_orders_and_classes() -> N
         assert words.index(animals[0]) < words.index("behind") < words.index(animals[1])
         assert animals[1] == opened.classes[label]
     assert {len(each.text.split()) for each in train} == {3, 4, 5, 6}
-    assert open_labeled(opened.name).splits == opened.splits
-    other = open_labeled("word_order/longest=6,train=300,validation=20,test=20,seed=1")
+    assert open_labeled_texts(opened.name).splits == opened.splits
+    other = open_labeled_texts("word_order/longest=6,train=300,validation=20,test=20,seed=1")
     assert other.split("train") != train
     assert list(opened.split("test")) != list(opened.split("validation"))
 
 
 def test_glue_is_read_as_its_files_have_it(files: Path) -> None:
-    sst = open_labeled("glue/SST-2", data_dir=str(files))
+    sst = open_labeled_texts("glue/SST-2", data_dir=str(files))
     assert sst.classes == ("negative", "positive")
-    assert sst.split("train") == [Labeled("a fine film", 1), Labeled("so dull", 0)]
-    assert sst.split("validation") == [Labeled("not bad", 1)]
+    assert sst.split("train") == [LabeledText("a fine film", 1), LabeledText("so dull", 0)]
+    assert sst.split("validation") == [LabeledText("not bad", 1)]
     # Quotation marks are text, and only a line feed ends a line.
-    assert sst.split("test") == [Labeled("it 's \"good", 1), Labeled("no\x85more", 0)]
-    cola = open_labeled("glue/CoLA", data_dir=str(files))
+    assert sst.split("test") == [LabeledText("it 's \"good", 1), LabeledText("no\x85more", 0)]
+    cola = open_labeled_texts("glue/CoLA", data_dir=str(files))
     assert cola.classes == ("unacceptable", "acceptable")
-    assert cola.split("train") == [Labeled("They left.", 1), Labeled("They left it.", 0)]
-    assert cola.split("validation") == [Labeled("Bill slept.", 1)]
-    assert cola.split("test") == [Labeled("Is it true", 0)]
+    assert cola.split("train") == [LabeledText("They left.", 1), LabeledText("They left it.", 0)]
+    assert cola.split("validation") == [LabeledText("Bill slept.", 1)]
+    assert cola.split("test") == [LabeledText("Is it true", 0)]
     # What GLUE calls its development set, and how it scores a set.
-    assert cola.split("development") == [Labeled("Bill slept.", 1), Labeled("Is it true", 0)]
+    assert cola.split("development") == [LabeledText("Bill slept.", 1), LabeledText("Is it true", 0)]
     assert sst.split("development") == sst.split("test")
-    assert [measure_of(name) for name in ("glue/CoLA", "glue/SST-2", "word_order")] == ["matthews", "accuracy", None]
+    assert [glue_metric(name) for name in ("glue/CoLA", "glue/SST-2", "word_order")] == ["matthews", "accuracy", None]
 
 
 def test_a_test_set_without_labels_is_no_split(files: Path) -> None:
     (files / "SST-2/test.tsv").write_text("index\tsentence\n0\tuneasy mishmash\n")
-    opened = open_labeled("glue/SST-2", data_dir=str(files))
+    opened = open_labeled_texts("glue/SST-2", data_dir=str(files))
     assert set(opened.splits) == {"train", "validation", "development"}
     with pytest.raises(UserError, match="glue/SST-2 has no labeled split 'test': known: development, train, valid"):
         opened.split("test")
     # These are the files as GLUE hands them out, whose dev.tsv is its development set.
-    assert opened.split("development") == opened.split("validation") == [Labeled("not bad", 1)]
+    assert opened.split("development") == opened.split("validation") == [LabeledText("not bad", 1)]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs GLUE's files in ../shared/data/glue")
 def test_the_real_sets_have_their_published_sizes() -> None:
     counts = {
-        name: [len(open_labeled(name, data_dir=str(REAL)).split(split)) for split in ("train", "validation", "test")]
+        name: [
+            len(open_labeled_texts(name, data_dir=str(REAL)).split(split)) for split in ("train", "validation", "test")
+        ]
         for name in ("glue/SST-2", "glue/CoLA")
     }
     assert counts == {"glue/SST-2": [60_614, 6_735, 872], "glue/CoLA": [8_551, 527, 516]}
@@ -107,7 +109,7 @@ def test_the_real_sets_have_their_published_sizes() -> None:
 )
 def test_what_is_no_set_is_refused_in_one_line(name: str, says: str) -> None:
     with pytest.raises(UserError) as told:
-        open_labeled(name)
+        open_labeled_texts(name)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -138,7 +140,7 @@ def test_a_file_that_is_not_as_expected_is_refused_in_one_line(
         (files / file).write_text(text)
     name = "glue/SST-2" if file.startswith("SST-2") else "glue/CoLA"
     with pytest.raises(UserError, match=says) as told:
-        open_labeled(name, data_dir=str(files))
+        open_labeled_texts(name, data_dir=str(files))
     assert "\n" not in str(told.value)
 
 
@@ -146,8 +148,8 @@ TEXTS = [list(range(1, size + 1)) for size in (3, 5, 2, 4, 8, 3, 1)]
 LABELS = [0, 1, 2, 0, 1, 2, 0]
 
 
-def batches(seed: int | None) -> LabeledBatches:
-    return LabeledBatches(TEXTS, LABELS, lengths=(8, 4), rows=2, seed=seed, pad=9)
+def batches(seed: int | None) -> LabeledTextBatches:
+    return LabeledTextBatches(TEXTS, LABELS, lengths=(8, 4), rows=2, seed=seed, pad=9)
 
 
 @pytest.mark.parametrize("seed", [None, 0])
@@ -181,7 +183,7 @@ def test_batches_are_a_function_of_seed_and_step_and_epochs_differ() -> None:
 
 
 def test_texts_that_belong_together_lie_a_batch_apart_and_fit_one_length() -> None:
-    source = LabeledBatches(TEXTS[:6], [0.5, 1.5, 2.5], lengths=(4, 8), rows=2, seed=None, pad=9, together=2)
+    source = LabeledTextBatches(TEXTS[:6], [0.5, 1.5, 2.5], lengths=(4, 8), rows=2, seed=None, pad=9, together=2)
     first, second = OneEpoch(source)
     # The longer of two texts decides: of 3 and 5, 2 and 4, 8 and 3 tokens only the second pair is short.
     assert (first["tokens"].shape, second["tokens"].shape) == ((4, 4), (4, 8))
@@ -196,4 +198,4 @@ def test_texts_that_belong_together_lie_a_batch_apart_and_fit_one_length() -> No
 
 def test_a_text_that_fits_no_length_is_refused() -> None:
     with pytest.raises(ValueError, match="a text of 8 tokens is longer"):
-        LabeledBatches(TEXTS, LABELS, lengths=(4,), rows=2, seed=None)
+        LabeledTextBatches(TEXTS, LABELS, lengths=(4,), rows=2, seed=None)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.local_files import NOTHING_HELD_OUT, HeldOut
-from transformer.data.datasets.text import open_text
-from transformer.data.datasets.text_classification import classes_of, open_labeled
-from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
+from transformer.data.datasets.local_files import NOTHING_HELD_OUT, HeldOutFiles
+from transformer.data.datasets.text import open_text_dataset
+from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
 
 COUNT = 200
 PAIRS = [(f"the {number} foxes", f"die {number} Füchse") for number in range(COUNT)]
@@ -50,8 +50,10 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pairs(name: str, folder: Path, languages: Any = None, held_out: HeldOut = NOTHING_HELD_OUT) -> TranslationSet:
-    return open_translation(
+def pairs(
+    name: str, folder: Path, languages: Any = None, held_out: HeldOutFiles = NOTHING_HELD_OUT
+) -> TranslationDataset:
+    return open_translation_dataset(
         name, data_dir=str(folder), prepared_dir=str(folder / "none"), languages=languages, held_out=held_out
     )
 
@@ -67,7 +69,9 @@ def test_pairs_are_the_same_from_every_kind_of_file(files: Path) -> None:
     parallel = pairs("train.en,train.de", files)
     assert parallel.languages == ("en", "de")
     read = {split: list(parallel.split(split)) for split in parallel.splits}
-    assert sorted(pair for part in read.values() for pair in part) == sorted(Pair(*pair, "de") for pair in PAIRS)
+    assert sorted(pair for part in read.values() for pair in part) == sorted(
+        SentencePair(*pair, "de") for pair in PAIRS
+    )
     for name in ("named.tsv", "translation.jsonl"):
         opened = pairs(name, files, ("en", "de"))
         assert {split: list(opened.split(split)) for split in opened.splits} == read
@@ -93,27 +97,27 @@ def test_the_split_of_an_example_depends_on_its_text_alone(files: Path) -> None:
     (files / "train.de").write_text(lines([*targets[::-1], "anders"]))
     after = {pair: split for split in ("train", "validation", "test") for pair in pairs(PARALLEL, files).split(split)}
     assert {pair: split for pair, split in after.items() if pair in before} == before
-    assert after[Pair(sources[0], "anders", "de")] == before[Pair(sources[0], targets[0], "de")]
+    assert after[SentencePair(sources[0], "anders", "de")] == before[SentencePair(sources[0], targets[0], "de")]
 
 
 PARALLEL = "train.en,train.de"
 
 
 def test_splits_may_have_files_of_their_own(files: Path) -> None:
-    opened = pairs(PARALLEL, files, held_out=HeldOut("dev.tsv"))
-    assert opened.split("validation") == [Pair("a dev pair", "ein Paar", "de")]
+    opened = pairs(PARALLEL, files, held_out=HeldOutFiles("dev.tsv"))
+    assert opened.split("validation") == [SentencePair("a dev pair", "ein Paar", "de")]
     cut = pairs(PARALLEL, files)
     assert opened.split("test") == cut.split("test")
     assert len(opened.split("train")) == len(cut.split("train")) + len(cut.split("validation"))
-    both = pairs(PARALLEL, files, held_out=HeldOut("dev.tsv", "pairs.tsv"))
+    both = pairs(PARALLEL, files, held_out=HeldOutFiles("dev.tsv", "pairs.tsv"))
     assert [len(both.split(split)) for split in both.splits] == [COUNT, 1, COUNT]
-    assert HeldOut("dev.tsv").describe("place") == "train, test cut by place; validation from dev.tsv"
-    assert HeldOut("dev.tsv", "x").describe("place") == "validation from dev.tsv; test from x"
+    assert HeldOutFiles("dev.tsv").describe("place") == "train, test cut by place; validation from dev.tsv"
+    assert HeldOutFiles("dev.tsv", "x").describe("place") == "validation from dev.tsv; test from x"
 
 
 def test_labeled_texts_have_the_classes_that_a_config_names(files: Path) -> None:
     opened = {
-        name: open_labeled(f"{name}", data_dir=str(files), classes=classes)
+        name: open_labeled_texts(f"{name}", data_dir=str(files), classes=classes)
         for name, classes in (
             ("labeled.tsv", ("even", "odd")),
             ("labeled.jsonl", ("even", "odd")),
@@ -126,17 +130,17 @@ def test_labeled_texts_have_the_classes_that_a_config_names(files: Path) -> None
     assert every == sorted((text, int(label == "odd")) for text, label in LABELED)
     assert all(each.splits == first.splits for each in opened.values())
     assert sum(len(split) > 0 for split in first.splits.values()) == 3
-    told = said(lambda: open_labeled("labeled.tsv", data_dir=str(files)))
+    told = said(lambda: open_labeled_texts("labeled.tsv", data_dir=str(files)))
     assert "config.task.classes is empty: say the 2 labels of labeled.tsv, as in even,odd" in told
-    told = said(lambda: open_labeled("labeled.tsv", data_dir=str(files), classes=("even", "od")))
+    told = said(lambda: open_labeled_texts("labeled.tsv", data_dir=str(files), classes=("even", "od")))
     assert "has the label 'odd', which is none of config.task.classes: did you mean 'od'?" in told
     for classes in ((), ("a",), ("a", "a")):
-        assert "at least two, all different" in said(lambda classes=classes: classes_of("x.tsv", classes))
-    assert "word_order has its own" in said(lambda: classes_of("word_order", ("a", "b")))
+        assert "at least two, all different" in said(lambda classes=classes: class_names("x.tsv", classes))
+    assert "word_order has its own" in said(lambda: class_names("word_order", ("a", "b")))
 
 
-def texts(name: str, folder: Path, held_out: HeldOut = NOTHING_HELD_OUT) -> dict[str, list[str]]:
-    opened = open_text(name, data_dir=str(folder), prepared_dir=str(folder / "none"), held_out=held_out)
+def texts(name: str, folder: Path, held_out: HeldOutFiles = NOTHING_HELD_OUT) -> dict[str, list[str]]:
+    opened = open_text_dataset(name, data_dir=str(folder), prepared_dir=str(folder / "none"), held_out=held_out)
     return {split: list(documents) for split, documents in opened.splits.items()}
 
 
@@ -145,12 +149,12 @@ def test_a_folder_holds_texts_and_objects(files: Path) -> None:
     # By their paths: more/two.jsonl, each of whose lines is a document, stands before one.txt.
     assert splits["train"][:40] == [f"two {number}\n" for number in range(40)]
     assert splits["train"][-1] + "".join([*splits["validation"], *splits["test"]]) == "one\n" * 100
-    assert texts("books", files, HeldOut("book.txt", "book.txt"))["train"][-1] == "one\n" * 100
+    assert texts("books", files, HeldOutFiles("book.txt", "book.txt"))["train"][-1] == "one\n" * 100
     # What validation does not take of the cut, training does.
-    held = texts("books", files, HeldOut("book.txt"))
+    held = texts("books", files, HeldOutFiles("book.txt"))
     assert held["validation"] == ["the validation text\n"]
     assert abs(len("".join(held["test"])) - len("".join(splits["test"]))) <= len("one\n")
-    held = texts("books", files, HeldOut(test="book.txt"))
+    held = texts("books", files, HeldOutFiles(test="book.txt"))
     total = sum(len(text) for split in splits.values() for text in split)
     assert held["test"] == ["the validation text\n"]
     assert 0.94 < sum(map(len, held["train"])) / total < 0.96
@@ -228,11 +232,11 @@ def test_names_that_lead_nowhere_or_out_of_the_folder_are_refused(files: Path) -
     (folder / "link.txt").symlink_to(files / "book.txt")
     assert "link.txt leads out of" in said(lambda: texts("books", files))
     # Without a folder of the data, a file is what the name says.
-    assert len(open_translation(f"{files}/pairs.tsv", prepared_dir="none").split("train")) == 177
-    for held_out in (HeldOut("x"), HeldOut(test="x")):
+    assert len(open_translation_dataset(f"{files}/pairs.tsv", prepared_dir="none").split("train")) == 177
+    for held_out in (HeldOutFiles("x"), HeldOutFiles(test="x")):
         for act in (
             lambda held=held_out: pairs("copy", files, held_out=held),
-            lambda held=held_out: open_labeled("word_order", held_out=held),
+            lambda held=held_out: open_labeled_texts("word_order", held_out=held),
             lambda held=held_out: texts("python_docs", files, held),
         ):
             assert "goes with files of your own alone" in said(act)
@@ -252,4 +256,4 @@ def test_texts_that_are_unfit_are_told_in_one_line(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         assert says in said(lambda name=name: texts(str(Path(name).parent), tmp_path))
     assert "does not exist" in said(lambda: texts("absent.jsonl", tmp_path))
-    assert "does not exist" in said(lambda: texts("e", tmp_path, HeldOut("absent")))
+    assert "does not exist" in said(lambda: texts("e", tmp_path, HeldOutFiles("absent")))

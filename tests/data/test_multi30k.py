@@ -7,7 +7,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets import multi30k
-from transformer.data.datasets.translation import Pair, open_translation
+from transformer.data.datasets.translation import SentencePair, open_translation_dataset
 
 STEMS = ("train", "val", "test_2016_flickr", "test_2017_flickr")
 SPLITS = ("train", "validation", "test_2016_flickr", "test_2017_flickr")
@@ -33,20 +33,22 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("text", ["raw", "tokenized"])
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "en")])
 def test_pairs_in_the_order_of_their_lines(text: str, source: str, target: str, files: Path, tmp_path: Path) -> None:
-    opened = open_translation(
+    opened = open_translation_dataset(
         f"multi30k/{text}/{source}-{target}", data_dir=str(files), prepared_dir=str(tmp_path / "prepared")
     )
     assert opened.splits == SPLITS
     assert opened.languages == (source, target)
     for stem, split in zip(STEMS, SPLITS, strict=True):
         line = f"{stem} Zeile\N{LINE SEPARATOR}é " if text == "raw" else f"{stem} zeile\N{LINE SEPARATOR}é "
-        expected = [Pair(f"{line}{source} {i}", f"{line}{target} {i}", target) for i in range(3)]
+        expected = [SentencePair(f"{line}{source} {i}", f"{line}{target} {i}", target) for i in range(3)]
         assert list(opened.split(split)) == expected
 
 
 def test_changed_files_are_prepared_anew(files: Path, tmp_path: Path) -> None:
     def count() -> int:
-        opened = open_translation("multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path / "prepared"))
+        opened = open_translation_dataset(
+            "multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path / "prepared")
+        )
         return len(opened.split("train"))
 
     assert count() == 3
@@ -56,7 +58,7 @@ def test_changed_files_are_prepared_anew(files: Path, tmp_path: Path) -> None:
 
 def fails(name: str, data_dir: Path | None, tmp_path: Path) -> str:
     with pytest.raises(UserError) as caught:
-        open_translation(
+        open_translation_dataset(
             name,
             data_dir=None if data_dir is None else str(data_dir),
             prepared_dir=str(tmp_path / "prepared"),
@@ -103,7 +105,9 @@ def test_unknown_names_are_refused(name: str, nearest: str, files: Path, tmp_pat
 
 def test_the_direction_is_said_once(files: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contradicts"):
-        open_translation("multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path), languages=("de", "en"))
+        open_translation_dataset(
+            "multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path), languages=("de", "en")
+        )
 
 
 @pytest.mark.parametrize("text", multi30k.TEXTS)

@@ -11,23 +11,30 @@ from babel.dates import get_day_names, get_month_names
 from num2words import num2words
 
 from transformer.config import UserError
-from transformer.data.datasets.aligned_templates import Links, Phrase, align, fill
+from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment, align_spans, fill_template
 from transformer.data.phrases import lexicon, number_words
-from transformer.data.phrases.generate import SPLITS, Drawn, PhrasesConfig, draw, split_of, write
+from transformer.data.phrases.generate import (
+    SPLITS,
+    PhrasesConfig,
+    SampledPhrase,
+    sample_phrases,
+    split_of,
+    write_phrase,
+)
 from transformer.data.phrases.phrase_kinds import KINDS
 
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[str, list[Drawn]]:
+def drawn() -> dict[str, list[SampledPhrase]]:
     sizes = {"train": 6000, "validation": 500, "test": 1000}
-    return {split: list(draw(split, size, seed=0)) for split, size in sizes.items()}
+    return {split: list(sample_phrases(split, size, seed=0)) for split, size in sizes.items()}
 
 
 @pytest.fixture(scope="module")
-def written(drawn: dict[str, list[Drawn]]) -> dict[tuple[str, str], list[Phrase]]:
+def written(drawn: dict[str, list[SampledPhrase]]) -> dict[tuple[str, str], list[AlignedPair]]:
     """By split and language: what `drawn` says."""
     return {
-        (split, language): [write(item, language) for item in drawn[split]]
+        (split, language): [write_phrase(item, language) for item in drawn[split]]
         for split in SPLITS
         for language in lexicon.PHRASE_LANGUAGES
     }
@@ -49,7 +56,7 @@ NUMBERS += tuple(random.Random(7).sample(range(1000, 1_000_000), 300))
 @pytest.mark.parametrize("language", lexicon.PHRASE_LANGUAGES)
 def test_numbers_are_those_of_num2words(language: str) -> None:
     for value in NUMBERS:
-        source, target = number_words.number(value, language)
+        source, target = number_words.number_spans(value, language)
         # num2words leaves "eins" before "tausend", where German says "ein".
         expected = oracle(value, language).replace("einstausend", "eintausend")
         assert (words(source), words(target)) == (oracle(value, "en"), expected)
@@ -59,13 +66,13 @@ def test_french_numbers_agree_with_feminine_nouns() -> None:
     ends = {1: "une", 21: "vingt et une", 81: "quatre-vingt-une", 1001: "mille une", 71: "soixante et onze"}
     ends |= {21_000: "vingt et un mille", 101: "cent une", 91: "quatre-vingt-onze", 200: "deux cents"}
     for value, expected in ends.items():
-        assert words(number_words.number(value, "fr", gender="f")[1]) == expected
+        assert words(number_words.number_spans(value, "fr", gender="f")[1]) == expected
 
 
 @pytest.mark.parametrize("value", [-1, 1_000_000])
 def test_numbers_out_of_range_are_refused(value: int) -> None:
     with pytest.raises(ValueError, match=f"value={value} "):
-        number_words.number(value, "de")
+        number_words.number_spans(value, "de")
 
 
 YEARS = {
@@ -83,7 +90,7 @@ YEARS = {
 def test_years(value: int) -> None:
     english, german, french = YEARS[value]
     for language, expected in (("de", german), ("fr", french)):
-        source, target = number_words.year(value, language)
+        source, target = number_words.year_spans(value, language)
         assert (words(source), words(target)) == (english, expected)
 
 
@@ -141,7 +148,7 @@ SENTENCES = [
     ("quantity", (1, 5, -1, 0), 0, "one beautiful house", "ein schönes Haus", "une belle maison"),
     ("quantity", (1, 4, 4, 9), 3, "with one new white bottle", "mit einer neuen weißen Flasche",
      "avec une nouvelle bouteille blanche"),
-    ("quantity", (21, 5, 7, 0), 3, "with twenty-one beautiful gray houses",
+    ("quantity", (21, 5, 7, 0), 3, "with twenty-one beautiful grey houses",
      "mit einundzwanzig schönen grauen Häusern", "avec vingt et une belles maisons grises"),
     ("quantity", (2, 4, -1, 4), 2, "without two new horses", "ohne zwei neue Pferde",
      "sans deux nouveaux chevaux"),
@@ -152,15 +159,15 @@ SENTENCES = [
 def test_sentences_written_by_hand(case: tuple) -> None:
     kind, value, frame, english, german, french = case
     for language, expected in (("de", german), ("fr", french)):
-        phrase = write(Drawn(kind, value, frame), language)
+        phrase = write_phrase(SampledPhrase(kind, value, frame), language)
         assert (phrase.source, phrase.target) == (english, expected)
 
 
-def test_dates_name_the_months_and_days_of_babel(drawn: dict[str, list[Drawn]]) -> None:
+def test_dates_name_the_months_and_days_of_babel(drawn: dict[str, list[SampledPhrase]]) -> None:
     for item in [item for item in drawn["train"] if item.kind == "date"][:400]:
         date = datetime.date(*item.value)
         for language, side in itertools.product(lexicon.PHRASE_LANGUAGES, ("source", "target")):
-            text = getattr(write(item, language), side).split()
+            text = getattr(write_phrase(item, language), side).split()
             locale = "en" if side == "source" else language
             assert get_month_names("wide", locale=locale)[date.month] in text
             days = [day for day in get_day_names("wide", locale=locale).values() if day in text]
@@ -169,7 +176,7 @@ def test_dates_name_the_months_and_days_of_babel(drawn: dict[str, list[Drawn]]) 
 
 def links(kind: str, value: tuple, frame: int, language: str) -> tuple[set, set]:
     """Sure and only possible links, as pairs of words."""
-    phrase = write(Drawn(kind, value, frame), language)
+    phrase = write_phrase(SampledPhrase(kind, value, frame), language)
     source, target = phrase.source.split(), phrase.target.split()
     sure = {(source[i], target[j]) for i, j in phrase.links.sure}
     return sure, {(source[i], target[j]) for i, j in phrase.links.possible} - sure
@@ -207,14 +214,16 @@ def test_links_of_numbers() -> None:
 
 def test_links_follow_from_slots() -> None:
     fields = {"x": [("a b", "one"), ("c", "two"), ("d", None)]}
-    phrase = align(fill("e/three {x} f", fields), [("T", "two"), ("O", "one"), ("none", None), ("E", "three")])
+    phrase = align_spans(
+        fill_template("e/three {x} f", fields), [("T", "two"), ("O", "one"), ("none", None), ("E", "three")]
+    )
     assert phrase.source == "e a b c d f"
-    assert phrase.links == Links(((0, 3), (3, 0)), ((0, 3), (1, 1), (2, 1), (3, 0)))
-    assert phrase.links == Links.from_text("0-3 1p1 2p1 3-0")
-    assert Links.from_text("") == Links((), ())
+    assert phrase.links == WordAlignment(((0, 3), (3, 0)), ((0, 3), (1, 1), (2, 1), (3, 0)))
+    assert phrase.links == WordAlignment.from_text("0-3 1p1 2p1 3-0")
+    assert WordAlignment.from_text("") == WordAlignment((), ())
 
 
-def test_every_phrase_is_well_formed(written: dict[tuple[str, str], list[Phrase]]) -> None:
+def test_every_phrase_is_well_formed(written: dict[tuple[str, str], list[AlignedPair]]) -> None:
     for phrase in itertools.chain(*written.values()):
         for text in (phrase.source, phrase.target):
             assert text == " ".join(text.split())
@@ -230,30 +239,30 @@ def test_every_phrase_is_well_formed(written: dict[tuple[str, str], list[Phrase]
             assert all(counts[link[side]] == 1 for link in phrase.links.sure)
 
 
-def test_french_elides_where_it_must(written: dict[tuple[str, str], list[Phrase]]) -> None:
+def test_french_elides_where_it_must(written: dict[tuple[str, str], list[AlignedPair]]) -> None:
     for split in SPLITS:
         for phrase in written[split, "fr"]:
             pairs = {" ".join(pair) for pair in itertools.pairwise(phrase.target.split())}
             assert not {"de un", "de une", "le un", "le une"} & pairs
 
 
-def test_the_target_is_a_function_of_the_source(written: dict[tuple[str, str], list[Phrase]]) -> None:
-    times = [Drawn("time", divmod(minute, 60), frame) for minute in range(1440) for frame in (0, 5)]
+def test_the_target_is_a_function_of_the_source(written: dict[tuple[str, str], list[AlignedPair]]) -> None:
+    times = [SampledPhrase("time", divmod(minute, 60), frame) for minute in range(1440) for frame in (0, 5)]
     for language in lexicon.PHRASE_LANGUAGES:
         targets = defaultdict(set)
         everything = [written[split, language] for split in SPLITS]
-        for phrase in itertools.chain(*everything, (write(item, language) for item in times)):
+        for phrase in itertools.chain(*everything, (write_phrase(item, language) for item in times)):
             targets[phrase.source].add(phrase.target)
         assert [(text, found) for text, found in targets.items() if len(found) > 1] == []
 
 
-def test_the_source_does_not_depend_on_the_language(written: dict[tuple[str, str], list[Phrase]]) -> None:
+def test_the_source_does_not_depend_on_the_language(written: dict[tuple[str, str], list[AlignedPair]]) -> None:
     german, french = ([phrase.source for phrase in written["train", language]] for language in ("de", "fr"))
     assert german == french
 
 
 def test_splits_share_no_value_and_no_text(
-    drawn: dict[str, list[Drawn]], written: dict[tuple[str, str], list[Phrase]]
+    drawn: dict[str, list[SampledPhrase]], written: dict[tuple[str, str], list[AlignedPair]]
 ) -> None:
     for one, other in itertools.combinations(SPLITS, 2):
         assert not {(i.kind, i.value) for i in drawn[one]} & {(i.kind, i.value) for i in drawn[other]}
@@ -276,7 +285,7 @@ def test_the_split_is_a_function_of_the_value() -> None:
     assert hashlib.sha256(held_out.encode()).hexdigest()[:16] == "a799aa15eaf2b41c"
 
 
-def test_everything_that_the_test_needs_is_trained(written: dict[tuple[str, str], list[Phrase]]) -> None:
+def test_everything_that_the_test_needs_is_trained(written: dict[tuple[str, str], list[AlignedPair]]) -> None:
     # German numbers are single words, so that only French and English words can be compared.
     for side in ("source", "target"):
         trained, tested = (
@@ -287,7 +296,7 @@ def test_everything_that_the_test_needs_is_trained(written: dict[tuple[str, str]
 
 
 def test_kinds_take_turns_and_phrases_are_distinct(
-    drawn: dict[str, list[Drawn]], written: dict[tuple[str, str], list[Phrase]]
+    drawn: dict[str, list[SampledPhrase]], written: dict[tuple[str, str], list[AlignedPair]]
 ) -> None:
     for split in ("validation", "test"):
         counts = Counter(item.kind for item in drawn[split])
@@ -299,8 +308,8 @@ def test_kinds_take_turns_and_phrases_are_distinct(
 
 def half_hours(split: str, size: int, rounded: int) -> Counter[tuple[int, str]]:
     """By hour of the day and English text: the half hours among the phrases that a split draws."""
-    drawn = draw(split, size, seed=0, rounded=rounded)
-    texts = ((item.value[0], write(item, "de").source) for item in drawn if item.kind == "time")
+    drawn = sample_phrases(split, size, seed=0, rounded=rounded)
+    texts = ((item.value[0], write_phrase(item, "de").source) for item in drawn if item.kind == "time")
     return Counter((hour, text) for hour, text in texts if "half past" in text)
 
 
@@ -322,23 +331,23 @@ def test_half_hours_train_and_other_half_hours_test() -> None:
 
 def test_times_are_spoken_as_often_as_they_are_rounded() -> None:
     for rounded, spoken in ((0, 0.2), (50, 0.6), (100, 1.0)):
-        drawn = list(draw("test", 1000, seed=0, rounded=rounded))
+        drawn = list(sample_phrases("test", 1000, seed=0, rounded=rounded))
         times = [item.value for item in drawn if item.kind == "time"]
         assert abs(sum(minute % 5 == 0 for _, minute in times) / len(times) - spoken) < 0.1
 
 
 def test_small_values_repeat_rather_than_never_end() -> None:
-    assert len(list(draw("test", 8000, seed=0))) == 8000
+    assert len(list(sample_phrases("test", 8000, seed=0))) == 8000
 
 
 def test_the_draw_is_a_function_of_split_size_and_seed() -> None:
-    assert list(draw("train", 200, seed=1)) == list(draw("train", 200, seed=1))
-    assert list(draw("train", 300, seed=1))[:200] == list(draw("train", 200, seed=1))
-    assert list(draw("train", 200, seed=1)) != list(draw("train", 200, seed=2))
+    assert list(sample_phrases("train", 200, seed=1)) == list(sample_phrases("train", 200, seed=1))
+    assert list(sample_phrases("train", 300, seed=1))[:200] == list(sample_phrases("train", 200, seed=1))
+    assert list(sample_phrases("train", 200, seed=1)) != list(sample_phrases("train", 200, seed=2))
     # When these change, so do the figures on record.
     for rounded, expected in ((0, "05992eb3c0f087c8"), (50, "31ba08ed4821a009")):
-        drawn = draw("train", 300, seed=0, rounded=rounded)
-        texts = [tuple(write(item, language)) for item in drawn for language in ("de", "fr")]
+        drawn = sample_phrases("train", 300, seed=0, rounded=rounded)
+        texts = [tuple(write_phrase(item, language)) for item in drawn for language in ("de", "fr")]
         assert hashlib.sha256(repr(texts).encode()).hexdigest()[:16] == expected
 
 

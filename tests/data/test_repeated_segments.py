@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, RepeatedSegments
-from transformer.data.datasets.text import open_text
+from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, RepeatedSegmentsConfig
+from transformer.data.datasets.text import open_text_dataset
 
 OPTIONS = "repeated/symbols=16,shortest=3,longest=7,length=20,train=600,validation=40,test=40"
 
@@ -18,7 +18,7 @@ def periods(text: str, least: int, most: int) -> list[int]:
 
 
 def test_a_document_is_one_random_segment_over_and_over(tmp_path: Path) -> None:
-    train = open_text(OPTIONS, prepared_dir=str(tmp_path)).split("train")
+    train = open_text_dataset(OPTIONS, prepared_dir=str(tmp_path)).split("train")
     assert {len(text) for text in train} == {20}
     shortest = [periods(text, 3, 7)[0] for text in train]
     assert np.bincount(shortest, minlength=8)[3:] == pytest.approx([120] * 5, abs=40)
@@ -29,7 +29,7 @@ def test_a_document_is_one_random_segment_over_and_over(tmp_path: Path) -> None:
 
 
 def test_the_least_loss_is_that_of_knowing_every_probability() -> None:
-    config = RepeatedSegments(symbols=16, shortest=4, longest=9, length=30, train=3000)
+    config = RepeatedSegmentsConfig(symbols=16, shortest=4, longest=9, length=30, train=3000)
     # The probability of a document is the mean over segments' lengths of that of its segment, if it repeats so.
     nats = []
     for text in config.draw("train"):
@@ -39,19 +39,21 @@ def test_the_least_loss_is_that_of_knowing_every_probability() -> None:
 
 
 def test_documents_are_a_function_of_their_seed_and_no_split_holds_anothers(tmp_path: Path) -> None:
-    text = open_text(OPTIONS, prepared_dir=str(tmp_path))
+    text = open_text_dataset(OPTIONS, prepared_dir=str(tmp_path))
     assert text.made_from == "seed 0"
-    assert open_text(OPTIONS, prepared_dir=str(tmp_path)).splits == text.splits
+    assert open_text_dataset(OPTIONS, prepared_dir=str(tmp_path)).splits == text.splits
     assert [len(text.split(name)) for name in SPLITS] == [600, 40, 40]
     drawn = [document for name in SPLITS for document in text.split(name)]
-    drawn += open_text(f"{OPTIONS},seed=1", prepared_dir=str(tmp_path)).split("train")
+    drawn += open_text_dataset(f"{OPTIONS},seed=1", prepared_dir=str(tmp_path)).split("train")
     # Of 16^3 segments of three symbols some come twice.
     longer = [document for document in drawn if periods(document, 3, 7)[0] > 5]
     assert len(set(longer)) == len(longer) > 100
 
 
 def test_it_opens_without_options() -> None:
-    sizes = {name: len(documents) for name, documents in open_text("repeated", prepared_dir="unused").splits.items()}
+    sizes = {
+        name: len(documents) for name, documents in open_text_dataset("repeated", prepared_dir="unused").splits.items()
+    }
     assert sizes == {"train": 16384, "validation": 512, "test": 512}
     assert len(ALPHABET) > 400
     assert all(symbol.isalnum() for symbol in ALPHABET)
@@ -73,5 +75,5 @@ def test_it_opens_without_options() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(options: str, says: str) -> None:
     with pytest.raises(UserError, match="repeated") as caught:
-        open_text(f"repeated/{options}", prepared_dir="unused")
+        open_text_dataset(f"repeated/{options}", prepared_dir="unused")
     assert says in str(caught.value)

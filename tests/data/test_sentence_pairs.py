@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.sentence_pairs import ELSEWHERE, FOLLOWS, SentenceBounds, SentencePairs
-from transformer.data.text_batches import Frame
+from transformer.data.sentence_pairs import ELSEWHERE, FOLLOWS, SentenceBounds, SentencePairBatches
+from transformer.data.text_batches import SpecialTokenFrame
 
-FRAME = Frame(256, 257)
+FRAME = SpecialTokenFrame(256, 257)
 BYTES = [bytes([number]) for number in range(256)] + [b"", b""]
 CONTEXT = 64
 
@@ -24,9 +24,9 @@ def document(number: int) -> np.ndarray:
 DOCUMENTS = [document(number) for number in range(40)]
 
 
-def pairs(**values: object) -> SentencePairs:
+def pairs(**values: object) -> SentencePairBatches:
     given: dict[str, object] = {"context": CONTEXT, "rows": 8, "seed": 3, "frame": FRAME}
-    return SentencePairs(DOCUMENTS, SentenceBounds(BYTES), **{**given, **values})  # type: ignore[arg-type]
+    return SentencePairBatches(DOCUMENTS, SentenceBounds(BYTES), **{**given, **values})  # type: ignore[arg-type]
 
 
 def test_sentences_end_with_their_mark_and_with_their_paragraph() -> None:
@@ -87,8 +87,8 @@ def test_pairs_are_a_function_of_seed_and_step_and_come_again_only_where_asked()
 
 def test_what_holds_no_pairs_is_refused() -> None:
     with pytest.raises(UserError, match="no two sentences"):
-        SentencePairs([DOCUMENTS[0][:3]], SentenceBounds(BYTES), context=20, rows=1, seed=0, frame=FRAME)
+        SentencePairBatches([DOCUMENTS[0][:3]], SentenceBounds(BYTES), context=20, rows=1, seed=0, frame=FRAME)
     with pytest.raises(UserError, match="leaves no room for two texts"):
         pairs(context=4)
     with pytest.raises(UserError, match="tokenizer lacks one"):
-        pairs(frame=Frame(None, 257))
+        pairs(frame=SpecialTokenFrame(None, 257))

@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.synthetic_grammar import PEOPLE, PROBLEMS, grammar
-from transformer.data.labeled_text_batches import Example
+from transformer.data.datasets.synthetic_grammar import PEOPLE, PROBLEMS, generate_grammar_examples
+from transformer.data.labeled_text_batches import LabeledExample
 
 SIZES = "train=300,validation=20,test=20"
 
 
-def of(problem: str) -> list[Example]:
-    return grammar(f"{problem}/{SIZES}")["train"]
+def of(problem: str) -> list[LabeledExample]:
+    return generate_grammar_examples(f"{problem}/{SIZES}")["train"]
 
 
 def facts_of(text: str) -> list[tuple[str, str]]:
@@ -84,9 +84,9 @@ def test_the_right_answer_is_at_its_end_of_the_one_order_that_the_facts_allow() 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_set_is_a_function_of_its_name_and_its_splits_differ(problem: str) -> None:
-    made = grammar(f"{problem}/{SIZES}")
-    assert made == grammar(f"{problem}/{SIZES}")
-    assert made["train"] != grammar(f"{problem}/{SIZES},seed=1")["train"]
+    made = generate_grammar_examples(f"{problem}/{SIZES}")
+    assert made == generate_grammar_examples(f"{problem}/{SIZES}")
+    assert made["train"] != generate_grammar_examples(f"{problem}/{SIZES},seed=1")["train"]
     assert made["validation"] != made["test"]
     assert all(len(each.texts) == PROBLEMS[problem].texts for each in made["train"])
 
@@ -102,5 +102,5 @@ def test_a_set_is_a_function_of_its_name_and_its_splits_differ(problem: str) -> 
 )
 def test_a_name_that_cannot_be_is_refused(name: str, says: str) -> None:
     with pytest.raises(UserError) as told:
-        grammar(name)
+        generate_grammar_examples(name)
     assert says in str(told.value)

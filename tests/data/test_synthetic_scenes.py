@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, cover, draw_glyphs
-from transformer.data.synthetic_scenes import COLORS, Item, SceneKind, paint
+from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, draw_glyphs, rasterize_strokes
+from transformer.data.synthetic_scenes import COLORS, SceneGenerator, SceneItem, render_scene
 
 
 @pytest.mark.parametrize(("filled", "area"), [(True, 0.5**2), (False, 2 * 0.1 * (0.6 + 0.4))])
 def test_a_square_covers_its_area(filled: bool, area: float) -> None:
     corners = np.array([[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75], [0.25, 0.25]], np.float32)
     segments = np.stack([corners[:-1], corners[1:]], 1)[None]
-    (share,) = cover(segments, np.array([filled]), np.array([0.1], np.float32), 64)
+    (share,) = rasterize_strokes(segments, np.array([filled]), np.array([0.1], np.float32), 64)
     # A line of thickness 0.1 has round corners outside: 4 - pi of (0.05)^2 is missing.
     missing = 0 if filled else (4 - np.pi) * 0.05**2
     assert share.mean() == pytest.approx(area - missing, rel=0.02)
@@ -39,7 +39,7 @@ def test_drawings_of_a_glyph_differ_and_are_those_of_their_generator() -> None:
 
 
 def test_scenes_hold_different_items_in_different_cells() -> None:
-    random, kind = np.random.default_rng(0), SceneKind(fewest=2, most=6, one_of_each=True)
+    random, kind = np.random.default_rng(0), SceneGenerator(fewest=2, most=6, one_of_each=True)
     scenes = [kind.draw(random) for _ in range(200)]
     assert {len(items) for items in scenes} == {2, 3, 4, 5, 6}
     for items in scenes:
@@ -49,8 +49,8 @@ def test_scenes_hold_different_items_in_different_cells() -> None:
 
 
 def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
-    kind, items = SceneKind(), (Item(5, "circle", "red"), Item(6, "square", "blue"))
-    (image,) = paint(kind, [items], np.random.default_rng(0), NO_VARIATION)
+    kind, items = SceneGenerator(), (SceneItem(5, "circle", "red"), SceneItem(6, "square", "blue"))
+    (image,) = render_scene(kind, [items], np.random.default_rng(0), NO_VARIATION)
     assert image.shape == (48, 48, 3)
     means = image.reshape(3, 16, 3, 16, 3).astype(float)[:, 4:12, :, 4:12].mean(axis=(1, 3)).reshape(9, 3)
     for item in items:
@@ -73,4 +73,4 @@ def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
 )
 def test_unfit_scenes_are_refused(wrong: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SceneKind(**wrong)
+        SceneGenerator(**wrong)

@@ -7,16 +7,16 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, SymbolPairs
-from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
+from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, SymbolPairsConfig
+from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import TranslationConfig, load_splits, words_of
+from transformer.tasks.translation_data import TranslationConfig, load_splits, word_of_each_piece
 
 OPTIONS = "reversal/length=5,symbols=7,train=300,validation=30,test=40"
 
 
-def opened(options: str = OPTIONS) -> TranslationSet:
-    return open_translation(options, prepared_dir="unused")
+def opened(options: str = OPTIONS) -> TranslationDataset:
+    return open_translation_dataset(options, prepared_dir="unused")
 
 
 def test_a_target_is_its_source_backwards_word_by_word() -> None:
@@ -77,8 +77,8 @@ def test_pairs_are_a_function_of_their_seed_and_no_split_holds_anothers() -> Non
     assert len(set(sources)) == len(sources) == 670
 
 
-def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation, Pair]:
-    lengths = (1 + SymbolPairs().length,)
+def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation, SentencePair]:
+    lengths = (1 + SymbolPairsConfig().length,)
     config = TranslationConfig(
         dataset=dataset,
         vocabulary=vocabulary,
@@ -101,7 +101,7 @@ def test_every_symbol_is_one_token(tmp_path: Path, symbols: int) -> None:
     assert {name: set(batch[name][:, -1].tolist()) for name in ends} == {name: {end} for name, end in ends.items()}
     np.testing.assert_array_equal(batch["labels"][:, :-1], batch["source"][:, -2::-1])
     pieces = task.tokenizer.pieces(task.tokenizer.encode([pair.source])[0])
-    assert words_of(pieces) == list(range(12))
+    assert word_of_each_piece(pieces) == list(range(12))
 
 
 def test_alignment_is_evaluated_and_labeled_with_the_truth(tmp_path: Path) -> None:
@@ -139,7 +139,10 @@ def test_what_cannot_be_is_refused_by_name(options: str, says: str) -> None:
 
 def test_it_has_one_direction_and_its_own_splits() -> None:
     with pytest.raises(UserError, match="goes from symbols to reversed: leave it out"):
-        open_translation("reversal", prepared_dir="unused", languages=("reversed", "symbols"))
-    assert open_translation("reversal", prepared_dir="unused", languages=("symbols", "reversed")).name == "reversal"
+        open_translation_dataset("reversal", prepared_dir="unused", languages=("reversed", "symbols"))
+    assert (
+        open_translation_dataset("reversal", prepared_dir="unused", languages=("symbols", "reversed")).name
+        == "reversal"
+    )
     with pytest.raises(UserError, match="did you mean 'train'"):
         opened().split("trian")

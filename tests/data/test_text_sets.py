@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from transformer.config import UserError
-from transformer.data.datasets.text import TextSet, open_text
+from transformer.data.datasets.text import TextDataset, open_text_dataset
 
 
 class TinyText(tfds.core.GeneratorBasedBuilder):
@@ -28,8 +28,8 @@ class TinyText(tfds.core.GeneratorBasedBuilder):
             yield index, {"id": str(index), "text": f"schöner Text {index}"}
 
 
-def opened(name: str, path: Path, data_dir: Path | None = None) -> TextSet:
-    return open_text(name, data_dir=data_dir and str(data_dir), prepared_dir=str(path / "prepared"))
+def opened(name: str, path: Path, data_dir: Path | None = None) -> TextDataset:
+    return open_text_dataset(name, data_dir=data_dir and str(data_dir), prepared_dir=str(path / "prepared"))
 
 
 def test_pythons_documentation_is_there_for_everyone(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.greetings import prepare
 from transformer.config import UserError
-from transformer.data.datasets.text import open_text
-from transformer.data.datasets.tfds_preparation import downloads
-from transformer.data.datasets.translation import open_translation
+from transformer.data.datasets.text import open_text_dataset
+from transformer.data.datasets.tfds_preparation import allow_downloads
+from transformer.data.datasets.translation import open_translation_dataset
 
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
@@ -47,7 +47,7 @@ def _names(where: str) -> Change:
 
 
 @pytest.mark.parametrize("where", ["top", "note"])
-@pytest.mark.parametrize("opener", [open_translation, open_text])
+@pytest.mark.parametrize("opener", [open_translation_dataset, open_text_dataset])
 def test_no_name_in_a_folder_is_imported(
     changed: Callable[[Change], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, opener: Any
 ) -> None:
@@ -90,14 +90,14 @@ def test_a_folder_that_describes_no_set_is_refused(
     changed: Callable[[Change], Path], change: Change, says: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        list(open_translation(str(changed(change)), prepared_dir="unused").split("train"))
+        list(open_translation_dataset(str(changed(change)), prepared_dir="unused").split("train"))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_records_that_are_missing_or_damaged_are_said_to_be(changed: Callable[[Change], Path]) -> None:
     folder = changed(_lengths("1000"))
-    opened = open_translation(str(folder), prepared_dir="unused")
+    opened = open_translation_dataset(str(folder), prepared_dir="unused")
     with pytest.raises(UserError, match="prepare it again"):
         list(opened.split("train"))
     for file in folder.glob("*test.array_record*"):
@@ -109,7 +109,7 @@ def test_records_that_are_missing_or_damaged_are_said_to_be(changed: Callable[[C
 @pytest.mark.parametrize(
     "name", ["huggingface:stas/openwebtext", "someone:set", "https://example.org/x", "a/b/c", "gs://a/b"]
 )
-@pytest.mark.parametrize("opener", [open_translation, open_text])
+@pytest.mark.parametrize("opener", [open_translation_dataset, open_text_dataset])
 def test_no_other_host_is_asked(tmp_path: Path, name: str, opener: Any) -> None:
     with pytest.raises(UserError, match=r"another host|is no (text|translation) set"):
         opener(name, prepared_dir=str(tmp_path))
@@ -117,9 +117,9 @@ def test_no_other_host_is_asked(tmp_path: Path, name: str, opener: Any) -> None:
 
 def test_a_download_needs_somebody_who_asked_for_it(tmp_path: Path) -> None:
     with (
-        downloads(["lm1b"]),
+        allow_downloads(["lm1b"]),
         pytest.raises(UserError, match=r"is not prepared here, .*--trust=wmt14_"),
     ):
-        open_translation("wmt14_translate/de-en", prepared_dir=str(tmp_path))
-    with downloads(["wmt14_translate/xx-en"]), pytest.raises(UserError, match="TFDS cannot build"):
-        open_translation("wmt14_translate/xx-en", prepared_dir=str(tmp_path))
+        open_translation_dataset("wmt14_translate/de-en", prepared_dir=str(tmp_path))
+    with allow_downloads(["wmt14_translate/xx-en"]), pytest.raises(UserError, match="TFDS cannot build"):
+        open_translation_dataset("wmt14_translate/xx-en", prepared_dir=str(tmp_path))

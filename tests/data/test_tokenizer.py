@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, saved_in, tag, word_indices
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, has_tokenizer, language_tag, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -87,7 +87,7 @@ def test_a_tag_asks_for_a_language(tokenizer: Tokenizer) -> None:
     assert tokenizer.languages == ["de", "fr"]
     for language in tokenizer.languages:
         (number,) = tokenizer.tags(language)
-        assert tokenizer.pieces([number]) == [tag(language)] == [f"<2{language}>"]
+        assert tokenizer.pieces([number]) == [language_tag(language)] == [f"<2{language}>"]
     assert tokenizer.tags("de") != tokenizer.tags("fr")
 
 
@@ -122,9 +122,9 @@ def test_pieces_belong_to_the_words_between_spaces(tokenizer: Tokenizer, text: s
 
 
 def test_what_was_saved_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    assert not saved_in(tmp_path)
+    assert not has_tokenizer(tmp_path)
     tokenizer.save(tmp_path)
-    assert saved_in(tmp_path)
+    assert has_tokenizer(tmp_path)
     again = load_tokenizer(tmp_path)
     assert isinstance(again, Tokenizer)
     assert [getattr(again, role) for role in ROLES] == [PAD, BEGIN, END, UNKNOWN, None]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
-from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
-from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.decoding_config import DecodingConfig
 from transformer.trust import check_trusted
 
 TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4
@@ -21,7 +21,7 @@ STRANGE = "\u0000\n\r\n\t  x  naïve 犬🐕‍🦺 <end> <mask> \u2028 e\u0301 
 MADE: dict[str, Callable[[], Tokenizer]] = {
     "bpe": lambda: train_byte_bpe([TEXT], 300, ("end", "mask")),
     "bytes": lambda: byte_tokenizer(("pad", "end")),
-    "characters": lambda: characters([TEXT, STRANGE], ("mask",)),
+    "characters": lambda: character_tokenizer([TEXT, STRANGE], ("mask",)),
 }
 BYTES = byte_tokenizer()
 BPE = train_byte_bpe([TEXT], 280)
@@ -53,25 +53,25 @@ def test_any_text_comes_back_from_bytes(text: str) -> None:
 
 
 def test_characters_are_those_of_the_text_in_order() -> None:
-    made = characters(["banana", "cab"])
+    made = character_tokenizer(["banana", "cab"])
     assert (made.vocabulary, made.special, made.unknown, made.end) == (4, frozenset(), None, None)
     assert made.pieces(range(4)) == ["a", "b", "c", "n"]
     assert made.encode(["cabn", "a"]) == [[2, 0, 1, 3], [0]]
-    asked = characters(["ab"], ("end", "mask"))
+    asked = character_tokenizer(["ab"], ("end", "mask"))
     assert (asked.vocabulary, asked.end, asked.mask) == (4, 2, 3)
 
 
 def test_an_unknown_character_is_named_or_has_its_token() -> None:
     with pytest.raises(UserError, match="the character 'z' was not in the training text"):
-        characters(["banana"]).encode(["ban", "zany"])
+        character_tokenizer(["banana"]).encode(["ban", "zany"])
     # A special token is no character of the text, even when it is written there.
     with pytest.raises(UserError, match="the character '<'"):
-        characters(["mask"], ("mask",)).encode(["<mask>"])
-    made = characters(["ab"], ("unknown", "mask"))
+        character_tokenizer(["mask"], ("mask",)).encode(["<mask>"])
+    made = character_tokenizer(["ab"], ("unknown", "mask"))
     assert made.encode(["abca"]) == [[0, 1, made.unknown, 0]]
     assert made.decode([0, 2, 1]) == "ab"
     with pytest.raises(UserError, match="is empty"):
-        characters([""])
+        character_tokenizer([""])
 
 
 def test_byte_level_bpe_has_the_size_that_was_asked() -> None:
@@ -89,7 +89,7 @@ def test_byte_level_bpe_has_the_size_that_was_asked() -> None:
 
 
 def test_words_start_where_white_space_is() -> None:
-    made = characters(["a b\n"], ("mask",))
+    made = character_tokenizer(["a b\n"], ("mask",))
     assert made.word_starts().tolist() == [True, True, False, False, True]
     starts = BPE.word_starts()
     pieces = BPE.pieces(BPE.encode(["not to be"])[0])
@@ -125,7 +125,7 @@ def test_joint_pieces_bring_their_spaces() -> None:
 
 def test_tiny_shakespeare_has_65_characters(shared_data: Path) -> None:
     text = (shared_data / "tinyshakespeare" / "input.txt").read_text()
-    made = characters([text])
+    made = character_tokenizer([text])
     assert made.vocabulary == 65
     (ids,) = made.encode([text[:100_000]])
     alphabet = sorted(set(text))
@@ -138,7 +138,7 @@ def test_one_text_is_not_taken_for_its_letters() -> None:
         lambda: BPE.encode("text"),
         lambda: BYTES.encode_targets("text"),
         lambda: byte_tokenizer("end"),
-        lambda: characters("text"),
+        lambda: character_tokenizer("text"),
         lambda: train_bpe("text", 60),
         lambda: train_bpe([TEXT], 60, "de"),
         lambda: train_byte_bpe("text", 300),
@@ -149,4 +149,4 @@ def test_one_text_is_not_taken_for_its_letters() -> None:
         with pytest.raises(TypeError, match=r" is '.*', a single text; give a list of them, \['.*'\]"):
             act()
     with pytest.raises(UserError, match="stops='ab' is a str; it must be a tuple"):
-        Decoding(stop_sequences="ab")  # type: ignore[arg-type]
+        DecodingConfig(stop_sequences="ab")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
+from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.marian import MarianTokenizer
 
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sources_and_targets_have_models_of_their_own(folder: Path) -> None:
     import sentencepiece
 
-    made = from_huggingface(folder)
+    made = load_huggingface_tokenizer(folder)
     assert isinstance(made, MarianTokenizer)
     numbers = json.loads((folder / "vocab.json").read_text())
     for encode, name, texts in ((made.encode, "source.spm", SOURCES), (made.encode_targets, "target.spm", TARGETS)):
@@ -111,4 +111,4 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 2}')
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(UserError, match=r"pip install sentencepiece"):
-        from_huggingface(tmp_path)
+        load_huggingface_tokenizer(tmp_path)

@@ -14,9 +14,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.test_text_lines import SEEDS, random_lines
 from transformer.config import UserError
-from transformer.data.tokenizers.token_text import Writing, writing_of
+from transformer.data.tokenizers.token_text import TokenEncoding, detect_token_encoding
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.text_generation import _continued, encode_prompts
 
@@ -93,7 +93,7 @@ MADE: dict[str, Callable[[], Tokenizer]] = {
     "joint": lambda: train_bpe([TEXT * 3], 60),
     "bytes": lambda: byte_tokenizer(("end",)),
     "byte_bpe": lambda: train_byte_bpe([TEXT * 3], 280),
-    "characters": lambda: characters([TEXT]),
+    "characters": lambda: character_tokenizer([TEXT]),
 }
 
 
@@ -126,7 +126,7 @@ def test_the_bytes_of_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None
         written = b"".join([first[ids[0]], *(within[number] for number in ids[1:])]).decode()
         text = shown(tokenizer, ids)
         # Behind the text's last word GPT-1 has no space.
-        assert written.removesuffix(" " if tokenizer.writing is Writing.WORD_ENDS else "") == text
+        assert written.removesuffix(" " if tokenizer.writing is TokenEncoding.WORD_ENDS else "") == text
 
 
 def test_the_labels_of_a_text_are_its_text(tokenizer: Tokenizer) -> None:
@@ -171,7 +171,7 @@ def test_white_space_that_a_tokenizer_drops_from_a_prompt_is_not_doubled() -> No
 @pytest.mark.parametrize("prompted", [True, False])
 def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer, prompted: bool) -> None:
     """Where the automaton is complete, the cut finds the stop string, and one token before it is not there yet."""
-    word_ends = tokenizer.writing is Writing.WORD_ENDS
+    word_ends = tokenizer.writing is TokenEncoding.WORD_ENDS
     stops = [" ", "sat", " sat", "sat ", "sat on", "mat.", "mat .", "t s", " no", "the cat sat"]
     prompt = tokenizer.encode(["the cat"])[0] if prompted else []
     for stop in stops:
@@ -249,4 +249,4 @@ def test_a_decoder_of_another_kind_is_refused_by_name(decoder: decoders.Decoder)
     backend = tokenizers.Tokenizer(models.BPE())
     backend.decoder = decoder
     with pytest.raises(UserError, match=rf'decoder .*"{type(decoder).__name__}".* is not read'):
-        writing_of(backend)
+        detect_token_encoding(backend)

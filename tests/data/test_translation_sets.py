@@ -14,8 +14,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from transformer.config import UserError
-from transformer.data.datasets.translation import Pair, open_translation
-from transformer.data.phrases.generate import draw, write
+from transformer.data.datasets.translation import SentencePair, open_translation_dataset
+from transformer.data.phrases.generate import sample_phrases, write_phrase
 
 SMALL = "phrases/train=40,validation=5,test=10,seed=3"
 
@@ -55,41 +55,43 @@ class MonolingualTranslate(TinyTranslate):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("prepared")
-    open_translation("tiny_translate", prepared_dir=str(root))
+    open_translation_dataset("tiny_translate", prepared_dir=str(root))
     return root
 
 
 def fails(name: str, **arguments: Any) -> str:
     with pytest.raises(UserError) as caught:
-        open_translation(name, **arguments)
+        open_translation_dataset(name, **arguments)
     message = str(caught.value)
     assert "\n" not in message
     return message
 
 
 def test_phrases_are_those_that_are_drawn_in_every_language_in_turn() -> None:
-    phrases = open_translation(SMALL, prepared_dir="unused")
+    phrases = open_translation_dataset(SMALL, prepared_dir="unused")
     assert phrases.languages == ("en", "de", "fr")
     assert phrases.splits == ("train", "validation", "test")
     for split, size in (("train", 40), ("validation", 5), ("test", 10)):
         expected = []
-        for item in draw(split, size, seed=3):
+        for item in sample_phrases(split, size, seed=3):
             for language in ("de", "fr"):
-                source, target, links = write(item, language)
-                expected.append(Pair(source, target, language, item.kind, links))
+                source, target, links = write_phrase(item, language)
+                expected.append(SentencePair(source, target, language, item.kind, links))
         assert list(phrases.split(split)) == expected
     assert set(Counter((p.language, p.kind) for p in phrases.split("test")).values()) == {2}
 
 
 def test_phrases_in_one_language() -> None:
-    opened = open_translation("phrases/train=6,validation=5,test=5", prepared_dir="unused", languages=("en", "fr"))
+    opened = open_translation_dataset(
+        "phrases/train=6,validation=5,test=5", prepared_dir="unused", languages=("en", "fr")
+    )
     assert opened.languages == ("en", "fr")
     assert {pair.language for pair in opened.split("train")} == {"fr"}
     assert len(opened.split("train")) == 6
 
 
 def test_pairs_of_a_folder_are_a_sequence_and_a_grain_source(prepared: Path) -> None:
-    train = open_translation("tiny_translate", prepared_dir=str(prepared)).split("train")
+    train = open_translation_dataset("tiny_translate", prepared_dir=str(prepared)).split("train")
     pairs = list(train)
     assert len(train) == len(pairs) == 5
     assert train[3] == pairs[3]
@@ -104,7 +106,7 @@ def test_pairs_of_a_folder_are_a_sequence_and_a_grain_source(prepared: Path) -> 
 def test_preparing_happens_once(prepared: Path) -> None:
     [info] = prepared.glob("tiny_translate/1.0.0/dataset_info.json")
     before = info.stat().st_mtime_ns
-    open_translation("tiny_translate", prepared_dir=str(prepared))
+    open_translation_dataset("tiny_translate", prepared_dir=str(prepared))
     assert info.stat().st_mtime_ns == before
 
 
@@ -120,19 +122,19 @@ def test_a_prepared_folder_opens_in_either_direction(
     prepared: Path, languages: tuple[str, str] | None, source: str, target: str
 ) -> None:
     for folder in (prepared / "tiny_translate" / "1.0.0", prepared / "tiny_translate"):
-        opened = open_translation(str(folder), prepared_dir=str(prepared / "unused"), languages=languages)
+        opened = open_translation_dataset(str(folder), prepared_dir=str(prepared / "unused"), languages=languages)
         assert opened.languages == (languages or ("de", "en"))
         assert opened.splits == ("train", "test")
         pairs = list(opened.split("train"))
         assert sorted(pairs) == [
-            Pair(f"{source} {index}", f"{target} {index}", opened.languages[1]) for index in range(5)
+            SentencePair(f"{source} {index}", f"{target} {index}", opened.languages[1]) for index in range(5)
         ]
     assert not (prepared / "unused").exists()
 
 
 def test_a_set_is_found_by_name_under_either_folder(prepared: Path, tmp_path: Path) -> None:
     for arguments in ({"prepared_dir": prepared}, {"data_dir": prepared, "prepared_dir": tmp_path}):
-        opened = open_translation("tiny_translate", **{key: str(path) for key, path in arguments.items()})
+        opened = open_translation_dataset("tiny_translate", **{key: str(path) for key, path in arguments.items()})
         assert len(opened.split("test")) == 2
     assert not list(tmp_path.iterdir())
 
@@ -165,7 +167,7 @@ def test_what_cannot_be_opened_says_why(prepared: Path, tmp_path: Path) -> None:
     assert "'en' comes first" in fails("phrases", languages=("de", "en"), **arguments)
     assert "must be some of de, fr" in fails("phrases", languages=("en", "it"), **arguments)
     with pytest.raises(UserError, match="did you mean 'train'"):
-        open_translation(folder, **arguments).split("trian")
+        open_translation_dataset(folder, **arguments).split("trian")
 
 
 def test_a_damaged_folder_is_refused(prepared: Path, tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_damaged_folder_is_refused(prepared: Path, tmp_path: Path) -> None:
     (folder / "dataset_info.json").write_text(json.dumps(info))
     (folder / "features.json").write_bytes((prepared / "tiny_translate" / "1.0.0" / "features.json").read_bytes())
     with pytest.raises(UserError, match="stored as tfrecord, which has no random access"):
-        open_translation(str(folder), prepared_dir=str(tmp_path)).split("train")
+        open_translation_dataset(str(folder), prepared_dir=str(tmp_path)).split("train")
 
 
 def test_a_set_that_another_process_prepared_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,15 +192,15 @@ def test_a_set_that_another_process_prepared_first(tmp_path: Path, monkeypatch: 
         return generate(self, dl_manager)
 
     monkeypatch.setattr(TinyTranslate, "_split_generators", overtaken)
-    assert len(open_translation("tiny_translate", prepared_dir=str(tmp_path)).split("train")) == 5
+    assert len(open_translation_dataset("tiny_translate", prepared_dir=str(tmp_path)).split("train")) == 5
 
 
 def test_no_tensorflow_no_noise_and_a_cheap_import(root: Path, tmp_path: Path) -> None:
     script = f"""
 import sys
-from transformer.data.datasets.translation import open_translation
+from transformer.data.datasets.translation import open_translation_dataset
 assert "tensorflow_datasets" not in sys.modules and "jax" not in sys.modules
-opened = open_translation({SMALL!r}, prepared_dir={str(tmp_path)!r})
+opened = open_translation_dataset({SMALL!r}, prepared_dir={str(tmp_path)!r})
 assert len(list(opened.split("train"))) == 80
 assert not {{"tensorflow", "torch"}} & set(sys.modules)
 """

@@ -24,10 +24,10 @@ from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.recurrent_encoder_decoder import ContextVector, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.task import View
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.task import StateView
 from transformer.tasks.translation_data import TranslationConfig
-from transformer.tasks.translation_decoding import coverage_over
+from transformer.tasks.translation_decoding import source_coverage
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 5
 SOURCE = np.array([[3, 4, 4, 2], [4, 3, 2, 0]], np.int32)
@@ -127,16 +127,16 @@ def test_greedy_decoding_ranks_nothing() -> None:
 def test_options_that_do_not_fit_are_refused() -> None:
     for given in ({"coverage_penalty": -0.1, "beams": 4}, {"coverage_penalty": 0.2}):
         with pytest.raises(UserError, match="coverage_penalty"):
-            Decoding(**given)  # type: ignore[arg-type]
+            DecodingConfig(**given)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=r"config\.task\.coverage_penalty"):
             TranslationConfig(**{"beams": 1, **given})  # type: ignore[arg-type]
     # A task's own penalty goes with its own beams.
-    assert Decoding.asked({"temperature": 1.0}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
-    assert Decoding.asked({"beams": 1}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
-    assert Decoding.asked({"beams": 2}, beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
+    assert DecodingConfig.asked({"temperature": 1.0}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert DecodingConfig.asked({"beams": 1}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert DecodingConfig.asked({"beams": 2}, beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
     model, variables = made(context_vector=ContextVector.LAST)
-    view = View(model, variables, {}, {}, jnp.int32(0), train=False)
+    view = StateView(model, variables, {}, {}, jnp.int32(0), train=False)
     tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)
-    assert coverage_over(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None
+    assert source_coverage(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None
     with pytest.raises(UserError, match="attention of target over source, which this model has not"):
-        coverage_over(view, jnp.asarray(SOURCE), tokenizer, 0.2)
+        source_coverage(view, jnp.asarray(SOURCE), tokenizer, 0.2)

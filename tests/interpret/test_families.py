@@ -12,7 +12,7 @@ from transformer.attention.sites import Values
 from transformer.interpret.load import Loaded, _model
 from transformer.tasks import registry as tasks
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
-from transformer.tasks.task import kept_tokenizer
+from transformer.tasks.task import load_run_tokenizer
 from transformer.training.build import build_components
 from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.partitioning import single_device_placement
@@ -22,7 +22,7 @@ READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.all_names()}
 READ = [
     case
     for case in CASES
-    if (reader := READERS.get(case.config["task"]["name"])) is not None and reader.kept is kept_tokenizer
+    if (reader := READERS.get(case.config["task"]["name"])) is not None and reader.kept is load_run_tokenizer
 ]
 
 

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 import transformer
 from launch import cli, convert
 from transformer.config import UserError
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.translation import SentencePair
 from transformer.interpret.load import Loaded
 from transformer.interpret.named_maps import Maps
-from transformer.tasks.translation_decoding import reading_of
+from transformer.tasks.translation_decoding import encode_pair_inputs
 
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
 TOKENS = {
@@ -96,7 +96,7 @@ def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, 
 
 def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str, Loaded]) -> None:
     model = models["t5"]
-    reading = reading_of(model._view(), model.kept, [Pair("the", "f" * 14, "")])
+    reading = encode_pair_inputs(model._view(), model.kept, [SentencePair("the", "f" * 14, "")])
     assert reading.inputs["target"].shape == (1, 12)
     assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 

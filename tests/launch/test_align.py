@@ -9,8 +9,8 @@ import pytest
 
 from launch import align, cli
 from transformer.config import UserError
-from transformer.data.datasets.translation import open_translation
-from transformer.tasks.word_alignment import alignment_of, read_aligned
+from transformer.data.datasets.translation import open_translation_dataset
+from transformer.tasks.word_alignment import read_alignment_files, word_alignment_evaluation
 from transformer.training import build, partitioning, train
 from transformer.training.config import resolve_config
 from transformer.training.run_loading import load_run
@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(folder: Path, *, first: int = 0, reverse: bool = False) -> list[str]:
     """The test pairs of the run as files, and the flags that name them."""
-    pairs = list(open_translation(DATASET, prepared_dir=str(folder)).split("test"))
+    pairs = list(open_translation_dataset(DATASET, prepared_dir=str(folder)).split("test"))
     lines: dict[str, list[str]] = {"source": [], "target": [], "links": []}
     for pair in pairs:
         assert pair.links is not None
@@ -86,7 +86,7 @@ def test_the_runs_own_pairs_have_the_runs_own_error(
 
 def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -> None:
     written(tmp_path)
-    pairs = read_aligned(*(tmp_path / name for name in ("source", "target", "links")))
+    pairs = read_alignment_files(*(tmp_path / name for name in ("source", "target", "links")))
     _, loaded, _ = load_run(run)
     (site,) = loaded.model.sites
     two = dataclasses.replace(loaded.model, sites=(dataclasses.replace(site, heads=("0", "1")),))
@@ -95,7 +95,7 @@ def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -
     for number in range(9):
         weights[number, 0, number % 2] = np.eye(5)[[3, 2, 1, 0, 4]]
         weights[number, 0, 1 - number % 2] = np.eye(5)
-    evaluation = alignment_of(loaded.task, two, pairs)
+    evaluation = word_alignment_evaluation(loaded.task, two, pairs)
     order = [0, 2, 4, 6, 8, 1, 3, 5, 7]
     rows = {"index": np.arange(9), "weights": {site.name: weights[order]}}
     found = evaluation.finish({}, rows).scalars
@@ -129,19 +129,19 @@ def test_files_that_do_not_fit_are_refused(
 
 def test_what_cannot_be_aligned_is_refused(run: Path, tmp_path: Path) -> None:
     written(tmp_path)
-    pairs = read_aligned(*(tmp_path / name for name in ("source", "target", "links")))
+    pairs = read_alignment_files(*(tmp_path / name for name in ("source", "target", "links")))
     _, loaded, _ = load_run(run)
     with pytest.raises(UserError, match="only a run that translates"):
-        alignment_of(object(), loaded.model, pairs)  # type: ignore[arg-type]
+        word_alignment_evaluation(object(), loaded.model, pairs)  # type: ignore[arg-type]
     odd = [pairs[0]._replace(source="a  b")]  # two spaces
     with pytest.raises(UserError, match="pair 1: the run's tokenizer has other words in"):
-        alignment_of(loaded.task, loaded.model, odd)
+        word_alignment_evaluation(loaded.task, loaded.model, odd)
 
 
 def test_links_are_read_from_either_side_and_from_any_first_number(tmp_path: Path) -> None:
     for name, text in {"source": "a b", "target": "x y z", "links": "1-1 1p3 2-2", "other": "0-0 2p0 1-1"}.items():
         (tmp_path / name).write_text(f"{text}\n{text}\n")
     files = [tmp_path / name for name in ("source", "target", "links")]
-    pair, again = read_aligned(*files, first=1, language="de")
+    pair, again = read_alignment_files(*files, first=1, language="de")
     assert pair == again == ("a b", "x y z", "de", None, (((0, 0), (1, 1)), ((0, 0), (0, 2), (1, 1))))
-    assert read_aligned(*files[:2], tmp_path / "other", reverse=True, language="de") == [pair, again]
+    assert read_alignment_files(*files[:2], tmp_path / "other", reverse=True, language="de") == [pair, again]

@@ -9,11 +9,11 @@ import pytest
 
 from transformer.attention.capture import Top, evenly_spaced, pool
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.data.wav import wav
+from transformer.data.wav import encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 STEPS = (100, 200, 400, 600, 800, 1000, 1300, 1600)
 LAYERS, HEADS, PADDED = 3, 4, 20
@@ -76,7 +76,7 @@ class Run:
 
     directory: Path
     sites: tuple[Site, ...]
-    labels: Labels
+    labels: AxisLabels
     maps: dict[int, dict[str, np.ndarray]]
 
 
@@ -90,13 +90,13 @@ def make_sites() -> tuple[Site, ...]:
     )
 
 
-def make_labels() -> Labels:
-    def parse(link: str) -> Link:
+def make_labels() -> AxisLabels:
+    def parse(link: str) -> GoldLink:
         query, key = link.rstrip("?").split("-")
-        return Link(int(query), int(key), not link.endswith("?"))
+        return GoldLink(int(query), int(key), not link.endswith("?"))
 
     targets = tuple(tuple(target.split()) for _, _, target, _ in EXAMPLES)
-    return Labels(
+    return AxisLabels(
         tokens={
             "source": tuple(tuple(source.split()) for _, source, _, _ in EXAMPLES),
             "target": targets,
@@ -107,7 +107,7 @@ def make_labels() -> Labels:
     )
 
 
-def make_maps(step: int, sites: tuple[Site, ...], labels: Labels, seed: int = 0) -> dict[str, np.ndarray]:
+def make_maps(step: int, sites: tuple[Site, ...], labels: AxisLabels, seed: int = 0) -> dict[str, np.ndarray]:
     """Heads that find their habit at different moments: aligned, diagonal, sinking or diffuse."""
     maps = {}
     for number, site in enumerate(sites):
@@ -130,7 +130,7 @@ def make_maps(step: int, sites: tuple[Site, ...], labels: Labels, seed: int = 0)
     return maps
 
 
-def make_habit(site: Site, labels: Labels, example: int, kind: int) -> np.ndarray:
+def make_habit(site: Site, labels: AxisLabels, example: int, kind: int) -> np.ndarray:
     queries = len(labels.tokens[site.query.name][example])
     keys = len(labels.tokens[site.key.name][example])
     rows, columns = np.mgrid[:queries, :keys]
@@ -182,7 +182,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
     return kept
 
 
-def make_statistics(weights: np.ndarray, site: Site, labels: Labels) -> dict[str, np.ndarray]:
+def make_statistics(weights: np.ndarray, site: Site, labels: AxisLabels) -> dict[str, np.ndarray]:
     """Means over the rows of each example, of the statistics that this site's store has: [layer, example, head]."""
     found = {name: np.full(weights.shape[:3], np.nan, np.float32) for name in statistic_names(site, labels)}
     for example in range(weights.shape[1]):
@@ -240,7 +240,9 @@ def write_image_run(directory: Path) -> Run:
     discs = [np.exp(-(np.square(x - a) + np.square(y - b)) / 60) for a, b in ((9, 20), (22, 8))]
     images = np.stack([np.stack([40 + 200 * disc, 30 + 6 * x, 50 + 5 * y], axis=-1) for disc in discs])
     names = ("[CLS]", *(f"patch {row + 1},{column + 1}" for row in range(4) for column in range(4)))
-    labels = Labels({"patches": (names,) * 2}, ("disc left", "disc right"), images={"patches": images.astype(np.uint8)})
+    labels = AxisLabels(
+        {"patches": (names,) * 2}, ("disc left", "disc right"), images={"patches": images.astype(np.uint8)}
+    )
     light = np.stack([disc.reshape(4, 8, 4, 8).mean(axis=(1, 3)).reshape(16) for disc in discs])
     places = np.array([(index // 4, index % 4) for index in range(16)])
     near = -np.square(places[:, None] - places[None]).sum(axis=-1) / 2
@@ -264,7 +266,7 @@ def write_agent_run(directory: Path) -> Run:
     images = np.random.default_rng(0).integers(0, 255, (2, 3, 6, 6, 3), np.uint8)
     steps = (("1 look", "2 wave", "3 wait"), ("1 look", "2 wave"))
     names = {"step": steps, "region": (region.names() or (),) * 2}
-    labels = Labels(names, ("a handshake", "no handshake"), images={"region": images})
+    labels = AxisLabels(names, ("a handshake", "no handshake"), images={"region": images})
     maps = {1: {site.name: np.full((1, 2, 1, 3, 4), 0.25, np.float32)}}
     store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32)
     store.write(1, make_kept(store, maps[1]))
@@ -293,11 +295,11 @@ def write_speech_run(directory: Path) -> Run:
         voice = np.sin(np.pi * time * (len(tokens) - 1) / (4 * length)) ** 2
         formants = sum(np.exp(-np.square(band - f - 3 * np.sin(time / 17)) / 4) for f in (6, 14, 26))
         spectrogram[example, :, : 4 * length] = -8 + 6 * voice * formants + 0.4 * rng.normal(size=(40, 4 * length))
-    labels = Labels(
+    labels = AxisLabels(
         {"frames": tuple(tuple(f"frame {n}" for n in range(length)) for length in lengths), "words": said},
         ("six words", "two words"),
         spectrograms={"frames": spectrogram},
-        sounds={"frames": tuple(wav(spoken_tone(length)) for length in lengths)},
+        sounds={"frames": tuple(encode_wav(spoken_tone(length)) for length in lengths)},
     )
     store = MapStore.open(directory / "maps", sites, labels, "0f" * 32)
     maps = {}
@@ -322,7 +324,7 @@ def write_long_run(directory: Path, positions: int = 500, cells: tuple[int, ...]
     """A causal site that is too long to be kept whole: a sink, a band and a few far keys."""
     axis = Axis("text")
     site = Site("decoder/self", axis, axis, ("0", "1"), ("0", "1", "2"), causal=True)
-    labels = Labels({"text": (tuple(f"▁word{n}" for n in range(positions)),)}, ("long",))
+    labels = AxisLabels({"text": (tuple(f"▁word{n}" for n in range(positions)),)}, ("long",))
     store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32, Tiers(cells, rows=4, top=5))
     rows, columns = np.mgrid[:positions, :positions]
     maps = {}

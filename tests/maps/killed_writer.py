@@ -11,11 +11,11 @@ import numpy as np
 from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 CHECKPOINTED = 5
 SITE = Site("decoder/self", Axis("tokens"), Axis("tokens"), ("0", "1"), ("0", "1", "2", "3"))
-LABELS = Labels({"tokens": (tuple(map(str, range(48))),)}, ("numbers",))
+LABELS = AxisLabels({"tokens": (tuple(map(str, range(48))),)}, ("numbers",))
 
 
 def weights_at(step: int) -> np.ndarray:

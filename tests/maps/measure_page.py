@@ -21,7 +21,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 REPEATS = 5
 SPREAD = 1.5  # standard deviation of the logits
@@ -50,7 +50,7 @@ def causal_run(folder: Path, *, steps: int, layers: int, heads: int, positions: 
     """Heads whose logits drift from step to step, each row a softmax over what it may see."""
     names = tuple(map(str, range(max(layers, heads))))
     site = Site("decoder/self", Axis("tokens"), Axis("tokens"), names[:layers], names[:heads], causal=True)
-    labels = Labels({"tokens": (tuple(f"token{n}" for n in range(positions)),)}, ("a text",))
+    labels = AxisLabels({"tokens": (tuple(f"token{n}" for n in range(positions)),)}, ("a text",))
     store = MapStore.open(folder / "maps", (site,), labels, "abc")
     rng = np.random.default_rng(0)
     hidden = np.where(np.tri(positions), 0, -np.inf)
@@ -66,7 +66,7 @@ def long_run(folder: Path, *, layers: int, heads: int, positions: int, cells: in
     """Maps too long to be whole: what the pyramid, some rows and the top of each row leave of them."""
     names = tuple(map(str, range(max(layers, heads))))
     site = Site("decoder/self", Axis("tokens"), Axis("tokens"), names[:layers], names[:heads], causal=True)
-    labels = Labels({"tokens": (tuple(f"token{n}" for n in range(positions)),)}, ("a long text",))
+    labels = AxisLabels({"tokens": (tuple(f"token{n}" for n in range(positions)),)}, ("a long text",))
     sides = tuple(64 << power for power in range(8) if 64 << power <= cells)
     store = MapStore.open(folder / "maps", (site,), labels, "abc", Tiers(sides, rows=8, top=8))
     rng = np.random.default_rng(1)

@@ -22,27 +22,31 @@ from transformer.maps.capture_plan import (
     plan_capture,
     statistic_names,
 )
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 WHOLE = Capture(("here",))
 TOKENS = Axis("tokens")
 GRID = Axis("patches", AxisKind.GRID, shape=(3, 4), leading=1)
 
 
-def labeled(*lengths: int, **more) -> Labels:
-    return Labels({"tokens": tuple(("t",) * length for length in lengths)}, tuple(map(str, lengths)), **more)
+def labeled(*lengths: int, **more) -> AxisLabels:
+    return AxisLabels({"tokens": tuple(("t",) * length for length in lengths)}, tuple(map(str, lengths)), **more)
 
 
 def test_the_alignment_error_of_each_head_is_the_papers():
     rng = np.random.default_rng(0)
     links = tuple(
-        tuple(Link(int(q), int(k), bool(rng.random() < 0.5)) for q in range(6) for k in rng.choice(7, 2, replace=False))
+        tuple(
+            GoldLink(int(q), int(k), bool(rng.random() < 0.5))
+            for q in range(6)
+            for k in rng.choice(7, 2, replace=False)
+        )
         for _ in range(2)
     )
     # Nothing is known of the last query of the first example, and of the third example at all.
     links = (links[0][:-2], links[1], ())
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0", "1"), ("0", "1", "2"))
-    labels = Labels({"target": (("t",) * 6,) * 3, "source": (("s",) * 7,) * 3}, ("a", "b", "c"), {site.name: links})
+    labels = AxisLabels({"target": (("t",) * 6,) * 3, "source": (("s",) * 7,) * 3}, ("a", "b", "c"), {site.name: links})
     weights = rng.random((2, 3, 3, 6, 7)).astype(np.float32)
     found = np.asarray(alignment_error(jnp.asarray(weights), site, labels))
     for layer, example, head in np.ndindex(2, 2, 3):
@@ -60,7 +64,7 @@ def test_each_site_has_the_statistics_that_it_can_have():
     causal = Site("decoder/self", TOKENS, TOKENS, ("0",), ("0",), causal=True)
     assert set(statistic_names(causal, labeled(3, 8, periods=(None, 4)))) - set(plain) == {"induction"}
     assert statistic_names(causal, labeled(3, periods=(None,))) == plain
-    linked = labeled(3, links={"decoder/self": ((Link(0, 0, True),),)})
+    linked = labeled(3, links={"decoder/self": ((GoldLink(0, 0, True),),)})
     assert set(statistic_names(causal, linked)) - set(plain) == {"alignment_error"}
 
 
@@ -79,7 +83,7 @@ def test_a_probe_keeps_levels_and_statistics_of_each_example(backend):
     """Thirteen positions: a class token and 3 x 4 patches; the second example of a grid is no shorter."""
     q, k = (jnp.asarray(np.random.default_rng(n).normal(size=(2, 13, 2, 4), scale=2), jnp.float32) for n in (0, 1))
     site = Site("here", GRID, GRID, ("0", "1"), ("0", "1"))
-    labels = Labels({"patches": (("p",) * 13,) * 2}, ("one", "two"))
+    labels = AxisLabels({"patches": (("p",) * 13,) * 2}, ("one", "two"))
     look = look_at(q, k, Mask(), backend)
     plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
     kept = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"]

@@ -8,13 +8,13 @@ from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import chance, change_points, describe_role, find_roles, head_roles
 from transformer.maps.store import MapStore, Statistics
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 STEPS = tuple(range(50, 1001, 50))
 PERIOD, LENGTHS = 7, (14, 12, 14)
 NAMES = ("first_token", "previous_token", "diagonal", "induction")
 TOKENS = Axis("tokens")
-LABELS = Labels(
+LABELS = AxisLabels(
     # Texts of one period would not tell a head that copies from one that looks at a fixed distance.
     tokens={
         "tokens": tuple(tuple(f"t{i % period}" for i in range(n)) for n, period in zip(LENGTHS, (7, 7, 6), strict=True))
@@ -215,7 +215,7 @@ def test_a_role_given_up_is_not_named_and_one_taken_again_begins_again():
 
 def test_short_causal_rows_name_nobody():
     # Of three rows the first sits on the first token, the second half on it: 0.61 of the weight on average.
-    labels = Labels({"tokens": (tuple("abc"), tuple("ab"))}, ("three", "two"))
+    labels = AxisLabels({"tokens": (tuple("abc"), tuple("ab"))}, ("three", "two"))
     uniform = np.array([np.mean([1, 1 / 2, 1 / 3]), np.mean([1, 1 / 2])])
     values = np.broadcast_to(uniform[:, None, None, None], (len(STEPS), 2, 2, 4, 1))
     for name in ("first_token", "diagonal"):
@@ -236,20 +236,20 @@ def test_chance_is_what_a_uniform_head_scores(site, name):
     np.testing.assert_allclose(chance(ROLES[name], site, LABELS), expected, rtol=1e-12)
 
 
-def cross_labels() -> tuple[Site, Labels]:
+def cross_labels() -> tuple[Site, AxisLabels]:
     """Sentences whose words stand in reverse, so that neither the diagonal nor chance aligns them."""
     tokens = {
         "source": (tuple("abcdef"), tuple("abcd"), tuple("abcde")),
         "target": (tuple("uvwxyz"), tuple("uvwx"), tuple("uvwxy")),
     }
     links = tuple(
-        tuple(Link(i, len(words) - 1 - i, i % 2 == 0) for i in range(len(words))) for words in tokens["source"]
+        tuple(GoldLink(i, len(words) - 1 - i, i % 2 == 0) for i in range(len(words))) for words in tokens["source"]
     )
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0", "1", "2"))
-    return site, Labels(tokens=tokens, titles=("a", "b", "c"), links={site.name: (*links[:2], ())})
+    return site, AxisLabels(tokens=tokens, titles=("a", "b", "c"), links={site.name: (*links[:2], ())})
 
 
-def error_rate(links: tuple[Link, ...], chosen: dict[int, int]) -> float:
+def error_rate(links: tuple[GoldLink, ...], chosen: dict[int, int]) -> float:
     sure = {(link.query, link.key) for link in links if link.sure}
     possible = {(link.query, link.key) for link in links}
     found = {(query, chosen[query]) for query in {link.query for link in links}}
@@ -275,14 +275,14 @@ def test_chance_alignment_is_the_better_of_the_diagonal_and_a_random_link():
     trials = np.random.default_rng(5).integers(0, 6, size=(4000, 6))
     random = np.mean([1 - error_rate(labels.links[site.name][0], dict(enumerate(row))) for row in trials])
     assert chance(Role.ALIGNMENT, site, labels)[0] == pytest.approx(random, abs=0.01)
-    straight = tuple(Link(i, i, True) for i in range(4))
-    labels = Labels(labels.tokens, labels.titles, {site.name: ((), straight, ())})
+    straight = tuple(GoldLink(i, i, True) for i in range(4))
+    labels = AxisLabels(labels.tokens, labels.titles, {site.name: ((), straight, ())})
     np.testing.assert_equal(chance(Role.ALIGNMENT, site, labels), [np.nan, 1.0, np.nan])
 
 
 def test_cross_attention_has_no_previous_token():
     site = Site("decoder/cross", TOKENS, Axis("source"), ("1", "3"), ("0", "1", "2", "3"))
-    labels = Labels({"tokens": LABELS.tokens["tokens"], "source": LABELS.tokens["tokens"]}, LABELS.titles)
+    labels = AxisLabels({"tokens": LABELS.tokens["tokens"], "source": LABELS.tokens["tokens"]}, LABELS.titles)
     roles = find_roles(STEPS, site, labels, statistics(ENCODER, PLANTED, 0.2))
     assert {role.role for role in roles} == {Role.DIAGONAL, Role.FIRST_TOKEN}
 

@@ -11,12 +11,12 @@ from transformer.config import UserError
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.head_matching import assign_heads, maps_similarity, match_heads, statistics_similarity
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 LAYERS, HEADS = 2, 5
 TOKENS = Axis("tokens")
-LABELS = Labels({"tokens": (tuple("abcdef"), tuple("abcd"))}, ("one", "two"))
-OTHER_LABELS = Labels({"tokens": (tuple("uvwxyz"), tuple("uvwx"))}, ("one", "two"))
+LABELS = AxisLabels({"tokens": (tuple("abcdef"), tuple("abcd"))}, ("one", "two"))
+OTHER_LABELS = AxisLabels({"tokens": (tuple("uvwxyz"), tuple("uvwx"))}, ("one", "two"))
 SITES = tuple(Site(name, TOKENS, TOKENS, tuple("01"), tuple("01234")) for name in ("left/self", "right/self"))
 ORDERS = {"left/self": ((3, 0, 4, 1, 2), (1, 2, 3, 4, 0)), "right/self": ((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))}
 
@@ -171,7 +171,7 @@ def test_pairs_have_the_largest_sum_of_similarities():
 )
 def test_runs_of_other_sites_or_shapes_are_refused_in_one_line(tmp_path, names, sites, message):
     store = write_store(tmp_path / "a", [make_run(0, len(names))])
-    labels = Labels({**LABELS.tokens, "more": LABELS.tokens["tokens"]}, LABELS.titles)
+    labels = AxisLabels({**LABELS.tokens, "more": LABELS.tokens["tokens"]}, LABELS.titles)
     run = {site.name: (np.zeros((len(site.layers), 2, len(site.heads), 6, 6)),) * 2 for site in sites}
     run = {name: (maps, np.zeros((*maps.shape[:3], len(names)))) for name, (maps, _) in run.items()}
     other = write_store(tmp_path / "b", [run], sites=sites, labels=labels)

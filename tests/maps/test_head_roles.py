@@ -21,7 +21,7 @@ from transformer.maps.head_roles import (
 from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, role_texts, roles_data, sample_rows
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 TEXTS = (
     ["<s>", "the", "cat", "saw", "the", "dog", ",", "and", "the", "dog", "saw", "the", "cat", ".", "</s>"],
@@ -31,7 +31,7 @@ TEXTS = (
 AXIS = Axis("text")
 CAUSAL = Site("decoder/self", AXIS, AXIS, ("0",), ("0",), causal=True)
 BOTH_WAYS = Site("encoder/self", AXIS, AXIS, ("0",), ("0",))
-LABELS = Labels({"text": tuple(map(tuple, TEXTS))}, ("one", "two", "three"))
+LABELS = AxisLabels({"text": tuple(map(tuple, TEXTS))}, ("one", "two", "three"))
 
 
 def keys_of(habit: str, words: list[str], query: int, seen: int) -> list[int]:
@@ -123,7 +123,7 @@ def test_any_slot_can_be_the_one_place_of_a_head(key):
     axes = Axis("step", AxisKind.SLOTS, size=6), Axis("slot", AxisKind.SLOTS, size=10)
     weights = np.full((1, 1, 1, 6, 10), 0.02)
     weights[..., key] = 0.82
-    labels = Labels({}, ("an example",))
+    labels = AxisLabels({}, ("an example",))
     site = Site("memory/read", *axes, layers=("0",), heads=("0",))
     reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels.completed((site,))))
     assert (reading.nearest, reading.plays) == (Role.ONE_PLACE, True)
@@ -163,7 +163,7 @@ def test_padding_says_nothing():
 def test_what_few_rows_could_show_is_not_judged():
     # Of five words only two rows reach three back, and one word stands twice.
     words = ["to", "be", "or", "to", "do"]
-    labels = Labels({"text": (tuple(words),)}, ("one",))
+    labels = AxisLabels({"text": (tuple(words),)}, ("one",))
     for habit in ("by -3", "same"):
         rows = planted(habit, CAUSAL, 1.0, (words,))
         assert only(classify_heads(rows, CAUSAL, labels)).nearest not in (
@@ -171,7 +171,7 @@ def test_what_few_rows_could_show_is_not_judged():
             Role.SAME_TOKEN,
             Role.INDUCTION,
         )
-    single = classify_heads(Rows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, Labels({"text": (("a",),)}, ("",)))
+    single = classify_heads(Rows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, AxisLabels({"text": (("a",),)}, ("",)))
     assert single == (RoleAssessment(0, 0, None, False),)
 
 
@@ -179,7 +179,7 @@ def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
     # A symbol that stands twice within a period makes no other key the right one.
     symbols = ["t0", "t1", "t2", "t0", "t4", "t5", "t6"]
     texts = (symbols * 2, TEXTS[0])
-    labels = Labels({"text": tuple(map(tuple, texts))}, ("random", "words"), periods=(7, None))
+    labels = AxisLabels({"text": tuple(map(tuple, texts))}, ("random", "words"), periods=(7, None))
     rows = planted("first", CAUSAL, 0.9, texts)
     rows.weights[0] = planted("by -6", CAUSAL, 0.9, texts).weights[0]
     rows.weights[0, ..., :7, :7] = planted("", CAUSAL, 0, texts).weights[0, ..., :7, :7]
@@ -189,15 +189,15 @@ def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
     assert reading.even == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
 
 
-def cross() -> tuple[Site, Labels, np.ndarray]:
+def cross() -> tuple[Site, AxisLabels, np.ndarray]:
     """Two sentences whose words stand in reverse, and a head that follows them."""
     sides = {"source": (tuple("abcdef"), tuple("ghijk")), "target": (tuple("uvwxyz"), tuple("opqrs"))}
-    links = tuple(tuple(Link(i, len(s) - 1 - i, i % 2 == 0) for i in range(len(s))) for s in sides["source"])
+    links = tuple(tuple(GoldLink(i, len(s) - 1 - i, i % 2 == 0) for i in range(len(s))) for s in sides["source"])
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))
     weights = np.zeros((2, 1, 1, 6, 6))
     for example, length in enumerate((6, 5)):
         weights[example, 0, 0, :length, :length] = 0.5 * np.eye(length)[::-1] + 0.5 / length
-    return site, Labels(sides, ("a", "b"), links={site.name: links}), weights
+    return site, AxisLabels(sides, ("a", "b"), links={site.name: links}), weights
 
 
 def test_a_head_that_follows_the_links_aligns():
@@ -228,7 +228,7 @@ def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(
 def test_patches_and_slots_have_no_tokens_to_be_the_same():
     slots = Axis("slots", AxisKind.SLOTS, size=9)
     site = Site("memory/self", slots, slots, ("0",), ("0",))
-    labels = Labels({"slots": (slots.names(),)}, ("one",))
+    labels = AxisLabels({"slots": (slots.names(),)}, ("one",))
     for habit, role in (("by 0", Role.DIAGONAL), ("by -1", None)):
         reading = only(classify_heads(planted(habit, site, 0.9, (list(slots.names()),)), site, labels))
         assert (reading.nearest if reading.plays else None) is role
@@ -238,7 +238,7 @@ def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
     """Four by five patches behind a class token: a row's end and the next row's beginning do not touch."""
     patches = Axis("patches", AxisKind.GRID, shape=(4, 5), stride=8.0, leading=1)
     site = Site("encoder/self", patches, patches, ("0",), ("0",))
-    labels = Labels({"patches": (patches.names(),)}, ("one",))
+    labels = AxisLabels({"patches": (patches.names(),)}, ("one",))
     places = np.indices((4, 5)).reshape(2, -1)
     steps = np.abs(places[:, :, None] - places[:, None]).max(axis=0)
 

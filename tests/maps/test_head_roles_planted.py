@@ -11,7 +11,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.maps.head_roles import Role, RoleAssessment, Rows, Rule, SimplerRule, classify_heads, heads_with_role
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 LENGTH = 48
 AXIS = Axis("text")
@@ -35,8 +35,8 @@ def without_period(seed: int) -> Text:
     return tuple(f"w{word}" for word in np.random.default_rng(seed).choice(12, LENGTH, p=chance / chance.sum()))
 
 
-def labels_of(texts: list[tuple[Text, int | None]]) -> Labels:
-    return Labels(
+def labels_of(texts: list[tuple[Text, int | None]]) -> AxisLabels:
+    return AxisLabels(
         {"text": tuple(text for text, _ in texts)},
         tuple(str(number) for number in range(len(texts))),
         periods=tuple(period for _, period in texts),
@@ -75,7 +75,7 @@ def by_position(seed: int) -> Habit:
     return lambda text, query: [int(keys[query])]
 
 
-def planted(habit: Habit, labels: Labels) -> Rows:
+def planted(habit: Habit, labels: AxisLabels) -> Rows:
     """Nearly all of each row's weight on the habit's keys, the rest and rows without any spread evenly."""
     texts = labels.tokens["text"]
     weights = np.zeros((len(texts), 1, 1, LENGTH, LENGTH))
@@ -88,7 +88,7 @@ def planted(habit: Habit, labels: Labels) -> Rows:
     return Rows(tuple(range(LENGTH)), weights)
 
 
-def reading_of(habit: Habit, labels: Labels) -> RoleAssessment:
+def reading_of(habit: Habit, labels: AxisLabels) -> RoleAssessment:
     (reading,) = classify_heads(planted(habit, labels), SITE, labels)
     return reading
 

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 pytestmark = pytest.mark.browser
 ARGUMENTS = [
@@ -474,7 +474,7 @@ def test_what_was_left_out_is_said(run, visit):
 def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
     words = tuple(f"word{n}" for n in range(128))
     site = run.sites[0]
-    store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (words,)}, ("long",)), "abc")
+    store = MapStore.open(tmp_path / "maps", (site,), AxisLabels({"source": (words,)}, ("long",)), "abc")
     store.write(
         1, {site.name: quantize_maps(np.full((3, 1, 4, 128, 128), 1 / 128, np.float32), store.levels(site.name))}
     )

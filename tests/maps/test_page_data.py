@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.png import png
+from transformer.data.png import encode_png
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.quantize import Quantized, quantize
 from transformer.maps.report.page import write_report
@@ -20,7 +20,7 @@ from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, sprea
 from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin_curve
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 LAYERS, HEADS = 3, 4  # of the fake run
 
@@ -318,7 +318,7 @@ def test_what_is_missing_is_named_in_one_line(run, tmp_path, missing):
 
 
 def test_a_model_without_attention_has_no_page(run, tmp_path):
-    MapStore.open(tmp_path / "maps", (), Labels({}, ("one",)), "abc").write(7, {})
+    MapStore.open(tmp_path / "maps", (), AxisLabels({}, ("one",)), "abc").write(7, {})
     with pytest.raises(UserError, match="is of a model without attention, which has no maps to show"):
         write_report(run.directory, maps=tmp_path / "maps", page=tmp_path / "page.html")
 
@@ -337,7 +337,7 @@ def test_a_image_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):
     directory = tmp_path / "copy"
     shutil.copytree(run.directory, directory)
     (directory / "samples").mkdir()
-    image = png(np.uint8([[0, 255], [128, 64]]))
+    image = encode_png(np.uint8([[0, 255], [128, 64]]))
     named = {"made.png": image, "words.png": b"no image", "large.png": image + bytes(2**20)}
     for name, content in (*named.items(), ("../outside.png", image)):
         (directory / "samples" / name).write_bytes(content)
@@ -356,7 +356,7 @@ def test_a_image_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):
 
 
 def test_another_store_can_be_shown_on_another_page(run, tmp_path):
-    store = MapStore.open(tmp_path / "maps", run.sites[:1], Labels({"source": (("a", "b"),)}, ("one",)), "abc")
+    store = MapStore.open(tmp_path / "maps", run.sites[:1], AxisLabels({"source": (("a", "b"),)}, ("one",)), "abc")
     maps = np.full((3, 1, 4, 2, 2), 0.5, np.float32)
     store.write(7, {"encoder/self": quantize_maps(maps, store.levels("encoder/self"))})
     before = write_report(run.directory).read_bytes()

@@ -15,7 +15,7 @@ from tests.maps.test_page import address, browser, cell_center, report, visit, w
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 pytestmark = pytest.mark.browser
 
@@ -146,7 +146,7 @@ def hostile_report(run, tmp_path_factory):
     """A page whose every string is hostile."""
     directory = tmp_path_factory.mktemp("hostile")
     site = dataclasses.replace(run.sites[0], layers=("<b>",), heads=(ATTACK,))
-    labels = Labels(tokens={"source": (HOSTILE,) * len(HOSTILE)}, titles=HOSTILE)
+    labels = AxisLabels(tokens={"source": (HOSTILE,) * len(HOSTILE)}, titles=HOSTILE)
     store = MapStore.open(directory / "maps", (site,), labels, ATTACK)
     count = len(HOSTILE)
     weights = np.full((1, count, 1, count, count), 1 / count, np.float32)

@@ -13,7 +13,7 @@ from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.head_history import change_points, head_roles
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SITE = "#site=encoder/self&example=2&layer=1&head=2&step=800"
@@ -188,7 +188,7 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
 def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  # noqa: F811
     axis = Axis("text")
     site = Site("decoder/self", axis, axis, tuple(map(str, range(24))), tuple(map(str, range(16))), causal=True)
-    store = MapStore.open(tmp_path / "maps", (site,), Labels({"text": (("a", "b", "c"),)}, ("one",)), "abc")
+    store = MapStore.open(tmp_path / "maps", (site,), AxisLabels({"text": (("a", "b", "c"),)}, ("one",)), "abc")
     weights = np.broadcast_to(np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None], (24, 1, 16, 3, 3)).astype(np.float32)
     for step in (0, 10):
         entropy = np.arange(24 * 16, dtype=np.float32).reshape(24, 1, 16) + step
@@ -208,7 +208,7 @@ def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  
 
 def test_a_store_without_statistics_has_no_panel(run, visit, tmp_path):  # noqa: F811
     site = run.sites[0]
-    store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (("a", "b"),)}, ("one",)), "abc")
+    store = MapStore.open(tmp_path / "maps", (site,), AxisLabels({"source": (("a", "b"),)}, ("one",)), "abc")
     store.write(1, {site.name: quantize_maps(np.full((3, 1, 4, 2, 2), 0.5, np.float32), store.levels(site.name))})
     write_record(tmp_path, "nothing measured")
     page = visit(write_report(tmp_path))

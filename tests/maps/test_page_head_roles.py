@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.maps.report.page import write_report
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, roles_data
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 pytestmark = pytest.mark.browser
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_told_is_said_with_what_it_may_be(visit, tmp_path):  # no
     axis = Axis("tokens")
     site = Site("decoder/self", axis, axis, ("0",), ("0", "1"), causal=True)
     words = tuple(tuple(f"w{number % 12 + 20 * example}" for number in range(48)) for example in range(2))
-    labels = Labels({"tokens": words}, ("one", "two"))
+    labels = AxisLabels({"tokens": words}, ("one", "two"))
     weights = np.zeros((1, 2, 2, 48, 48))
     for query, (head, distance) in itertools.product(range(48), enumerate((11, 1))):
         weights[0, :, head, query, max(query - distance, 0)] = 1

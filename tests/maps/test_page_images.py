@@ -11,17 +11,17 @@ from tests.maps.conftest import Run, make_kept, softmax, write_record
 from tests.maps.test_page import browser, corner_of, gray_of, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.data.png import png
+from transformer.data.png import encode_png
 from transformer.maps.capture_plan import Tiers
 from transformer.maps.report.page import write_report
 from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 WORDS = ("▁a", "▁red", "▁disc", "▁top", "▁left", "▁and", "▁a", "▁blue", "▁ring", "▁below", "▁it", "</s>")
-GOLD = {2: (Link(2, 5, True), Link(2, 6, False)), 8: (Link(8, 11, True),)}
+GOLD = {2: (GoldLink(2, 5, True), GoldLink(2, 6, False)), 8: (GoldLink(8, 11, True),)}
 
 
 def write_gaze_run(directory: Path) -> Run:
@@ -33,7 +33,7 @@ def write_gaze_run(directory: Path) -> Run:
         Site("answer/hops", answer, grid, ("0", "1", "2"), ("0",)),
     )
     images = np.random.default_rng(0).integers(0, 40, (1, 32, 32, 3)).astype(np.uint8)
-    labels = Labels(
+    labels = AxisLabels(
         {"words": (WORDS,), "grid": (grid.names(),), "answer": (answer.names(),)},
         ("a scene",),
         {"decoder/cross": (tuple(link for links in GOLD.values() for link in links),)},
@@ -263,7 +263,7 @@ def test_a_pooled_map_over_a_image_is_called_one(visit, tmp_path):  # noqa: F811
     grid = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
     site = Site("encoder/self", grid, grid, ("0",), ("0", "1"))
     images = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
-    labels = Labels({"patches": (grid.names(),)}, ("dark",), images=images)
+    labels = AxisLabels({"patches": (grid.names(),)}, ("dark",), images=images)
     store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, Tiers((8,), rows=4, top=5))
     weights = softmax(np.random.default_rng(0).normal(size=(1, 1, 2, 17, 17)))
     store.write(10, make_kept(store, {site.name: weights}))
@@ -279,7 +279,7 @@ def test_each_query_has_a_image_of_its_own_beside_a_map_of_words(visit, tmp_path
     site = Site("decoder/attention", Axis("target"), Axis("source"), ("0",), ("0",))
     images = np.random.default_rng(0).integers(0, 255, (2, 3, 1, 1, 3), np.uint8).repeat(8, 2).repeat(8, 3)
     steps, words = (("forward", "left", "<end>"), ("left", "<end>")), (("turn", "left", "."),) * 2
-    labels = Labels({"target": steps, "source": words}, ("first", "second"), images={"target": images})
+    labels = AxisLabels({"target": steps, "source": words}, ("first", "second"), images={"target": images})
     weights = softmax(np.random.default_rng(1).normal(size=(1, 2, 1, 3, 3)))
     store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32)
     store.write(10, make_kept(store, {site.name: weights}))
@@ -316,7 +316,7 @@ def test_the_image_of_the_samples_follows_the_step(run, visit, tmp_path):  # noq
     (directory / "samples").mkdir()
     lines = []
     for step, width in ((200, 3), (1600, 5)):
-        (directory / f"samples/test_{step}.png").write_bytes(png(np.full((2, width), 200, np.uint8)))
+        (directory / f"samples/test_{step}.png").write_bytes(encode_png(np.full((2, width), 200, np.uint8)))
         said = {"source": "sample 1", "target": "4", "output": "4", "image": f"samples/test_{step}.png"}
         lines.append({"step": step, "split": "test", **said})
     (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -10,7 +10,7 @@ from transformer.config import UserError
 from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.rollout import is_self_attention, read_rollout, rollout, rollout_across, rollout_stacks
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 LENGTHS = (5, 3, 7)
 SOURCE, TARGET, SHIFTED = Axis("source"), Axis("target"), Axis("target_input")
@@ -19,7 +19,7 @@ ENCODER = Site("encoder/self", SOURCE, SOURCE, LAYERS, HEADS)
 DECODER = Site("decoder/self", TARGET, SHIFTED, LAYERS, HEADS, causal=True)
 CROSS = Site("decoder/cross", TARGET, SOURCE, LAYERS, HEADS)
 WORDS = tuple(tuple(f"w{i}" for i in range(length)) for length in LENGTHS)
-LABELS = Labels({"source": WORDS, "target": WORDS, "target_input": WORDS}, ("a", "b", "c"))
+LABELS = AxisLabels({"source": WORDS, "target": WORDS, "target_input": WORDS}, ("a", "b", "c"))
 
 
 def make_weights(causal: bool, size: int = max(LENGTHS)) -> np.ndarray:
@@ -94,7 +94,7 @@ def test_rollout_refuses_what_is_not_square_and_lengths_that_do_not_fit():
 
 
 def test_a_causal_decoder_is_self_attention_though_its_keys_are_the_shifted_input():
-    shorter = Labels({**LABELS.tokens, "target_input": tuple(words[1:] for words in WORDS)}, LABELS.titles)
+    shorter = AxisLabels({**LABELS.tokens, "target_input": tuple(words[1:] for words in WORDS)}, LABELS.titles)
     assert is_self_attention(ENCODER, LABELS)
     assert is_self_attention(DECODER, LABELS)
     assert not is_self_attention(DECODER, shorter)

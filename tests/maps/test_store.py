@@ -15,7 +15,7 @@ import zarr
 from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.config import UserError
-from transformer.data.wav import wav
+from transformer.data.wav import encode_wav
 from transformer.json_files import checked
 from transformer.maps import store as module
 from transformer.maps import store as store_module
@@ -24,12 +24,12 @@ from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
 from transformer.maps.store_metadata import site_metadata
 from transformer.runs.exceptions import NonFiniteError
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
-LABELS = Labels(
+LABELS = AxisLabels(
     tokens={"source": (("a", "b", "c"), ("d",)), "target": (("w", "x"), ("y", "z"))},
     titles=("first", "second"),
-    links={"decoder/cross": ((Link(0, 2, True), Link(1, 0, False)), ())},
+    links={"decoder/cross": ((GoldLink(0, 2, True), GoldLink(1, 0, False)), ())},
 )
 SITES = (
     Site("encoder/self", Axis("source"), Axis("source"), ("0",), ("0", "1")),
@@ -264,12 +264,12 @@ def test_mistakes_in_writing_are_refused(tmp_path):
 
 def test_labels_must_agree_on_the_examples():
     with pytest.raises(ValueError, match="has 1 examples but titles has 2"):
-        Labels(tokens={"source": (("a",),)}, titles=("first", "second"))
+        AxisLabels(tokens={"source": (("a",),)}, titles=("first", "second"))
 
 
 def test_tokens_of_any_kind_come_back(tmp_path):
     hostile = ("</script>", "\x00", "\ud800", "שלום", "👩‍👩‍👧", "", "x" * 10_000)
-    labels = Labels(tokens={"source": (hostile,)}, titles=("<b>",))
+    labels = AxisLabels(tokens={"source": (hostile,)}, titles=("<b>",))
     MapStore.open(tmp_path / "maps", SITES[:1], labels, "abc")
     assert MapStore.open_existing(tmp_path / "maps").labels == labels
 
@@ -301,7 +301,7 @@ def test_statistics_come_back_by_name_step_and_example(tmp_path):
 def long_store(path, positions: int, cells: tuple[int, ...], **changes) -> MapStore:
     site = Site("decoder/self", Axis("tokens"), Axis("tokens"), ("0", "1"), ("0", "1", "2"), causal=True)
     words = tuple(f"w{n}" for n in range(positions))
-    labels = Labels({"tokens": (words, words[: positions - 9])}, ("whole", "shorter"))
+    labels = AxisLabels({"tokens": (words, words[: positions - 9])}, ("whole", "shorter"))
     return MapStore.open(path, (site,), labels, "abc", Tiers(cells, rows=3, top=4), **changes)
 
 
@@ -487,13 +487,13 @@ def test_images_and_spectrograms_come_back(tmp_path):
         Site("encoder/self", patches, patches, ("0",), ("0",)),
         Site("speech/self", frames, frames, ("0",), ("0",)),
     )
-    labels = Labels(
+    labels = AxisLabels(
         {"patches": (("class", "a", "b", "c", "d"),), "frames": (("0.0", "0.02"),)},
         ("image",),
         periods=(None,),
         images={"patches": rng.integers(0, 255, (1, 16, 16, 3), np.uint8)},
         spectrograms={"frames": rng.random((1, 5, 7)).astype(np.float32)},
-        sounds={"frames": (wav(rng.random(9)),)},
+        sounds={"frames": (encode_wav(rng.random(9)),)},
     )
     open_store(tmp_path / "maps", sites=sites, labels=labels)
     reader = MapStore.open_existing(tmp_path / "maps")
@@ -509,7 +509,7 @@ def test_images_and_spectrograms_come_back(tmp_path):
         periods=None,
         images={},
         spectrograms={},
-        sounds={"frames": (wav(rng.random(5)), wav(rng.random(50)))},
+        sounds={"frames": (encode_wav(rng.random(5)), encode_wav(rng.random(50)))},
     )
     open_store(tmp_path / "longer", sites=sites, labels=longer)
     assert MapStore.open_existing(tmp_path / "longer").labels.sounds == longer.sounds

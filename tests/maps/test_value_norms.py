@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.maps.report import value_norms as module
 from transformer.maps.report.payload import Block
 from transformer.maps.report.value_norms import value_norms
-from transformer.tasks.base_task import look_over
+from transformer.tasks.base_task import make_capture
 
 
 def numbers(blocks: list[Block], name: str) -> np.ndarray:
@@ -28,7 +28,7 @@ def test_the_pages_queries_and_keys_give_the_models_logits_within_half_precision
     model = transformer.load(folders["gpt2"])
     reading, _ = model._read(["the qu the qu the", "the qu"], None, None)
     capture = Capture(("decoder/self",), norms=True, vectors=True)
-    captured = look_over(model._view(), reading.inputs, method=reading.method)(capture)
+    captured = make_capture(model._view(), reading.inputs, method=reading.method)(capture)
     (facts,), blocks = value_norms(model.sites, reading.labels.completed(model.sites), captured, vectors=True)
     assert facts == {
         "norms": True,
@@ -60,7 +60,7 @@ def test_of_each_site_it_is_known_whether_its_logits_are_the_products_alone(
     model = transformer.load(folders["t5"])
     reading, _ = model._read("the fox", "der Fuchs", None)
     capture = Capture(tuple(site.name for site in model.sites), maps=False, norms=True, vectors=True)
-    captured = look_over(model._view(), reading.inputs, method=reading.method)(capture)
+    captured = make_capture(model._view(), reading.inputs, method=reading.method)(capture)
     facts, _ = value_norms(model.sites, reading.labels.completed(model.sites), captured, vectors=True)
     whole = {site.name: each["vectors"]["whole"] for site, each in zip(model.sites, facts, strict=True)}
     assert whole == {"encoder/self": False, "decoder/self": False, "decoder/cross": True}

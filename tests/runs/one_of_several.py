@@ -27,7 +27,7 @@ from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.checksums import compute_digests, find_mismatches
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 from transformer.training import build, train
 from transformer.training import config as experiment
 from transformer.training.init_from import build_initial_state
@@ -38,7 +38,7 @@ SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8,
 DTYPES = {"half": jnp.bfloat16, "count": jnp.int32}
 SPECS = {"divided": ("a",), "crossed": (None, "b", "a"), "half": ("b",), "empty": (None, "a")}
 SITE = Site("decoder/self", Axis("text"), Axis("text"), ("0", "1"), ("0", "1"), causal=True)
-LABELS = Labels(tokens={"text": (tuple("abcde"),) * 4}, titles=("0", "1", "2", "3"))
+LABELS = AxisLabels(tokens={"text": (tuple("abcde"),) * 4}, titles=("0", "1", "2", "3"))
 DIES = 3  # the step that one process does not live to see the end of
 
 

@@ -11,7 +11,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.registry import build, task_config
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 LINE = "The quick brown fox number {0} jumps over {1} lazy dogs, and dog {0} sleeps.\n"
 SIZES = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 24, "dropout": 0.0}
@@ -36,10 +36,10 @@ def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
     return build(task_config({"name": name, **given, **values}), folder)
 
 
-def view_of(task: Any, family: str, **values: Any) -> View:
+def view_of(task: Any, family: str, **values: Any) -> StateView:
     config = model_config({"family": family, "max_length": 64, **SIZES, **values})
     model = build_model(config, task.interface, Precision())
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def language_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def language_view(language_task: Any) -> View:
+def language_view(language_task: Any) -> StateView:
     return view_of(language_task, "decoder")
 
 
@@ -58,5 +58,5 @@ def masked_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> An
 
 
 @pytest.fixture(scope="session")
-def masked_view(masked_task: Any) -> View:
+def masked_view(masked_task: Any) -> StateView:
     return view_of(masked_task, "encoder", token_types=0, attention_dropout=0.0)

@@ -4,16 +4,16 @@ import pytest
 
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.data.datasets.aligned_templates import Links
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.aligned_templates import WordAlignment
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.translation_data import describe, encode, various, words_of
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.translation_data import choose_varied, encode_pairs, pair_labels, word_of_each_piece
 
 PAIRS = [
-    Pair("half past nine", "halb zehn", "de", "time", Links(((0, 0),), ((0, 0), (1, 1), (2, 1)))),
-    Pair("nine", "neuf", "fr", "number", Links(((0, 0),), ((0, 0),))),
+    SentencePair("half past nine", "halb zehn", "de", "time", WordAlignment(((0, 0),), ((0, 0), (1, 1), (2, 1)))),
+    SentencePair("nine", "neuf", "fr", "number", WordAlignment(((0, 0),), ((0, 0),))),
 ]
 SOURCE, TARGET = Axis("source"), Axis("target")
 SITES = (
@@ -33,8 +33,8 @@ def tokenizer() -> Tokenizer:
 
 
 def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
-    labels = describe(tokenizer, PAIRS, SITES)
-    encoded = encode(tokenizer, PAIRS)
+    labels = pair_labels(tokenizer, PAIRS, SITES)
+    encoded = encode_pairs(tokenizer, PAIRS)
     assert labels.tokens["source"][0] == ("<2de>", "▁half", "▁past", "▁nine", "<end>")
     assert labels.tokens["source"][1][0] == "<2fr>"
     target = labels.tokens["target"][0]
@@ -46,7 +46,7 @@ def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
 
 
 def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> None:
-    labels = describe(tokenizer, PAIRS, SITES)
+    labels = pair_labels(tokenizer, PAIRS, SITES)
     assert labels.links is not None
     source, target = labels.tokens["source"][0], labels.tokens["target"][0]
     pieces_of_zehn = range(target.index("<end>"))[1:]
@@ -58,35 +58,38 @@ def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> No
     # Of every site between target and source, whatever its name, and of no other.
     assert labels.links.keys() == {"decoder/cross", "upper/cross"}
     assert labels.links["upper/cross"] == labels.links["decoder/cross"]
-    assert describe(tokenizer, PAIRS, SITES[:1]).links is None
+    assert pair_labels(tokenizer, PAIRS, SITES[:1]).links is None
 
 
 def test_without_known_links_there_are_none(tokenizer: Tokenizer) -> None:
     pairs = [pair._replace(links=None, kind=None) for pair in PAIRS]
-    labels = describe(tokenizer, pairs, SITES)
+    labels = pair_labels(tokenizer, pairs, SITES)
     assert labels.links is None
     assert labels.titles == ("sentence → de", "sentence → fr")
 
 
 def test_tags_and_ends_belong_to_no_word() -> None:
-    assert words_of(["<2de>", "▁a", "b", "▁c", "<end>"]) == [-1, 0, 0, 1, -1]
+    assert word_of_each_piece(["<2de>", "▁a", "b", "▁c", "<end>"]) == [-1, 0, 0, 1, -1]
 
 
 def test_a_probe_batch_takes_turns_among_languages_and_kinds() -> None:
-    pairs = [Pair("", "", language, kind) for language, kind in 3 * [("de", "time")] + [("fr", "time"), ("de", "date")]]
-    assert various(pairs, 4) == [0, 3, 4, 1]
-    assert various(pairs, 50) == [0, 3, 4, 1, 2]
+    pairs = [
+        SentencePair("", "", language, kind)
+        for language, kind in 3 * [("de", "time")] + [("fr", "time"), ("de", "date")]
+    ]
+    assert choose_varied(pairs, 4) == [0, 3, 4, 1]
+    assert choose_varied(pairs, 50) == [0, 3, 4, 1, 2]
 
 
 def test_parts_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match=r"tokens\['source'\] has 2 examples but titles has 1"):
-        Labels(tokens={"source": (("a",), ("b",))}, titles=("one",))
+        AxisLabels(tokens={"source": (("a",), ("b",))}, titles=("one",))
     with pytest.raises(ValueError, match=r"links\['site'\] has 0 examples but titles has 1"):
-        Labels(tokens={"source": (("a",),)}, titles=("one",), links={"site": ()})
+        AxisLabels(tokens={"source": (("a",),)}, titles=("one",), links={"site": ()})
 
 
-def of_axis(axis: Axis) -> Labels:
-    return Labels(tokens={"target": (("a", "b"), ("c",))}, titles=("one", "two")).completed(
+def of_axis(axis: Axis) -> AxisLabels:
+    return AxisLabels(tokens={"target": (("a", "b"), ("c",))}, titles=("one", "two")).completed(
         [Site("read", TARGET, axis, ("0",), ("0",))]
     )
 
@@ -121,12 +124,12 @@ def test_links_of_no_site_or_outside_of_their_axes_are_refused() -> None:
     site = Site("cross", TARGET, SOURCE, ("0",), ("0",))
     tokens = {"target": (("a", "b"),), "source": (("c",),)}
 
-    def labels(name: str, link: Link) -> Labels:
-        return Labels(tokens, ("one",), links={name: ((link,),)})
+    def labels(name: str, link: GoldLink) -> AxisLabels:
+        return AxisLabels(tokens, ("one",), links={name: ((link,),)})
 
-    assert labels("cross", Link(1, 0, True)).completed([site]).links is not None
+    assert labels("cross", GoldLink(1, 0, True)).completed([site]).links is not None
     with pytest.raises(UserError, match=r"gold links are of the site 'crass', which the model lacks: .*'cross'"):
-        labels("crass", Link(1, 0, True)).completed([site])
-    for link in (Link(2, 0, True), Link(0, 1, True), Link(-1, 0, True)):
+        labels("crass", GoldLink(1, 0, True)).completed([site])
+    for link in (GoldLink(2, 0, True), GoldLink(0, 1, True), GoldLink(-1, 0, True)):
         with pytest.raises(UserError, match=r"example 0 at the site 'cross' lies outside of its 2 positions of 'targ"):
             labels("cross", link).completed([site])

@@ -15,10 +15,10 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.classification import Classification, encoded, matthews, report
+from transformer.tasks.classification import Classification, classification_report, encode_texts, matthews_correlation
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "name": "classification",
@@ -41,10 +41,10 @@ def task_of(folder: Path, **values: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def view(task: Classification) -> View:
+def view(task: Classification) -> StateView:
     config = model_config({"family": "recurrent_classifier", "embedding": 4, "encoder": {"width": 3}})
     model = build_model(config, task.interface, Precision())
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
 
 def test_matthews_and_f1_are_those_of_their_counts() -> None:
@@ -54,7 +54,7 @@ def test_matthews_and_f1_are_those_of_their_counts() -> None:
         sums = {"loss": 2.0 * counts.sum(), "confusion": counts}
         product = (true_positive + false_positive) * (true_positive + false_negative)
         product *= (true_negative + false_positive) * (true_negative + false_negative)
-        found = report(sums).scalars
+        found = classification_report(sums).scalars
         expected = (true_positive * true_negative - false_positive * false_negative) / math.sqrt(product)
         assert found["matthews"] == pytest.approx(expected)
         precision = true_positive / (true_positive + false_positive)
@@ -72,8 +72,8 @@ def test_matthews_of_several_classes_is_the_correlation_of_indicators() -> None:
     covariance = [[np.sum(a * b) for a in one_hot] for b in one_hot]
     expected = covariance[0][1] / math.sqrt(covariance[0][0] * covariance[1][1])
     confusion = np.array([[np.sum((true_N == t) & (answered_N == p)) for p in range(3)] for t in range(3)])
-    assert matthews(confusion) == pytest.approx(expected)
-    assert "f1" not in report({"loss": 1.0, "confusion": confusion}).scalars
+    assert matthews_correlation(confusion) == pytest.approx(expected)
+    assert "f1" not in classification_report({"loss": 1.0, "confusion": confusion}).scalars
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_matthews_of_several_classes_is_the_correlation_of_indicators() -> None:
     ],
 )
 def test_matthews_at_its_bounds_and_where_a_class_is_missing(confusion: list[list[int]], expected: float) -> None:
-    assert matthews(np.array(confusion, np.float64)) == pytest.approx(expected)
-    assert math.isfinite(report({"loss": 0.0, "confusion": np.array(confusion)}).scalars["f1"])
+    assert matthews_correlation(np.array(confusion, np.float64)) == pytest.approx(expected)
+    assert math.isfinite(classification_report({"loss": 0.0, "confusion": np.array(confusion)}).scalars["f1"])
 
 
-def alone(task: Classification, view: View, text: str, **options: Any) -> Any:
+def alone(task: Classification, view: StateView, text: str, **options: Any) -> Any:
     """What the model says of one text, whose tokens alone are those of its batch of one."""
-    (row,) = encoded(task.tokenizer, [text])
+    (row,) = encode_texts(task.tokenizer, [text])
     inputs = {"tokens": np.int32([row]), "lengths": np.int32([len(row)])}
     return programs.apply(view.model, view.variables, inputs, train=False, **options)
 
 
 @pytest.mark.slow
 def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_another(
-    task: Classification, view: View
+    task: Classification, view: StateView
 ) -> None:
     evaluation = task.evaluations[0]
     batches = [evaluation.batches[number] for number in range(len(evaluation.batches))]
@@ -117,11 +117,11 @@ def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_anothe
     assert counts.sum() == 18
     assert found.scalars["loss"] == pytest.approx(nats / 18, rel=1e-5)
     assert found.scalars["accuracy"] == pytest.approx(right / 18)
-    assert found.scalars["matthews"] == pytest.approx(matthews(counts))
+    assert found.scalars["matthews"] == pytest.approx(matthews_correlation(counts))
     assert [(each.split, each.at_end) for each in task.evaluations] == [("validation", False), ("test", True)]
 
 
-def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: View) -> None:
+def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: StateView) -> None:
     source = task.source(0)
     batch = next(source[step] for step in range(100) if (source[step]["index"] < 0).any())
     (objective,) = task.objectives
@@ -142,7 +142,7 @@ def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path)
     assert task.interface.vocabularies == {"tokens": 258, "classes": 2}
 
 
-def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, view: View) -> None:
+def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, view: StateView) -> None:
     site = Site(SITE, Axis("tokens"), Axis("tokens"), ("0",), ("0",))
     labels = task.labels([site])
     held_out = task.splits["validation"].texts
@@ -160,11 +160,11 @@ def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, v
         assert (of_text[:length] > 0).all()
 
 
-def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classification, view: View) -> None:
+def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classification, view: StateView) -> None:
     texts = ["dog behind cat", "a cat stands behind the dog"]
-    answers = task.answer(view, Request(texts))
+    answers = task.answer(view, PredictionRequest(texts))
     for number, text in enumerate(texts):
-        (row,) = encoded(task.tokenizer, [text])
+        (row,) = encode_texts(task.tokenizer, [text])
         logits, aux = jax.device_get(alone(task, view, text, capture=Capture((SITE,))))
         probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
         name, said = answers.lines[number].split()
@@ -178,13 +178,15 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(["dog"], language="de"), "--target_language=de is for runs that translate"),
-        (Request(["dog"], decoding={"beams": 2}), "--beams is for runs that generate; this one classifies"),
-        (Request(["dog " * 20]), "tokens, more than 16, the greatest of config.task.lengths: shorten it"),
+        (PredictionRequest(["dog"], language="de"), "--target_language=de is for runs that translate"),
+        (PredictionRequest(["dog"], decoding={"beams": 2}), "--beams is for runs that generate; this one classifies"),
+        (PredictionRequest(["dog " * 20]), "tokens, more than 16, the greatest of config.task.lengths: shorten it"),
     ],
     ids=["language", "beams", "long"],
 )
-def test_what_cannot_be_answered_is_refused(request_: Request, says: str, task: Classification, view: View) -> None:
+def test_what_cannot_be_answered_is_refused(
+    request_: PredictionRequest, says: str, task: Classification, view: StateView
+) -> None:
     with pytest.raises(UserError) as told:
         task.answer(view, request_)
     assert says in str(told.value)

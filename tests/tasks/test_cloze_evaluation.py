@@ -8,11 +8,17 @@ import pytest
 
 from tests.data.test_cloze_questions import FREQUENT, sentences
 from transformer.config import UserError
-from transformer.data.cloze_questions import Lexicon, Question
+from transformer.data.cloze_questions import ClozeQuestion, WordFrequencies
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
-from transformer.tasks.cloze_evaluation import BETWEEN, Cloze, of_cloze, of_last_words, row_sums
+from transformer.tasks.cloze_evaluation import (
+    PASSAGE_SEPARATOR,
+    ClozeEvaluation,
+    cloze_report,
+    last_words_report,
+    score_rows,
+)
 from transformer.tasks.language_modeling import LanguageModeling, LanguageModelingConfig, synthetic
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 TOKENIZER, NAMES = byte_tokenizer(), ("tokens", "lengths")
 
@@ -24,22 +30,22 @@ def documents(*texts: str) -> list[np.ndarray]:
 TRAIN, HELD_OUT = documents(FREQUENT, sentences(60, 0)), documents(sentences(60, 1))
 
 
-def of_model(score: Any) -> View:
+def of_model(score: Any) -> StateView:
     """A view of a model whose hidden states are its tokens, one-hot, and whose logits are `score` of them."""
 
     def apply(variables: Any, inputs: Any, **options: Any) -> Any:
         return np.eye(256, dtype=np.float32)[np.asarray(inputs["tokens"])], None
 
     model: Any = SimpleNamespace(apply=apply, logits=lambda variables, hidden: score(hidden))
-    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    return StateView(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
 def test_a_rows_log_probability_is_that_of_its_tokens() -> None:
     table = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
     logs = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
-    cloze = Cloze(TOKENIZER, questions=1, shots=(0,), context=12, rows=3)
+    cloze = ClozeEvaluation(TOKENIZER, questions=1, shots=(0,), context=12, rows=3)
     (batch,) = cloze._batches([cloze._row("ab ", "cde."), cloze._row("ab ", "cde", only=True)])
-    _, found = row_sums(of_model(lambda hidden: hidden @ table), batch, None)
+    _, found = score_rows(of_model(lambda hidden: hidden @ table), batch, None)
     for row, text, first in ((0, "ab cde.", 1), (1, "ab cde", 3)):
         steps = [(ord(text[place - 1]), ord(text[place])) for place in range(first, len(text))]
         assert float(found["nats"][row]) == pytest.approx(-sum(logs[step] for step in steps), rel=1e-5)
@@ -49,7 +55,7 @@ def test_a_rows_log_probability_is_that_of_its_tokens() -> None:
 
 def test_a_model_that_knows_the_answers_is_always_right() -> None:
     """The rows of every shot are in the order of questions and candidates; what stands before them is completed."""
-    cloze = Cloze(TOKENIZER, questions=7, shots=(0, 2), context=1800, rows=8)
+    cloze = ClozeEvaluation(TOKENIZER, questions=7, shots=(0, 2), context=1800, rows=8)
     gaps, last = cloze.evaluations(TRAIN, HELD_OUT, "validation", "raw")
     assert [(each.name, each.split, each.at_end) for each in (gaps, last)] == [
         ("cloze", "validation", True),
@@ -59,10 +65,10 @@ def test_a_model_that_knows_the_answers_is_always_right() -> None:
     rows = [row[: length + 1] for row, length in pairs]
     texts = [TOKENIZER.decode(row.tolist()) for row in rows[: 2 * 7 * 10]]
     shown, asked = sentences(60, 0), sentences(60, 1)
-    right = np.array([text.split(BETWEEN)[-1].rstrip(".\0") in asked for text in texts]).reshape(2, 7, 10)
+    right = np.array([text.split(PASSAGE_SEPARATOR)[-1].rstrip(".\0") in asked for text in texts]).reshape(2, 7, 10)
     assert (right.sum(axis=-1) >= 1).all()
     for text in texts[70:]:
-        *examples, _ = text.split(BETWEEN)
+        *examples, _ = text.split(PASSAGE_SEPARATOR)
         assert len(examples) == 2
         assert all(example in shown for example in examples)
     nats = np.where(right, 1.0, 2.0).reshape(-1)
@@ -73,21 +79,21 @@ def test_a_model_that_knows_the_answers_is_always_right() -> None:
 
 
 def test_reports_by_hand() -> None:
-    asked = [Question("b a b c ", "", ("a", "b"), "a"), Question("c d d ", "", ("c", "d"), "d")]
-    words = Lexicon({"a": 5, "b": 1, "c": 7, "d": 1}, frozenset())
+    asked = [ClozeQuestion("b a b c ", "", ("a", "b"), "a"), ClozeQuestion("c d d ", "", ("c", "d"), "d")]
+    words = WordFrequencies({"a": 5, "b": 1, "c": 7, "d": 1}, frozenset())
     nats = np.array([[[1.0, 2], [3, 1]], [[1.0, 0.5], [3, 1]]])
-    scalars = of_cloze(asked, words, (0, 1), {"nats": nats}).scalars
+    scalars = cloze_report(asked, words, (0, 1), {"nats": nats}).scalars
     expected = {"accuracy_0": 1, "accuracy_1": 0.5, "frequency_here": 0.5, "frequency_in_training": 0.5}
     assert scalars == {f"cloze_{name}": value for name, value in expected.items()}
     told = {"nats": np.array([[[1.0], [3.0]]]), "wrong": np.array([[[0.0], [2.0]]])}
-    scalars = of_last_words(asked, words, (4,), told).scalars
+    scalars = last_words_report(asked, words, (4,), told).scalars
     assert scalars["last_words_accuracy_4"] == 0.5
     assert scalars["last_words_perplexity_4"] == pytest.approx(np.exp(2))
 
 
 def test_what_makes_no_question_is_refused() -> None:
     with pytest.raises(UserError, match=r"no question can be made within 6\d tokens.*config\.task\.shots"):
-        Cloze(TOKENIZER, questions=3, shots=(0, 1), context=128, rows=2).evaluations(
+        ClozeEvaluation(TOKENIZER, questions=3, shots=(0, 1), context=128, rows=2).evaluations(
             TRAIN, HELD_OUT, "validation", "raw"
         )
 

@@ -17,15 +17,15 @@ from transformer.models.model import Aux, Variables
 from transformer.tasks.fine_tuning import (
     FineTuning,
     FineTuningConfig,
+    input_sequences,
     interface_of,
     pearson,
     ranks,
-    sequences,
     spearman,
 )
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 from transformer.training.checked_batches import CheckedBatches
 
 SIZES = "train=7,validation=5,test=3"
@@ -56,7 +56,7 @@ class Bag:
         return hidden @ variables.params["tokens"]
 
 
-def view_of(task: FineTuning) -> View:
+def view_of(task: FineTuning) -> StateView:
     sizes, random = task.interface.vocabularies, np.random.default_rng(0)
     params = {
         "table": random.normal(size=(sizes["tokens"], WIDTH)) * 0.2,
@@ -64,7 +64,7 @@ def view_of(task: FineTuning) -> View:
         "tokens": random.normal(size=(WIDTH, sizes["tokens"])) * 0.3,
     }
     variables = Variables(jax.tree.map(jnp.float32, params), {})
-    return View(Bag(), variables, {}, {}, jnp.int32(0), train=True)  # type: ignore[arg-type]
+    return StateView(Bag(), variables, {}, {}, jnp.int32(0), train=True)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FineTuning]:
     return {name: task_of(tmp_path_factory.mktemp(name), name) for name in FORMS}
 
 
-def numbers(view: View, row: list[int]) -> np.ndarray:
+def numbers(view: StateView, row: list[int]) -> np.ndarray:
     """The outputs of one sequence in float64."""
     table, classes = (np.asarray(view.variables.params[name], np.float64) for name in ("table", "classes"))
     return table[row].sum(0) @ classes
@@ -182,7 +182,7 @@ def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
         changed = task_of(tmp_path, "entailment", auxiliary=weight)
         return gradient(lambda view: changed._loss(view, batch, totals, jax.random.key(0))[0])
 
-    def language_model(view: View) -> Any:
+    def language_model(view: StateView) -> Any:
         hidden, _ = view.model.apply(view.variables, batch, method="hidden", train=True)
         log_BxTxV = jax.nn.log_softmax(view.model.logits(view.variables, hidden[:, :-1]))
         picked = jnp.take_along_axis(log_BxTxV, batch["tokens"][:, 1:, None], axis=-1)[..., 0]
@@ -202,11 +202,11 @@ def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_thei
     task = tasks["similarity"]
     view = view_of(task)._replace(train=False)
     one, other = task.splits["train"].texts[0].texts
-    there, back = (task.answer(view, Request([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
+    there, back = (task.answer(view, PredictionRequest([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
     assert there == back
 
     def outputs(task: FineTuning, texts: list[str]) -> np.ndarray:
-        rows = sequences(task.tokenizer, task.shape, [texts])
+        rows = input_sequences(task.tokenizer, task.shape, [texts])
         found = np.stack([numbers(view_of(task), row) for row in rows])
         return np.asarray(task.outputs(jnp.float32(found)))[0]
 
@@ -306,7 +306,7 @@ def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTu
 def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning]) -> None:
     task = tasks["choice"]
     view, examples = view_of(task)._replace(train=False), task.splits["test"].texts
-    lines = task.answer(view, Request([" $ ".join(each.texts) for each in examples])).lines
+    lines = task.answer(view, PredictionRequest([" $ ".join(each.texts) for each in examples])).lines
     for line, ((context, *answers), _) in zip(lines, examples, strict=True):
         outputs = np.concatenate([numbers(view, expected_row((context, each))) for each in answers])
         name, said = line.split()
@@ -317,19 +317,19 @@ def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning])
 @pytest.mark.parametrize(
     ("problem", "request_", "says"),
     [
-        ("entailment", Request(["only one"]), "'only one' must be 'text $ text', each with words"),
-        ("choice", Request(["a $ b"]), "has 2 texts with '$' between them, but an example of this run has 4"),
-        ("entailment", Request(["a $ b"], language="de"), "--target_language=de is for runs that translate"),
+        ("entailment", PredictionRequest(["only one"]), "'only one' must be 'text $ text', each with words"),
+        ("choice", PredictionRequest(["a $ b"]), "has 2 texts with '$' between them, but an example of this run has 4"),
+        ("entailment", PredictionRequest(["a $ b"], language="de"), "--target_language=de is for runs that translate"),
         (
             "acceptability",
-            Request(["word " * 30]),
+            PredictionRequest(["word " * 30]),
             "has 152 tokens, more than 128, the greatest of config.task.l",
         ),
-        ("acceptability", Request([" "]), "must be 'text', each with words"),
+        ("acceptability", PredictionRequest([" "]), "must be 'text', each with words"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(
-    problem: str, request_: Request, says: str, tasks: dict[str, FineTuning]
+    problem: str, request_: PredictionRequest, says: str, tasks: dict[str, FineTuning]
 ) -> None:
     with pytest.raises(UserError) as told:
         tasks[problem].answer(view_of(tasks[problem]), request_)

@@ -16,7 +16,7 @@ from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.image_classification import ImageClassification
 from transformer.tasks.registry import build, synthetic, task_config
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "name": "image_classification",
@@ -37,9 +37,9 @@ def task_of(**values: Any) -> ImageClassification:
     return build(task_config({**SMALL, **values}), Path())
 
 
-def view_of(task: ImageClassification, *, train: bool = False) -> View:
+def view_of(task: ImageClassification, *, train: bool = False) -> StateView:
     model = build_model(model_config(VIT), task.interface, Precision())
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=train)
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=train)
 
 
 def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
@@ -92,7 +92,7 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
     view, stream = view_of(task), io.BytesIO()
     image.fromarray(np.full((20, 20, 3), 200, np.uint8)).save(stream, "PNG")
     (tmp_path / "gray.png").write_bytes(stream.getvalue())
-    answers = task.answer(view, Request([str(tmp_path / "gray.png")], None, {}))
+    answers = task.answer(view, PredictionRequest([str(tmp_path / "gray.png")], None, {}))
     logits, _ = view.model.apply(
         view.variables, {"image": np.full((1, 8, 8, 1), 200 / 127.5 - 1, np.float32)}, train=False
     )
@@ -103,7 +103,7 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
     (tmp_path / "no.png").write_bytes(b"text")
     for text, message in (("nothing.png", "is no file"), (str(tmp_path / "no.png"), "is no JPEG or PNG")):
         with pytest.raises(UserError, match=message):
-            task.answer(view, Request([text], None, {}))
+            task.answer(view, PredictionRequest([text], None, {}))
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ import pytest
 from tests.tasks.conftest import make_task, view_of
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.data.datasets.text import open_text
+from transformer.data.datasets.text import open_text_dataset
 from transformer.tasks.registry import task_config
-from transformer.tasks.task import View
-from transformer.tasks.text_data import repeats, stretches
+from transformer.tasks.task import StateView
+from transformer.tasks.text_data import evenly_spaced_excerpts, repeated_sequences
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
 
 
-def state_of(view: View) -> TrainState:
+def state_of(view: StateView) -> TrainState:
     return TrainState(jnp.int32(0), jax.random.key(3), view.variables, {}, {}, {}, {})
 
 
@@ -32,7 +32,7 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def test_the_evaluation_counts_every_token_once_in_nats_and_bits_a_byte(
-    language_task: Any, language_view: View, text_file: Path
+    language_task: Any, language_view: StateView, text_file: Path
 ) -> None:
     validation, test, continuations = language_task.evaluations
     assert (validation.at_end, test.at_end, continuations.at_end) == (False, True, False)
@@ -68,7 +68,7 @@ def _between(lines: list[bytes], before: int, size: int) -> list[bytes]:
     return found
 
 
-def test_a_loss_is_divided_by_the_tokens_of_the_whole_update(language_task: Any, language_view: View) -> None:
+def test_a_loss_is_divided_by_the_tokens_of_the_whole_update(language_task: Any, language_view: StateView) -> None:
     batch = language_task.source(0)[0]
     totals = language_task.totals(batch)
     assert float(totals["tokens"]) == batch["tokens"].size
@@ -108,7 +108,7 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
         prompts=(),
     )
     validation, test = task.evaluations
-    texts = open_text(task.config.dataset, prepared_dir="unused")
+    texts = open_text_dataset(task.config.dataset, prepared_dir="unused")
     seen = []
     for batch in validation.batches:
         for tokens, labels, counts in zip(batch["tokens"], batch["labels"], batch["counts"], strict=True):
@@ -122,7 +122,7 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
 
 
 def test_the_probe_shows_stretches_of_the_validation_text_and_random_tokens(
-    language_task: Any, language_view: View
+    language_task: Any, language_view: StateView
 ) -> None:
     labels = language_task.labels(())
     assert [len(row) for row in labels.tokens["tokens"]] == [8, 8, 8]
@@ -164,7 +164,7 @@ class FewTokens:
 )
 def test_random_tokens_repeat_at_several_periods_and_none_is_special(length: int, longest: int, shortest: int) -> None:
     tokenizer: Any = FewTokens()
-    tokens, periods = repeats(tokenizer, 40, length)
+    tokens, periods = repeated_sequences(tokenizer, 40, length)
     assert (tokens.shape, len(periods)) == ((40, length), 40)
     assert (periods[0], set(periods)) == (longest, set(range(shortest, longest + 1)))
     assert set(tokens.flat) == {1, 3, 6}
@@ -175,18 +175,18 @@ def test_random_tokens_repeat_at_several_periods_and_none_is_special(length: int
 
 def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
     documents = [np.arange(start, start + size) for start, size in ((0, 9), (100, 2), (200, 4), (300, 6))]
-    assert [row[0] for row in stretches(documents, 10, 4)] == [0, 1, 2, 3, 4, 5, 200, 300, 301, 302]
-    assert [row[0] for row in stretches(documents, 3, 4)] == [0, 4, 302]
-    assert all(list(row) == list(range(row[0], row[0] + 4)) for row in stretches(documents, 7, 4))
+    assert [row[0] for row in evenly_spaced_excerpts(documents, 10, 4)] == [0, 1, 2, 3, 4, 5, 200, 300, 301, 302]
+    assert [row[0] for row in evenly_spaced_excerpts(documents, 3, 4)] == [0, 4, 302]
+    assert all(list(row) == list(range(row[0], row[0] + 4)) for row in evenly_spaced_excerpts(documents, 7, 4))
     # No document has ten tokens: they are joined.
     joined = [*range(9), 100, 101, *range(200, 204), *range(300, 306)]
-    np.testing.assert_array_equal(stretches(documents, 2, 10), [joined[:10], joined[-10:]])
+    np.testing.assert_array_equal(evenly_spaced_excerpts(documents, 2, 10), [joined[:10], joined[-10:]])
     # Behind a memory twice as many are mapped as config.task.probe_length says.
     with pytest.raises(UserError, match=f"has {len(joined)} tokens, fewer than the 64 of a stretch that is mapped"):
-        stretches(documents, 1, 64)
+        evenly_spaced_excerpts(documents, 1, 64)
 
 
-def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: View) -> None:
+def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: StateView) -> None:
     continuations = language_task.evaluations[-1]
     (evaluate,) = compile_evaluations(language_view.model, [continuations], single_device_placement())
     samples = evaluate(state_of(language_view)).samples

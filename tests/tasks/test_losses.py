@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.tasks.losses import hidden_token_loss, token_loss
+from transformer.tasks.losses import chunked_token_loss, token_loss
 
 BATCH, LENGTH, VOCABULARY = 3, 5, 7
 
@@ -106,7 +106,7 @@ def test_the_loss_in_chunks_is_the_whole_ones_value_and_gradient(at_once: int) -
         return token_loss(hidden @ kernel, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed
 
     def chunked(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
-        return hidden_token_loss(
+        return chunked_token_loss(
             lambda part: part @ kernel,
             hidden,
             jnp.asarray(labels),
@@ -127,7 +127,7 @@ def test_the_whole_logits_never_exist_in_chunks() -> None:
     labels = jnp.zeros((2, 64), jnp.int32)
 
     def loss(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
-        return hidden_token_loss(
+        return chunked_token_loss(
             lambda part: part @ kernel, hidden, labels, labels == 0, 0.0, logits_at_once=2 * 8 * 4096
         ).smoothed
 

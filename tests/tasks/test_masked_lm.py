@@ -15,16 +15,16 @@ from transformer.config import UserError
 from transformer.models.model import Aux
 from transformer.tasks.losses import TokenLoss
 from transformer.tasks.masked_lm import (
-    Baselines,
+    FrequencyBaselines,
     InputFormat,
     MaskedLanguageModelingConfig,
     Masking,
     PretrainingObjective,
 )
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 
-def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:
+def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: StateView) -> None:
     batch = masked_task.source(0)[0]
     prepare = jax.jit(lambda key: masked_task.prepare(masked_view, batch, key)[0])
     first, again, other = (prepare(jax.random.key(k)) for k in (0, 0, 1))
@@ -37,7 +37,7 @@ def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: 
     jax.tree.map(np.testing.assert_array_equal, *sums)
 
 
-def test_the_loss_is_that_of_the_hidden_tokens_alone(masked_task: Any, masked_view: View) -> None:
+def test_the_loss_is_that_of_the_hidden_tokens_alone(masked_task: Any, masked_view: StateView) -> None:
     source = masked_task.source(0)[0]
 
     @jax.jit
@@ -59,7 +59,7 @@ def test_the_loss_is_that_of_the_hidden_tokens_alone(masked_task: Any, masked_vi
 def test_the_baselines_are_those_counted_by_hand() -> None:
     random = np.random.default_rng(0)
     documents = [random.integers(0, 7, size).astype(np.int32) ** 2 % 11 for size in (40, 1, 60)]
-    baselines = Baselines.count(documents, 12)
+    baselines = FrequencyBaselines.count(documents, 12)
     unigrams = collections.Counter(int(token) for document in documents for token in document)
     best = max(unigrams.values())
     assert unigrams[baselines.most_frequent] == best
@@ -95,7 +95,7 @@ def pairs_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
 
 
 def test_static_masks_are_those_of_the_example_whatever_the_key_and_its_row(pairs_task: Any) -> None:
-    view = View(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
+    view = StateView(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
     source = pairs_task.source(0)
     epoch = source.batches_per_epoch
     batch, again = source[1], source[1 + epoch]
@@ -129,7 +129,7 @@ def test_both_losses_are_means_of_their_own_and_their_sum_is_minimized(pairs_tas
     batch = {"tokens": np.zeros((4, 64), np.int32), "counts": np.arange(256).reshape(4, 64) < 12, "follows": follows}
     totals = task.totals(batch)
     assert {name: float(total) for name, total in totals.items()} == {"tokens": 12.0, "pairs": 4.0}
-    loss, aux = task._loss(View(None, None, {}, {}, 0, train=True), batch, totals, None)  # type: ignore[arg-type]
+    loss, aux = task._loss(StateView(None, None, {}, {}, 0, train=True), batch, totals, None)  # type: ignore[arg-type]
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     said = -np.log(probabilities[np.arange(4), follows]).mean()
     expected = {
@@ -182,7 +182,7 @@ def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_p
 def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_file: Path, tmp_path: Path) -> None:
     given = {"context": 64, "tokenizer": "characters", "input_format": "pairs"}
     task = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)
-    view = View(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
+    view = StateView(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
     source = task.source(0)[3]
     batch, _ = task.prepare(view, source, jax.random.key(0))
     np.testing.assert_array_equal(batch["tokens"], source["tokens"])
@@ -192,7 +192,7 @@ def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_fil
         assert np.flatnonzero(np.asarray(batch["counts"])[row]).tolist() == list(range(length - 1))
     assert float(task.totals(batch)["tokens"]) == sum(source["lengths"] - 1)
     with pytest.raises(UserError, match="reads from the left"):
-        task.answer(view, Request(["a<mask>"], decoding={}))
+        task.answer(view, PredictionRequest(["a<mask>"], decoding={}))
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from transformer.data.text_batches import SegmentBatches
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION
-from transformer.tasks.recurrent_memory import next_memory, over_segments
+from transformer.tasks.recurrent_memory import next_memory, sums_over_segments
 from transformer.tasks.segment_lm import TASK as SEGMENTS
 from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, synthetic
-from transformer.tasks.task import TaskSpec, View
+from transformer.tasks.task import StateView, TaskSpec
 from transformer.tasks.text_data import TokenizerKind
 from transformer.training.checked_batches import CheckedBatches
 
 
-def view_of(family: str, train: bool = False, **changes: Any) -> View:
-    return View(*small(family, **changes), {}, {}, jnp.int32(0), train)
+def view_of(family: str, train: bool = False, **changes: Any) -> StateView:
+    return StateView(*small(family, **changes), {}, {}, jnp.int32(0), train)
 
 
 def task_of(segments: int = 16) -> SegmentLanguageModeling:
@@ -93,7 +93,7 @@ def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
     task = task_of()
     with pytest.raises(UserError, match="the model has none: say"):
         task.init_extra(view_of("transformer_xl", memory_length=0), None)
-    sums = over_segments(
+    sums = sums_over_segments(
         view_of("transformer_xl", memory_length=0),
         {"tokens": np.ones((1, 4), int), "lengths": np.array([3])},
         2,

@@ -18,10 +18,10 @@ from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.layers.functional_module import Precision
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
-from transformer.tasks.task import View
+from transformer.tasks.sequence_level_training import SequenceObjective, expected_reward, gleu, is_first_occurrence
+from transformer.tasks.task import StateView
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import Split, TranslationConfig, encode
+from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def test_the_reward_counts_shared_n_grams_as_often_as_both_have_them() -> None:
 
 def test_which_sequences_are_new() -> None:
     tokens = np.array([[[1, 2], [1, 2], [2, 1], [1, 2], [2, 1]], [[1, 1], [1, 2], [2, 1], [2, 2], [1, 1]]])
-    assert different(jnp.asarray(tokens)).tolist() == [
+    assert is_first_occurrence(jnp.asarray(tokens)).tolist() == [
         [True, False, True, False, False],
         [True, True, True, True, False],
     ]
@@ -105,13 +105,15 @@ def test_the_minimum_risk_is_the_mean_reward_of_what_counts() -> None:
         )
 
 
-def task_of(expectation: SequenceObjective) -> tuple[Translation, View]:
+def task_of(expectation: SequenceObjective) -> tuple[Translation, StateView]:
     tokenizer = train_bpe(10 * [text for pair in PAIRS for text in (pair.source, pair.target)], 60)
-    splits = {name: Split(name, PAIRS, encode(tokenizer, PAIRS)) for name in ("train", "validation", "test")}
+    splits = {
+        name: TranslationSplit(name, PAIRS, encode_pairs(tokenizer, PAIRS)) for name in ("train", "validation", "test")
+    }
     config = dataclasses.replace(CONFIG, objective=expectation, num_samples=3, nll_weight=0.25, mrt_alpha=0.4)
     task = Translation(config, tokenizer, splits)
     model = build(RecurrentEncoderDecoderConfig(width=8, embedding=4), task.interface, Precision())
-    return task, View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
+    return task, StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
     if front:
         assert (drawn[:, 0] == labels).all()
         assert (rewards[:, 0] == 1).all()
-        assert batch["counted"].tolist()[:-1] == np.asarray(different(jnp.asarray(drawn))).tolist()[:-1]
+        assert batch["counted"].tolist()[:-1] == np.asarray(is_first_occurrence(jnp.asarray(drawn))).tolist()[:-1]
     assert not np.asarray(batch["counted"])[-1].any()
     words = lambda row: [int(token) for token in row if token not in (PAD, task.interface.end)]  # noqa: E731
     assert rewards[0].tolist() == pytest.approx([counted_gleu(words(row), words(labels[0])) for row in drawn[0]])
@@ -181,7 +183,7 @@ def test_a_model_whose_attention_draws_is_refused() -> None:
     model = build(
         RecurrentEncoderDecoderConfig(width=8, embedding=4, normalizer=Normalizer.HARD), task.interface, Precision()
     )
-    view = View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
+    view = StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
     with pytest.raises(UserError, match=r"config\.task\.objective=reinforce draws translations"):
         task.init_extra(view, jax.random.key(0))
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.models.model import Aux, Variables
 from transformer.tasks.registry import name_of, task_config
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import Split, TranslationConfig, encode
+from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs
 from transformer.tasks.translation_decoding import check_language
 
 PAD, BEGIN, END = 0, 1, 2
 PAIRS = [
-    Pair(" ".join(f"s{n}" for n in range(words)), " ".join(f"t{n}" for n in range(words + more)), "de")
+    SentencePair(" ".join(f"s{n}" for n in range(words)), " ".join(f"t{n}" for n in range(words + more)), "de")
     for words, more in ((1, 0), (2, 2), (3, 0), (1, 3), (5, 0), (4, 1), (2, 0), (6, 0), (3, 1), (2, 1))
 ]
 CONFIG = TranslationConfig(
@@ -32,7 +32,7 @@ CONFIG = TranslationConfig(
 def task() -> Translation:
     tokenizer = train_bpe(10 * [text for pair in PAIRS for text in (pair.source, pair.target)], 60)
     names = ("train", "validation", "test")
-    splits = {name: Split(name, PAIRS, encode(tokenizer, PAIRS)) for name in names}
+    splits = {name: TranslationSplit(name, PAIRS, encode_pairs(tokenizer, PAIRS)) for name in names}
     return Translation(CONFIG, tokenizer, splits)
 
 
@@ -51,9 +51,9 @@ class Oracle:
 
 
 @pytest.fixture(scope="module")
-def view(task: Translation) -> View:
+def view(task: Translation) -> StateView:
     model: Any = Oracle(task.tokenizer.vocabulary)
-    return View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=True)
+    return StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=True)
 
 
 def nats(table: np.ndarray, batch: Any) -> list[float]:
@@ -72,10 +72,10 @@ def test_totals_count_the_real_target_tokens(task: Translation) -> None:
     epoch = [source[step] for step in range(source.batches_per_epoch)]
     counts = [float(task.totals(batch)["tokens"]) for batch in epoch]
     assert counts == [(batch["labels"] != PAD).sum() for batch in epoch]
-    assert sum(counts) == sum(len(ids) for ids in encode(task.tokenizer, PAIRS).targets)
+    assert sum(counts) == sum(len(ids) for ids in encode_pairs(task.tokenizer, PAIRS).targets)
 
 
-def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, view: View) -> None:
+def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, view: StateView) -> None:
     (objective,) = task.objectives
     batch, key = task.source(seed=1)[0], jax.random.key(0)
     table = view.model.table  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, v
     assert float(share.metrics["cross_entropy"]) == pytest.approx(sum(expected) / 1000, rel=1e-5)
 
 
-def test_the_evaluated_loss_weighs_every_token_the_same(task: Translation, view: View) -> None:
+def test_the_evaluated_loss_weighs_every_token_the_same(task: Translation, view: StateView) -> None:
     evaluation = task.evaluations[0]
     assert (evaluation.name, evaluation.split, evaluation.at_end) == ("loss", "validation", False)
     assert len(evaluation.batches) > 1
@@ -112,7 +112,7 @@ def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Tran
             return super().apply(variables, inputs)
 
     model: Any = Seen(task.tokenizer.vocabulary)
-    view = View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
+    view = StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
     task.probe(view, capture="asked", key=jax.random.key(0))  # type: ignore[arg-type]
     assert seen["source"].shape == seen["target"].shape == (CONFIG.num_probe_examples, max(CONFIG.lengths))
     assert (seen["train"], seen["capture"]) == (False, "asked")

@@ -9,12 +9,12 @@ import sacrebleu
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch, TokenBatches
-from transformer.data.datasets.aligned_templates import Links
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.aligned_templates import WordAlignment
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.tasks.task import Batch, Evaluation
-from transformer.tasks.translation_data import Split, TranslationConfig, encode, words_of
+from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs, word_of_each_piece
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     bleu,
@@ -48,8 +48,10 @@ def test_bleu_by_hand() -> None:
     assert score == pytest.approx(100 * 0.2**0.25)
 
 
-def pair(source: str, target: str, language: str, kind: str | None = None, links: Links | None = None) -> Pair:
-    return Pair(source, target, language, kind, links)
+def pair(
+    source: str, target: str, language: str, kind: str | None = None, links: WordAlignment | None = None
+) -> SentencePair:
+    return SentencePair(source, target, language, kind, links)
 
 
 GROUPED = [
@@ -130,12 +132,12 @@ def sentences(words: int) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def mixed(tokenizer: Tokenizer) -> Split:
+def mixed(tokenizer: Tokenizer) -> TranslationSplit:
     """Pairs of many lengths, so that they fall into several buckets; the last fits none."""
     random = np.random.default_rng(0)
     pairs = [pair(*sentences(int(n)), "de") for n in random.integers(1, 6, 21)]
     pairs.append(pair(*sentences(40), "de"))
-    return Split("validation", pairs, encode(tokenizer, pairs))
+    return TranslationSplit("validation", pairs, encode_pairs(tokenizer, pairs))
 
 
 CONFIG = TranslationConfig(lengths=(4, 8, 16), tokens_per_batch=32, beams=1)
@@ -158,7 +160,7 @@ def perfect(batch: Batch) -> dict[str, np.ndarray]:
     return {"index": batch["index"], "tokens": tokens}
 
 
-def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed: Split) -> None:
+def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
     evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, shown=0)
     assert {batch["source"].shape for batch in evaluation.batches} == {(8, 16)}
     indices = [int(index) for batch in evaluation.batches for index in batch["index"] if index >= 0]
@@ -167,7 +169,7 @@ def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed:
     assert scalars["exact_match"] == pytest.approx(21 / 22)  # and counts as empty
 
 
-def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokenizer, mixed: Split) -> None:
+def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
     evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, shown=0)
     shuffled = list(OneEpoch(TokenBatches(mixed.encoded, lengths=CONFIG.lengths, tokens=32, seed=5)))
     order = [int(index) for batch in shuffled for index in batch["index"] if index >= 0]
@@ -181,7 +183,7 @@ def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokeniz
 
 def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
     pairs = [pair("s0", "t0 t1", "de")]
-    split = Split("test", pairs, encode(tokenizer, pairs))
+    split = TranslationSplit("test", pairs, encode_pairs(tokenizer, pairs))
     evaluation = translation_evaluation(CONFIG, tokenizer, split, unused, shown=1, at_end=True)
     ids = [*split.encoded.targets[0], *split.encoded.targets[0]]
     tokens = np.full((1, 16), PAD, np.int32)
@@ -193,19 +195,19 @@ def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
 
 
 def test_one_beam_is_greedy() -> None:
-    assert type(make_chooser(TranslationConfig(beams=1))).__name__ == "Greedy"
+    assert type(make_chooser(TranslationConfig(beams=1))).__name__ == "GreedySearch"
     assert make_chooser(TranslationConfig(beams=3, length_penalty=0.2)).beams == 3
 
 
-def linked(words: int) -> Pair:
+def linked(words: int) -> SentencePair:
     """Words in reverse order: what the diagonal cannot find."""
     known = tuple((words - 1 - n, n) for n in range(words))
-    return pair(*sentences(words), "de", "number", Links(known, known))
+    return pair(*sentences(words), "de", "number", WordAlignment(known, known))
 
 
 def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenizer: Tokenizer) -> None:
     validation, test = (
-        Split(name, pairs, encode(tokenizer, pairs))
+        TranslationSplit(name, pairs, encode_pairs(tokenizer, pairs))
         for name, pairs in (("validation", [linked(3), linked(4)]), ("test", [linked(5), linked(30), linked(2)]))
     )
     evaluation = alignment_evaluation(CONFIG, tokenizer, validation, test)
@@ -218,7 +220,7 @@ def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenize
             if index < 0:
                 continue
             source, target = (
-                words_of(tokenizer.pieces(x[row][x[row] != PAD])) for x in (batch["source"], batch["labels"])
+                word_of_each_piece(tokenizer.pieces(x[row][x[row] != PAD])) for x in (batch["source"], batch["labels"])
             )
             for query, word in enumerate(target):
                 for key, of_source in enumerate(source):
@@ -235,7 +237,7 @@ def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenize
 
 def test_pairs_of_unknown_links_are_left_out_of_the_alignment(tokenizer: Tokenizer) -> None:
     pairs = [linked(3), pair("s0", "t0", "de"), linked(2)]
-    split = Split("test", pairs, encode(tokenizer, pairs))
+    split = TranslationSplit("test", pairs, encode_pairs(tokenizer, pairs))
     evaluation = alignment_evaluation(CONFIG, tokenizer, split, split)
     indices = [int(index) for batch in evaluation.batches for index in batch["index"] if index >= 0]
     assert sorted(indices) == [0, 1, 2, 3]

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.data.datasets.aligned_templates import Links
-from transformer.tasks.translation_metrics import alignment_error_rate, attention_links, diagonal_links, word_weights
+from transformer.data.datasets.aligned_templates import WordAlignment
+from transformer.tasks.translation_metrics import alignment_error_rate, argmax_links, diagonal_links, word_weights
 
 
 def test_pieces_of_a_source_word_add_up_and_of_a_target_word_average() -> None:
@@ -22,12 +22,12 @@ def test_pieces_of_a_source_word_add_up_and_of_a_target_word_average() -> None:
     )
     found = word_weights(weights_TxS, source_words=[-1, 0, 0, 1, -1], target_words=[0, 1, 1, -1])
     np.testing.assert_allclose(found, [[0.5, 0.3], [(0.6 + 0.2) / 2, (0.4 + 0.8) / 2]])
-    assert attention_links(found) == {(0, 0), (1, 1)}
+    assert argmax_links(found) == {(0, 0), (1, 1)}
 
 
 def test_links_are_source_then_target() -> None:
     weights_of_words = np.array([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1]])  # two target words over three source words
-    assert attention_links(weights_of_words) == {(1, 0), (0, 1)}
+    assert argmax_links(weights_of_words) == {(1, 0), (0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_the_diagonal(source: int, target: int, links: set[tuple[int, int]]) -> 
     assert diagonal_links(source, target) == links
 
 
-def links(text: str) -> Links:
-    return Links.from_text(text)
+def links(text: str) -> WordAlignment:
+    return WordAlignment.from_text(text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_every_pair_needs_its_truth() -> None:
         alignment_error_rate([{(0, 0)}, set()], [links("0-0")])
 
 
-def published(path: Path, start: int) -> list[Links]:
+def published(path: Path, start: int) -> list[WordAlignment]:
     """A file of links, counted from `start`."""
     read = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -87,7 +87,7 @@ def published(path: Path, start: int) -> list[Links]:
             possible.add((i, j))
             if "p" not in item:
                 sure.add((i, j))
-        read.append(Links(tuple(sure), tuple(possible)))
+        read.append(WordAlignment(tuple(sure), tuple(possible)))
     return read
 
 

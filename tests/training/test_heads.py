@@ -12,7 +12,7 @@ from tests.training import small_run
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.models import registry as models
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training import build, run_setup, train
 from transformer.training import config as experiment
 from transformer.training.partitioning import ShardingConfig, make_placement, shard_batch
@@ -69,7 +69,7 @@ class Trained(NamedTuple):
 
 def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
     """Evaluations that compile nothing."""
-    return [lambda state: Report({}) for _ in evaluations]
+    return [lambda state: EvaluationReport({}) for _ in evaluations]
 
 
 @pytest.fixture(

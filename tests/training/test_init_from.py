@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tests.interpret.conftest import write_gpt2
 from tests.training.small_run import Killed
 from transformer.config import UserError
-from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
+from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import read_model_folder
@@ -28,7 +28,7 @@ from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import equal_conditions
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
@@ -75,7 +75,7 @@ RESIZE = ("resize embedding/table", "resize unembedding/*", "resize output_bias/
 
 def of_nothing(model: Any, evaluations: Any, *more: Any) -> list[Any]:
     """Evaluations that compile nothing."""
-    return [lambda state: Report({}) for _ in evaluations]
+    return [lambda state: EvaluationReport({}) for _ in evaluations]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -495,7 +495,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
         "  initialized randomly by rule 'head/* = fresh': head/kernel",
         "  not used: positions/table",
     ]
-    assert load_tokenizer(tmp_path).encode(["the q"]) == from_huggingface(folder).encode(["the q"])
+    assert load_tokenizer(tmp_path).encode(["the q"]) == load_huggingface_tokenizer(folder).encode(["the q"])
     with RunDirectory.claim(tmp_path / "other", {}) as directory:
         Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
     _, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "other")

@@ -10,7 +10,7 @@ import pytest
 from transformer.attention.capture import Captured
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.step import StepMetrics
@@ -99,7 +99,7 @@ class Trial:
     def measured(self, name: str, at_end: bool) -> LoopEvaluation:
         sample = {"output": name}
         return LoopEvaluation(
-            name, "validation" if not at_end else "test", at_end, lambda s: Report({name: s.step}, [sample])
+            name, "validation" if not at_end else "test", at_end, lambda s: EvaluationReport({name: s.step}, [sample])
         )
 
     def probe(self, state: Count) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
-from transformer.tasks.task import LossAux, Objective, View
+from transformer.tasks.task import LossAux, Objective, StateView
 from transformer.training.build import compile_once
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import (
@@ -62,16 +62,16 @@ class Reading:
     def __init__(self) -> None:
         self.objectives = (Objective("read", self.loss),)
 
-    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
         return {}
 
-    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
         return batch, view.extra
 
     def totals(self, batch: Any) -> dict[str, Any]:
         return {"tokens": jnp.sum(batch["labels"] != 0).astype(jnp.float32)}
 
-    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
         loss = token_loss(logits, batch["labels"], batch["labels"] != 0, 0.1).smoothed / totals["tokens"]
         return loss, LossAux(aux.state, view.extra, {"loss": loss})

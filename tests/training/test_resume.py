@@ -24,7 +24,7 @@ from transformer.runs.exceptions import RunFailed, RunStopped
 from transformer.runs.jsonl_records import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training import build, checkpoint_metadata, checkpointing, partitioning, run_loading, run_setup, train
 from transformer.training import config as experiment
 from transformer.training.rollback import RollbackRequest
@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = {
 ALONE = """
 import json, sys
 from pathlib import Path
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training import build, config, train
 from transformer.training.partitioning import single_device_placement
 build.make_placement = lambda config: single_device_placement()
@@ -318,8 +318,8 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     assert mine["learning_rate"] == theirs["learning_rate"]
 
 
-def _nothing(state: TrainState) -> Report:
-    return Report({})
+def _nothing(state: TrainState) -> EvaluationReport:
+    return EvaluationReport({})
 
 
 @pytest.mark.parametrize(

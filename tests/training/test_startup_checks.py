@@ -16,8 +16,8 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux, Model
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.task import Evaluation, LossAux, Report
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.task import Evaluation, EvaluationReport, LossAux
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, hyperparameters, make_optimizer
 from transformer.training.startup_checks import check_task_fits_model, skipped_evaluations
@@ -87,7 +87,13 @@ def evaluation(**changes: Any) -> Evaluation:
         return {"seen": jnp.sum(aux.maps["decoder/cross"].weights)}, {}
 
     batch = memory.Classify().source(1)[0]
-    whole = {"name": "seen", "split": "validation", "batches": [batch], "step": step, "finish": lambda *_: Report({})}
+    whole = {
+        "name": "seen",
+        "split": "validation",
+        "batches": [batch],
+        "step": step,
+        "finish": lambda *_: EvaluationReport({}),
+    }
     return Evaluation(**{**whole, **changes})
 
 
@@ -140,7 +146,7 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
     ),
     "wrong layer names": (lambda: (altered(), with_sites(site(layers=()))), r"has 1 layers, but the site names 0"),
     "labels of other examples": (
-        lambda: (altered(labels=lambda sites: Labels({"symbols": NAMED[:2]}, ("a", "b"))), toy_model()),
+        lambda: (altered(labels=lambda sites: AxisLabels({"symbols": NAMED[:2]}, ("a", "b"))), toy_model()),
         r"has 4 examples, but Task.labels describes 2",
     ),
     "an axis of another size": (
@@ -148,11 +154,11 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         r"has 4 positions of 'memory', but the axis names 9",
     ),
     "gold links of another site": (
-        lambda: (altered(labels=lambda sites: linked("decoder/cross", Link(0, 0, True))), toy_model()),
+        lambda: (altered(labels=lambda sites: linked("decoder/cross", GoldLink(0, 0, True))), toy_model()),
         r"gold links are of the site 'decoder/cross', which the model lacks: it has \['memory/read'\]",
     ),
     "a gold link outside": (
-        lambda: (altered(labels=lambda sites: linked(SITE, Link(0, 7, True))), toy_model()),
+        lambda: (altered(labels=lambda sites: linked(SITE, GoldLink(0, 7, True))), toy_model()),
         r"the gold link \(0, 7, True\) of example 0 at the site 'memory/read' lies outside",
     ),
     "a loss that drops the model's": (
@@ -217,8 +223,8 @@ def drop_maps(view: Any, capture: Any, key: Any) -> Aux:
     return aux._replace(maps={})
 
 
-def linked(name: str, link: Link) -> Labels:
-    return Labels({"symbols": NAMED}, tuple("abcd"), {name: ((link,), (), (), ())})
+def linked(name: str, link: GoldLink) -> AxisLabels:
+    return AxisLabels({"symbols": NAMED}, tuple("abcd"), {name: ((link,), (), (), ())})
 
 
 def loss_of(loss: Callable[..., Any]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.models.model import Aux, Variables, leaves_by_path
-from transformer.tasks.task import LossAux, Objective, View
+from transformer.tasks.task import LossAux, Objective, StateView
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import (
     LearningRateSchedule,
@@ -51,16 +51,16 @@ class Regression:
     def objectives(self) -> tuple[Objective, ...]:
         return (Objective("fit", self.loss, self.trains),)
 
-    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
         return {"updates": jnp.int32(0)}
 
-    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
         return batch, view.extra
 
     def totals(self, batch: Any) -> dict[str, Any]:
         return {"tokens": jnp.sum(batch["real"]).astype(jnp.float32)}
 
-    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         y, aux = view.model.apply(view.variables, batch, train=view.train)
         count = jnp.sum(batch["real"]) if self.own_count else totals["tokens"]
         loss = jnp.sum(jnp.where(batch["real"], jnp.square(y - batch["y"]), 0)) / count
@@ -212,10 +212,10 @@ def test_every_micro_batch_starts_from_the_steps_extra() -> None:
 class Replaying(Regression):
     """The regression with whole numbers in its extra that float32 does not have."""
 
-    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
         return {**super().init_extra(view, key), "seeds": jnp.array([2**32 - 5, 2**24 + 1], jnp.uint32)}
 
-    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         loss, aux = super().loss(view, batch, totals, key)
         return loss, aux._replace(extra={**aux.extra, "seeds": view.extra["seeds"]})
 
@@ -229,7 +229,7 @@ def test_whole_numbers_of_the_extra_pass_through_microbatches_to_the_last_bit() 
 class Drawing(Regression):
     """The regression with a draw by the loss's key, and its square, so that sums of them tell equal draws."""
 
-    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         loss, aux = super().loss(view, batch, totals, key)
         draw = jax.random.uniform(key)
         return loss, aux._replace(metrics={**aux.metrics, "draw": draw, "square": jnp.square(draw)})
@@ -281,26 +281,26 @@ class Chase:
     def __init__(self) -> None:
         self.objectives = (Objective("first", self.first, ("a/*",)), Objective("second", self.second, ("b/*",)))
 
-    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
         return {"prepared": jnp.int32(0), "losses": jnp.int32(0)}
 
-    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
         extra = {**view.extra, "prepared": view.extra["prepared"] + 1}
         return {"target": batch["target"] * 10, "draw": jax.random.uniform(key, batch["target"].shape)}, extra
 
     def totals(self, batch: Any) -> dict[str, Any]:
         return {"weight": jnp.sum(batch["target"])}
 
-    def first(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def first(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         loss = jnp.sum(0.5 * jnp.square(view.variables.params["a"]["x"] - batch["target"])) / len(batch["target"])
         return loss, self.aux(view, {"loss": loss, "draw": batch["draw"][0]})
 
-    def second(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def second(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
         a, b = view.variables.params["a"]["x"], view.variables.params["b"]["x"]
         loss = 0.5 * jnp.square(b - a)
         return loss, self.aux(view, {"loss": loss, "draw": jax.random.uniform(key)})
 
-    def aux(self, view: View, metrics: Any) -> LossAux:
+    def aux(self, view: StateView, metrics: Any) -> LossAux:
         state = {"losses": view.variables.state["losses"] + 1}
         return LossAux(state, {**view.extra, "losses": view.extra["losses"] + 1}, metrics)
 

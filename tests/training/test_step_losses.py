@@ -13,7 +13,7 @@ from tests.contracts import memory
 from tests.contracts.cases import toy
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, build_components, hyperparameters_of
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.initial_state import init_state
@@ -50,7 +50,7 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(num_microbatches: int
     assert len(set(real.tolist())) > 1
 
     def whole(params: Any) -> Any:
-        view = View(setting.model, state.variables._replace(params=params), {}, {}, state.step, train=True)
+        view = StateView(setting.model, state.variables._replace(params=params), {}, {}, state.step, train=True)
         value, aux = setting.task.objectives[0].loss(view, batch, setting.task.totals(batch), jax.random.key(0))
         return value + memory.WEIGHT * aux.losses["sharpness"].total / real.sum()
 

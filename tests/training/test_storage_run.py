@@ -24,7 +24,7 @@ from transformer.runs.jsonl_records import read_records
 from transformer.storage import lease
 from transformer.storage.paths import parse_path
 from transformer.storage.storage import DirectoryLost
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
 from transformer.training.init_from import build_initial_state, copy_source_tokenizer
@@ -51,8 +51,8 @@ CONFIG: dict[str, Any] = {
 def evaluated(model: Any, evaluations: Any, *more: Any) -> list[Any]:
     """Evaluations that have something to say and nothing to compile."""
 
-    def evaluate(state: TrainState) -> Report:
-        return Report({"width": 16.0}, ({"source": "one", "output": "eins", "target": "eins"},))
+    def evaluate(state: TrainState) -> EvaluationReport:
+        return EvaluationReport({"width": 16.0}, ({"source": "one", "output": "eins", "target": "eins"},))
 
     return [evaluate for _ in evaluations]
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.png import png
+from transformer.data.png import encode_png
 from transformer.maps.attention_png import render_head_grid
 from transformer.maps.capture_plan import map_levels, quantize_maps
 from transformer.runs.jsonl_records import read_records
@@ -421,7 +421,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
 def test_a_wall_of_odd_values_is_still_a_image():
     weights = np.array([np.nan, np.inf, -np.inf, 2.0, -1.0, 0.5], np.float32).reshape(1, 1, 2, 3)
     image = render_head_grid(weights)
-    assert _gray_pixels(png(image)).shape == image.shape == (2 * 16 + 4, 3 * 16 + 4)
+    assert _gray_pixels(encode_png(image)).shape == image.shape == (2 * 16 + 4, 3 * 16 + 4)
 
 
 def test_neither_tensorflow_nor_torch_is_imported(tmp_path: Path):

@@ -11,13 +11,13 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.models.task_interface import LANGUAGE_MODELING, TRANSLATION, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask
-from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.task import Batch, LossAux, Objective, View
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask
+from transformer.tasks.losses import chunked_token_loss
+from transformer.tasks.task import Batch, LossAux, Objective, StateView
 
 
-class RandomTokenTask(PlainTask):
+class RandomTokenTask(BaseTask):
     """The common base of both tasks: the mean cross-entropy of `labels`."""
 
     @property
@@ -42,12 +42,12 @@ class RandomTokenTask(PlainTask):
         """The number of predicted tokens."""
         return {"tokens": jnp.float32(batch["labels"].size)}
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Nothing is probed."""
-        return Labels(tokens={}, titles=())
+        return AxisLabels(tokens={}, titles=())
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         inputs = {name: values for name, values in batch.items() if name != "labels"}
         hidden_BxTxE, aux = view.model.apply(
@@ -55,7 +55,7 @@ class RandomTokenTask(PlainTask):
         )
         labels = jnp.asarray(batch["labels"])
         score = partial(view.model.logits, view.variables)
-        sums = hidden_token_loss(score, hidden_BxTxE, labels, jnp.ones(labels.shape, bool), 0.0)
+        sums = chunked_token_loss(score, hidden_BxTxE, labels, jnp.ones(labels.shape, bool), 0.0)
         loss = sums.smoothed / totals["tokens"]
         return loss, LossAux.of(aux, view.extra, {"loss": loss})
 
@@ -113,7 +113,7 @@ class RandomTranslation(RandomTokenTask):
 
 @dataclasses.dataclass(frozen=True)
 class RandomBatches:
-    """The batches of one seed: implements transformer.data.batches.Source."""
+    """The batches of one seed: implements transformer.data.batches.BatchSource."""
 
     task: RandomTokenTask
     seed: int

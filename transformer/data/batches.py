@@ -17,14 +17,14 @@ _SEED_OF_RUN_ZERO = 2**32
 Batch = dict[str, np.ndarray]
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Training batches: the batch of any step, a pure function of the step."""
 
     def __getitem__(self, step: int, /) -> Batch:
         """The batch of one step."""
 
 
-class Epochs(Source, Protocol):
+class EpochBatchSource(BatchSource, Protocol):
     """Batches that come epoch after epoch."""
 
     @property
@@ -165,7 +165,7 @@ class TokenBatches:
 class OneEpoch(Sequence[Batch]):
     """The batches of one pass, for evaluation."""
 
-    def __init__(self, batches: Epochs):
+    def __init__(self, batches: EpochBatchSource):
         self._batches = batches
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class OneEpoch(Sequence[Batch]):
 class _StepSource:
     """Steps as a Grain data source, which must be finite."""
 
-    batches: Source
+    batches: BatchSource
     stop: int
 
     def __len__(self) -> int:
@@ -191,7 +191,7 @@ class _StepSource:
         return self.batches[int(step)]
 
 
-def stream(batches: Source, start: int, stop: int) -> Iterator[Batch]:
+def iterate_batches(batches: BatchSource, start: int, stop: int) -> Iterator[Batch]:
     """The batches of steps start to stop - 1, made ahead in one background thread (so that order is kept)."""
     import grain  # a bare machine computes steps without it
 

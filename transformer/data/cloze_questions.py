@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer.data.tokenizers.load import AnyTokenizer
 
-CANDIDATES = 10
+NUM_CANDIDATES = 10
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 _ENDS = re.compile(r"[.!?](?=\s|$)")
 # Of the sentence behind a word that is left out at most so many characters.
@@ -24,14 +24,14 @@ _LEAST, _COMMON = 3, 100
 _CHARACTERS = 12
 
 
-class Lexicon(NamedTuple):
+class WordFrequencies(NamedTuple):
     """How often each word stands in a text."""
 
     counts: Mapping[str, int]
     common: frozenset[str]
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> "Lexicon":
+    def of(cls, texts: Sequence[str]) -> "WordFrequencies":
         """The words of some texts."""
         counts = Counter(word for text in texts for word in WORD.findall(text))
         folded = Counter[str]()
@@ -44,7 +44,7 @@ class Lexicon(NamedTuple):
         return len(word) >= _LEAST and word.casefold() not in self.common
 
 
-class Question(NamedTuple):
+class ClozeQuestion(NamedTuple):
     """A text with a gap between `before` and `after`, which one of the candidates fills; all stand in `before`."""
 
     before: str
@@ -56,7 +56,7 @@ class Question(NamedTuple):
         """The text with a word in the gap."""
         return self.before + word + self.after
 
-    def most_frequent(self, lexicon: Lexicon, *, here: bool) -> str:
+    def most_frequent(self, lexicon: WordFrequencies, *, here: bool) -> str:
         """The candidate that stands most often in the text before the gap, or else in the lexicon's texts."""
         of_context = Counter(WORD.findall(self.before))
 
@@ -67,9 +67,15 @@ class Question(NamedTuple):
         return max(self.candidates, key=often)
 
 
-def questions(
-    documents: Sequence[str], lexicon: Lexicon, tokenizer: AnyTokenizer, *, count: int, room: int, last: bool = False
-) -> list[Question]:
+def make_cloze_questions(
+    documents: Sequence[str],
+    lexicon: WordFrequencies,
+    tokenizer: AnyTokenizer,
+    *,
+    count: int,
+    room: int,
+    last: bool = False,
+) -> list[ClozeQuestion]:
     """At most `count` questions on words that stand before the gap already, none longer than `room` tokens.
 
     The nine other candidates are of the answer's kind and stand before the gap as well: nothing tells the answer but
@@ -81,7 +87,7 @@ def questions(
         for found in WORD.finditer(text)
         if lexicon.tells(found[0]) and (not last or _ENDS.match(text, found.end()))
     ]
-    random, made = np.random.default_rng(0), list[Question]()
+    random, made = np.random.default_rng(0), list[ClozeQuestion]()
     for text, found in (places[number] for number in random.permutation(len(places))):
         if len(made) == count:
             break
@@ -94,13 +100,13 @@ def questions(
 def _question(
     text: str,
     found: re.Match[str],
-    lexicon: Lexicon,
+    lexicon: WordFrequencies,
     tokenizer: AnyTokenizer,
     random: np.random.Generator,
     *,
     room: int,
     last: bool,
-) -> Question | None:
+) -> ClozeQuestion | None:
     """The question that a word makes, if it makes one."""
     answer, after = found[0], "" if last else _rest(text, found.end())
     if answer in WORD.findall(after):
@@ -122,12 +128,12 @@ def _question(
     candidates = known
     if not last:
         others = [word for word in known if word != answer]
-        if len(others) < CANDIDATES - 1:
+        if len(others) < NUM_CANDIDATES - 1:
             return None
-        chosen = random.choice(len(others), CANDIDATES - 1, replace=False)
+        chosen = random.choice(len(others), NUM_CANDIDATES - 1, replace=False)
         candidates = [answer, *(others[number] for number in chosen)]
-        candidates = [candidates[number] for number in random.permutation(CANDIDATES)]
-    question = Question(before, after, tuple(candidates), answer)
+        candidates = [candidates[number] for number in random.permutation(NUM_CANDIDATES)]
+    question = ClozeQuestion(before, after, tuple(candidates), answer)
     completed = tokenizer.encode([question.completed(word) for word in (candidates if not last else [answer])])
     return question if max(map(len, completed)) <= room else None
 

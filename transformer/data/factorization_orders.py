@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.data.batches import Batch, Epochs
+from transformer.data.batches import Batch, EpochBatchSource
 
 # Beside the other draws of a seed: the same numbers choose where texts begin.
 _ORDERS = 4
@@ -23,7 +23,7 @@ class ContextAttention(enum.Enum):
     BIDIRECTIONAL = "bidirectional"
 
 
-class Orders(NamedTuple):
+class FactorizationOrders(NamedTuple):
     """`order`: each position's place; `predicted`: the positions of the last places, from left to right."""
 
     order: np.ndarray
@@ -31,7 +31,7 @@ class Orders(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Permutations:
+class OrderSampler:
     """Factorization orders whose last 1 / `partial_prediction_k` positions are predicted (Yang et al. 2019, 2.3).
 
     With `max_span_length` above 1 the predicted positions lie in spans: the text is cut into contexts of L
@@ -49,7 +49,7 @@ class Permutations:
         """P, the positions that are predicted."""
         return max(self.length // self.partial_prediction_k, 1)
 
-    def draw(self, random: np.random.Generator, rows: int) -> Orders:
+    def draw(self, random: np.random.Generator, rows: int) -> FactorizationOrders:
         """The orders of so many texts: every order of the predicted positions is as likely as any other."""
         luck = random.random((rows, self.length))
         if self.max_span_length > 1:
@@ -59,7 +59,7 @@ class Permutations:
         known = self.length - self.count
         predicted = np.sort(np.argsort(luck, axis=1)[:, known:], axis=1).astype(np.int32)
         order = np.maximum(place - known + 1, 0) if self.context_attention is ContextAttention.BIDIRECTIONAL else place
-        return Orders(order, predicted)
+        return FactorizationOrders(order, predicted)
 
     def _spans(self, random: np.random.Generator) -> np.ndarray:
         """The positions of spans, `count` of them; single ones fill up what the spans leave."""
@@ -76,14 +76,14 @@ class Permutations:
 
 
 @dataclasses.dataclass(frozen=True)
-class Permuted:
+class PermutedBatches:
     """Batches of a source with `order` and `predicted` of every row's text, drawn from (seed, step).
 
     Of rows that are several texts one after another, `texts`, each has an order of its own.
     """
 
-    batches: Epochs
-    permutations: Permutations
+    batches: EpochBatchSource
+    permutations: OrderSampler
     seed: int
     texts: int = 1
 

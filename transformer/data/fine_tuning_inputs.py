@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Form(enum.Enum):
+class SequenceLayout(enum.Enum):
     """Which sequences an example's texts make; `s`, `$` and `e` are the start, delimiter and extract tokens.
 
     single: s text e. pair: s premise $ hypothesis e, of two texts whose order counts. unordered: s a $ b e and
@@ -19,22 +19,22 @@ class Form(enum.Enum):
 
     def sequences(self, texts: int) -> int:
         """How many sequences an example of so many texts makes."""
-        return {Form.UNORDERED: 2, Form.CHOICE: texts - 1}.get(self, 1)
+        return {SequenceLayout.UNORDERED: 2, SequenceLayout.CHOICE: texts - 1}.get(self, 1)
 
     def arranged[T](self, texts: Sequence[T]) -> list[tuple[T, ...]]:
         """The texts of each sequence, in their order."""
         match self:
-            case Form.SINGLE | Form.PAIR:
+            case SequenceLayout.SINGLE | SequenceLayout.PAIR:
                 return [tuple(texts)]
-            case Form.UNORDERED:
+            case SequenceLayout.UNORDERED:
                 first, second = texts
                 return [(first, second), (second, first)]
-            case Form.CHOICE:
+            case SequenceLayout.CHOICE:
                 context, *answers = texts
                 return [(context, answer) for answer in answers]
 
 
-class Marks(NamedTuple):
+class DelimiterTokens(NamedTuple):
     """The numbers of the tokens that stand around and between texts: none stands for text."""
 
     start: int
@@ -42,7 +42,7 @@ class Marks(NamedTuple):
     extract: int
 
     @classmethod
-    def behind(cls, vocabulary: int) -> "Marks":
+    def behind(cls, vocabulary: int) -> "DelimiterTokens":
         """The numbers that follow those of a tokenizer, as a pre-trained model has not seen them."""
         return cls(vocabulary, vocabulary + 1, vocabulary + 2)
 

@@ -14,7 +14,7 @@ from transformer.json_files import read_object
 from transformer.storage.paths import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255
-FILE = "images.json"
+IMAGE_SPEC_FILE = "images.json"
 """Where a run directory says what its images are."""
 
 
@@ -80,12 +80,12 @@ class Normalization(Config, path="config.task.normalization"):
 NORMALIZATION = Normalization()
 
 
-def scaled(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
+def scale_pixels(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
     """Pixels of 0 to 255 as numbers of -1 to 1."""
     return NORMALIZATION(pixels)
 
 
-def unscaled(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
+def unscale_pixels(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
     """Pixels as they were before `scaled`."""
     return np.clip(np.round((images + 1) * _MIDDLE), 0, _WHITE).astype(np.uint8)
 
@@ -99,7 +99,7 @@ class ImageSpec(NamedTuple):
     def save(self, directory: Path) -> None:
         """Write it."""
         content = json.dumps({"shape": self.shape, "classes": self.classes}, indent=2)
-        storage_of(directory).replace(directory / FILE, f"{content}\n".encode())
+        storage_of(directory).replace(directory / IMAGE_SPEC_FILE, f"{content}\n".encode())
 
     @classmethod
     def load(cls, directory: Path) -> "ImageSpec":
@@ -108,17 +108,19 @@ class ImageSpec(NamedTuple):
         Raises:
             UserError: For a file that is missing or says something else.
         """
-        said = read_object(directory / FILE)
+        said = read_object(directory / IMAGE_SPEC_FILE)
         shape, classes = said.get("shape"), said.get("classes")
         sizes = [size for size in shape if type(size) is int and size > 0] if isinstance(shape, list) else []
         names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
         if len(sizes) != 3 or sizes != shape or not names or names != classes:
-            raise UserError(f"{directory / FILE} does not say the shape of three sizes and the classes of the images")
+            raise UserError(
+                f"{directory / IMAGE_SPEC_FILE} does not say the shape of three sizes and the classes of the images"
+            )
         height, width, channels = sizes
         return cls((height, width, channels), tuple(names))
 
 
-class Mixed(NamedTuple):
+class MixedImages(NamedTuple):
     """Normalized images, and of which other row of the batch each holds how much beside its own."""
 
     images: Float[np.ndarray, "B height width channels"]
@@ -131,7 +133,7 @@ def augment(
     how: Augmentation,
     random: np.random.Generator,
     normalize: Normalization = NORMALIZATION,
-) -> Mixed:
+) -> MixedImages:
     """Images cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own image."""
     count, height, width, _ = pixels_BxYxXxC.shape
     if how.crop:
@@ -157,15 +159,15 @@ def augment(
         shares_B = np.asarray(random.beta(how.mixup, how.mixup, count), np.float32)
         shares = shares_B[:, None, None, None]
         images = shares * images + (1 - shares) * images[partners_B]
-    return Mixed(images, partners_B, shares_B)
+    return MixedImages(images, partners_B, shares_B)
 
 
 class ImageBatches:
     """Endless batches of `rows` images, epoch after epoch; what is done to them is a function of (seed, step).
 
     An epoch holds every image once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
-    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffled`). A last batch that images do
-    not fill has rows whose `index` is -1.
+    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffle_patches`). A last batch that
+    images do not fill has rows whose `index` is -1.
 
     Each batch has `image` [B, height, width, channels], normalized, `labels` [B], `index` [B], the number of the
     image, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
@@ -200,7 +202,7 @@ class ImageBatches:
         random = np.random.default_rng((self._seed or 0, step, 1))
         mixed = augment(self._images.pixels[shown], how, random, self._normalize)
         return {
-            "image": shuffled(mixed.images, self._shuffled_by),
+            "image": shuffle_patches(mixed.images, self._shuffled_by),
             "labels": labels,
             "others": labels[mixed.partners],
             "share": mixed.shares,
@@ -208,7 +210,7 @@ class ImageBatches:
         }
 
 
-def shuffled(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
+def shuffle_patches(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
     """Images whose squares of `patch` pixels are exchanged, in all images alike; 0: as they are.
 
     Raises:

@@ -8,7 +8,7 @@ import numpy as np
 from transformer.data.batches import Batch, Bucket, BucketPlan
 
 
-class Labeled(NamedTuple):
+class LabeledText(NamedTuple):
     """A text and the number of its class."""
 
     text: str
@@ -20,14 +20,14 @@ class Labeled(NamedTuple):
         return (self.text,)
 
 
-class Example(NamedTuple):
+class LabeledExample(NamedTuple):
     """Texts that belong together, and what is to be said of them: the number of a class or of a text, or a score."""
 
     texts: tuple[str, ...]
     label: float
 
 
-class LabeledBatches:
+class LabeledTextBatches:
     """Endless batches of at most `rows` examples of one length, epoch after epoch.
 
     An example is a text, or `together` texts in a row that have one label. It goes to the shortest of `lengths` that

@@ -42,7 +42,7 @@ def first_fit(sizes: Sequence[int], room: int) -> list[int]:
     return bins
 
 
-class Packed:
+class PackedBatches:
     """Endless batches of `rows` rows, `context` positions wide, each of one or more documents; epoch after epoch.
 
     Documents are cut into chunks of at most `context` tokens, and the chunks are packed into rows, first-fit. An

@@ -10,7 +10,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 """What every PNG file begins with."""
 
 
-def png(image: UInt8[np.ndarray, "height width"]) -> bytes:
+def encode_png(image: UInt8[np.ndarray, "height width"]) -> bytes:
     """The PNG file (ISO/IEC 15948) of a gray image: 8 bits, filter 0."""
     height, width = image.shape
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.config import UserError
 from transformer.data.batches import Batch
-from transformer.data.text_batches import Frame
+from transformer.data.text_batches import SpecialTokenFrame
 
 FOLLOWS, ELSEWHERE = 0, 1
 """What `follows` of a batch holds; the order of the two logits, as published models have it."""
@@ -46,7 +46,7 @@ class _Sentence(NamedTuple):
     continued: bool
 
 
-class SentencePairs:
+class SentencePairBatches:
     """Batches of `rows` pairs of texts, `context` positions wide: begin, first text, end, second text, end.
 
     The first text is a random number of whole sentences, which begin at any sentence of `documents`; the second goes
@@ -72,7 +72,7 @@ class SentencePairs:
         context: int,
         rows: int,
         seed: int,
-        frame: Frame,
+        frame: SpecialTokenFrame,
         repeats: bool = False,
         pad: int = 0,
     ):

@@ -12,18 +12,18 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-Line = tuple[tuple[float, float], ...]
+Polyline = tuple[tuple[float, float], ...]
 # A segment that is nowhere near any pixel fills up those of glyphs with fewer.
 _FAR = 1e3
 
 
-def _arc(x: float, y: float, radius_x: float, radius_y: float, start: float, stop: float, count: int = 10) -> Line:
+def _arc(x: float, y: float, radius_x: float, radius_y: float, start: float, stop: float, count: int = 10) -> Polyline:
     """Points of an ellipse around (x, y), from angle to angle in turns: 0 is to the right, 0.25 below."""
     angles = [2 * math.pi * (start + (stop - start) * number / count) for number in range(count + 1)]
     return tuple((x + radius_x * math.cos(angle), y + radius_y * math.sin(angle)) for angle in angles)
 
 
-DIGITS: dict[str, tuple[Line, ...]] = {
+DIGITS: dict[str, tuple[Polyline, ...]] = {
     "0": (_arc(0.5, 0.5, 0.26, 0.38, 0, 1, 16),),
     "1": (((0.34, 0.28), (0.54, 0.12), (0.54, 0.88)),),
     "2": ((*_arc(0.5, 0.34, 0.24, 0.22, -0.5, 0.1), (0.26, 0.88), (0.76, 0.88)),),
@@ -35,7 +35,7 @@ DIGITS: dict[str, tuple[Line, ...]] = {
     "8": (_arc(0.5, 0.31, 0.19, 0.19, 0, 1, 14), _arc(0.5, 0.69, 0.23, 0.19, 0, 1, 14)),
     "9": (_arc(0.5, 0.34, 0.23, 0.22, 0, 1, 14), ((0.73, 0.34), (0.68, 0.58), (0.42, 0.88))),
 }
-LETTERS: dict[str, tuple[Line, ...]] = {
+LETTERS: dict[str, tuple[Polyline, ...]] = {
     "A": (((0.2, 0.88), (0.5, 0.12), (0.8, 0.88)), ((0.31, 0.6), (0.69, 0.6))),
     "B": (
         ((0.27, 0.12), (0.27, 0.88)),
@@ -71,7 +71,7 @@ LETTERS: dict[str, tuple[Line, ...]] = {
     "Z": (((0.24, 0.12), (0.76, 0.12), (0.24, 0.88), (0.76, 0.88)),),
 }
 # Closed lines that begin and end at one point; what an odd number of crossings leads into is filled.
-SHAPES: dict[str, tuple[Line, ...]] = {
+SHAPES: dict[str, tuple[Polyline, ...]] = {
     "circle": (_arc(0.5, 0.5, 0.38, 0.38, 0, 1, 20),),
     "square": (((0.17, 0.17), (0.83, 0.17), (0.83, 0.83), (0.17, 0.83), (0.17, 0.17)),),
     "triangle": (((0.5, 0.12), (0.9, 0.84), (0.1, 0.84), (0.5, 0.12)),),
@@ -110,7 +110,7 @@ class Variation:
     thickness: tuple[float, float] = (0.08, 0.14)
 
 
-VARIED = Variation()
+DEFAULT_VARIATION = Variation()
 NO_VARIATION = Variation(0.0, 0.0, 0.0, 0.0, 0.0, (0.1, 0.1))
 
 
@@ -122,7 +122,7 @@ def _corners(name: str) -> tuple[Float[np.ndarray, "S 2 2"], bool]:
 
 
 def draw_glyphs(
-    names: Sequence[str], size: int, random: np.random.Generator, variation: Variation = VARIED
+    names: Sequence[str], size: int, random: np.random.Generator, variation: Variation = DEFAULT_VARIATION
 ) -> Float[np.ndarray, "N size size"]:
     """How much of every pixel each glyph covers, from 0 to 1; no two drawings of a glyph are alike.
 
@@ -131,18 +131,20 @@ def draw_glyphs(
     Raises:
         KeyError: For a name that no glyph has.
     """
-    return cover(*strokes(names, random, variation), size)
+    return rasterize_strokes(*sample_strokes(names, random, variation), size)
 
 
 class Strokes(NamedTuple):
-    """Drawings of glyphs as `cover` takes them, each in its own unit square; segments of no glyph lie far outside."""
+    """Line segments of glyphs for `rasterize_strokes`, each in its unit square; padding segments lie far outside."""
 
     segments_NxSx2x2: Float[np.ndarray, "N S 2 2"]
     filled_N: Bool[np.ndarray, " N"]
     thickness_N: Float[np.ndarray, " N"]
 
 
-def strokes(names: Sequence[str], random: np.random.Generator, variation: Variation = VARIED) -> Strokes:
+def sample_strokes(
+    names: Sequence[str], random: np.random.Generator, variation: Variation = DEFAULT_VARIATION
+) -> Strokes:
     """The lines of each glyph, no two of which are alike: x to the right, y downwards.
 
     Raises:
@@ -152,14 +154,18 @@ def strokes(names: Sequence[str], random: np.random.Generator, variation: Variat
     most = max((len(segments) for segments, _ in found), default=0)
     segments_NxSx2x2 = np.full((len(names), most, 2, 2), _FAR, np.float32)
     for row, (segments, _) in enumerate(found):
-        segments_NxSx2x2[row, : len(segments)] = varied(segments, random, variation)
+        segments_NxSx2x2[row, : len(segments)] = vary_strokes(segments, random, variation)
     filled_N = np.array([filled for _, filled in found], bool)
     thickness_N = random.uniform(*variation.thickness, len(names)).astype(np.float32)
     return Strokes(segments_NxSx2x2, filled_N, thickness_N)
 
 
-def draw_clouds(
-    names: Sequence[str], count: int, random: np.random.Generator, variation: Variation = VARIED, noise: float = 0.01
+def draw_point_clouds(
+    names: Sequence[str],
+    count: int,
+    random: np.random.Generator,
+    variation: Variation = DEFAULT_VARIATION,
+    noise: float = 0.01,
 ) -> Float[np.ndarray, "N count 2"]:
     """So many points of the lines of each glyph, anywhere on them alike, in no order; x and y of the unit square.
 
@@ -170,7 +176,7 @@ def draw_clouds(
     """
     clouds = np.empty((len(names), count, 2), np.float32)
     for cloud, name in zip(clouds, names, strict=True):
-        segments_Sx2x2 = varied(_corners(name)[0], random, variation)
+        segments_Sx2x2 = vary_strokes(_corners(name)[0], random, variation)
         lengths_S = np.linalg.norm(segments_Sx2x2[:, 1] - segments_Sx2x2[:, 0], axis=-1)
         chosen = random.choice(len(lengths_S), count, p=lengths_S / lengths_S.sum())
         start_Nx2, end_Nx2 = segments_Sx2x2[chosen, 0], segments_Sx2x2[chosen, 1]
@@ -178,7 +184,7 @@ def draw_clouds(
     return clouds + random.normal(0, noise, clouds.shape).astype(np.float32)
 
 
-def varied(
+def vary_strokes(
     segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: Variation
 ) -> Float[np.ndarray, "S 2 2"]:
     """The segments turned, slanted, scaled, shifted, and with corners that are moved: the same where lines meet."""
@@ -193,7 +199,7 @@ def varied(
     return varied[places.reshape(-1)].reshape(segments.shape)
 
 
-def cover(
+def rasterize_strokes(
     segments_NxSx2x2: Float[np.ndarray, "N S 2 2"],
     filled_N: Bool[np.ndarray, " N"],
     thickness_N: Float[np.ndarray, " N"],

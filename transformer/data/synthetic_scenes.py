@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer.data.synthetic_glyphs import GLYPHS, SHAPES, VARIED, Variation, draw_glyphs
+from transformer.data.synthetic_glyphs import DEFAULT_VARIATION, GLYPHS, SHAPES, Variation, draw_glyphs
 
 COLORS: dict[str, tuple[int, int, int]] = {
     "red": (226, 60, 52),
@@ -22,7 +22,7 @@ ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
 _GROUND, _GROUND_SPREAD, _COLOR_SPREAD, _NOISE = 46.0, 14.0, 14.0, 6.0
 
 
-class Item(NamedTuple):
+class SceneItem(NamedTuple):
     """What stands in a cell, whose number counts row by row from 0."""
 
     cell: int
@@ -31,7 +31,7 @@ class Item(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SceneKind:
+class SceneGenerator:
     """Scenes of `side` x `side` cells of `pixels` x `pixels` each, `fewest` to `most` of which hold an item.
 
     No two items of a scene have the same shape and the same color; where `one_of_each` not even one of them.
@@ -62,7 +62,7 @@ class SceneKind:
         """The pixels of a side of the image."""
         return self.side * self.pixels
 
-    def draw(self, random: np.random.Generator) -> tuple[Item, ...]:
+    def draw(self, random: np.random.Generator) -> tuple[SceneItem, ...]:
         """The items of one scene, row by row."""
         count = int(random.integers(self.fewest, self.most + 1))
         cells = np.sort(random.permutation(self.side**2)[:count])
@@ -73,7 +73,7 @@ class SceneKind:
             kinds = random.permutation(len(self.shapes) * len(self.colors))[:count]
             shapes, colors = np.divmod(kinds, len(self.colors))
         chosen = zip(cells, shapes, colors, strict=True)
-        return tuple(Item(int(cell), self.shapes[shape], self.colors[color]) for cell, shape, color in chosen)
+        return tuple(SceneItem(int(cell), self.shapes[shape], self.colors[color]) for cell, shape, color in chosen)
 
     def place(self, cell: int) -> str:
         """Where a cell is, in words: of grids of three by three alone."""
@@ -81,11 +81,11 @@ class SceneKind:
         return f"{ROWS[row]} {COLUMNS[column]}"
 
 
-def paint(
-    kind: SceneKind,
-    scenes: Sequence[Sequence[Item]],
+def render_scene(
+    kind: SceneGenerator,
+    scenes: Sequence[Sequence[SceneItem]],
     random: np.random.Generator,
-    variation: Variation = VARIED,
+    variation: Variation = DEFAULT_VARIATION,
 ) -> UInt8[np.ndarray, "B size size 3"]:
     """Images of scenes: no two drawings of an item are alike, nor two grounds; every pixel has noise of its own."""
     names = [item.shape for items in scenes for item in items]

@@ -17,7 +17,7 @@ def join_documents(documents: Iterable[np.ndarray], end: int | None) -> np.ndarr
 
 
 @dataclasses.dataclass(frozen=True)
-class Frame:
+class SpecialTokenFrame:
     """What stands before and behind the tokens of a window that is read whole: BERT's [CLS] and [SEP]."""
 
     begin: int | None = None
@@ -33,7 +33,7 @@ class Frame:
         return np.array([x for x in (self.begin, *tokens, self.end) if x is not None], np.int32)
 
 
-class Windows:
+class WindowBatches:
     """Batches of `rows` windows, `context` positions wide, of a stream of tokens.
 
     With a seed, a step's windows start at places drawn from (seed, step), all equally likely (Karpathy's nanoGPT);
@@ -57,7 +57,7 @@ class Windows:
         context: int,
         rows: int,
         seed: int | None,
-        frame: Frame | None = None,
+        frame: SpecialTokenFrame | None = None,
         crops: bool = True,
         pad: int = 0,
     ):

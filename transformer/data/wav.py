@@ -11,7 +11,7 @@ from scipy.signal import resample_poly
 from transformer.config import UserError
 from transformer.layers.log_mel import SAMPLE_RATE
 
-MOST_SECONDS = 600
+MAX_SECONDS = 600
 _LARGEST = 2**15 - 1
 # A program that writes to a pipe cannot go back to say how much it wrote: its header has a number from here on.
 _UNKNOWN_BYTES = 0x7FFFF000
@@ -53,8 +53,8 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
         raise UserError(
             f"{name} has a rate of {rate:,} Hz, which is not resampled to {SAMPLE_RATE:,}: give another rate"
         )
-    if found > MOST_SECONDS * rate:
-        raise UserError(f"{name} lasts longer than {MOST_SECONDS} seconds: cut it")
+    if found > MAX_SECONDS * rate:
+        raise UserError(f"{name} lasts longer than {MAX_SECONDS} seconds: cut it")
     if size == 1:  # of one byte, numbers from 0 to 255
         samples = np.frombuffer(given, np.uint8).astype(np.float64) - 128
     else:
@@ -67,7 +67,7 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
     return mono.astype(np.float32)
 
 
-def wav(samples: Float[np.ndarray, " N"]) -> bytes:
+def encode_wav(samples: Float[np.ndarray, " N"]) -> bytes:
     """The samples as a WAV file of 16 bits a sample; what lies beyond -1 and 1 is cut off."""
     written = io.BytesIO()
     with wave.open(written, "wb") as file:

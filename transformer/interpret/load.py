@@ -28,8 +28,8 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
-from transformer.tasks.base_task import look_over
-from transformer.tasks.task import Reader, Reading, Sentences, View
+from transformer.tasks.base_task import make_capture
+from transformer.tasks.task import EncodedInputs, InputReader, InputTexts, StateView
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.huggingface_conversion import FineTuning, fine_tuning_config, load_preprocessing
 from transformer.training.run_loading import open_run
@@ -105,9 +105,9 @@ class Loaded:
         looked = AttentionPage(" / ".join(titles), written)
         return looked if page is None and in_notebook() else looked.saved(page)
 
-    def _looking(self, reading: Reading, vectors: bool) -> Look:
+    def _looking(self, reading: EncodedInputs, vectors: bool) -> Look:
         """A pass over what was read that also captures what lies beneath the maps."""
-        look = look_over(self._view(), reading.inputs, method=reading.method)
+        look = make_capture(self._view(), reading.inputs, method=reading.method)
         return lambda capture: look(dataclasses.replace(capture, norms=True, vectors=vectors))
 
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
@@ -121,21 +121,21 @@ class Loaded:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
         reading, _ = self._read(text, target, language)
         capture = Capture(tuple(site.name for site in self.sites))
-        captured = look_over(self._view(), reading.inputs, method=reading.method)(capture)
+        captured = make_capture(self._view(), reading.inputs, method=reading.method)(capture)
         return maps_of(self.sites, reading.labels.completed(self.sites), captured)
 
-    def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[Reading, tuple[str, ...]]:
+    def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[EncodedInputs, tuple[str, ...]]:
         """The texts as the model reads them, and how they are called."""
         reader = tasks.TASKS[tasks.name_of(self.experiment.task)].reader
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
-        reading = reader.read(self.experiment.task, self._view(), self.kept, Sentences(texts, targets, language))
+        reading = reader.read(self.experiment.task, self._view(), self.kept, InputTexts(texts, targets, language))
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         said = (" ".join(each.split()) for each in sides)
         return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in said)
 
-    def _view(self) -> View:
-        return View(self.model, self.variables, {}, {}, jnp.int32(self.step), train=False)
+    def _view(self) -> StateView:
+        return StateView(self.model, self.variables, {}, {}, jnp.int32(self.step), train=False)
 
     def __repr__(self) -> str:
         heads = sum(len(site.layers) * len(site.heads) for site in self.sites)
@@ -218,7 +218,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _reader(experiment: ExperimentConfig) -> Reader:
+def _reader(experiment: ExperimentConfig) -> InputReader:
     name = tasks.name_of(experiment.task)
     reader = tasks.TASKS[name].reader
     if reader is None:

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from transformer.attention.capture import Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.data.png import png
+from transformer.data.png import encode_png
 from transformer.maps.attention_png import render_head_grid
 from transformer.maps.run_maps import import_xarray
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 if TYPE_CHECKING:
     import xarray
@@ -140,7 +140,7 @@ class Maps(Mapping[str, SiteMaps]):
         return "".join(maps._repr_html_() for maps in self.sites.values())
 
 
-def maps_of(sites: Sequence[Site], labels: Labels, captured: Mapping[str, Captured]) -> Maps:
+def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, Captured]) -> Maps:
     """The named arrays of whole maps [layer, example, head, query, key], without the padding of all examples."""
     named = {}
     for site in sites:
@@ -159,7 +159,7 @@ def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys
     layers, heads = weights_LxHxQxK.shape[:2]
     few = max(1, _DRAWN_HEADS // heads)
     shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]
-    image = base64.b64encode(png(render_head_grid(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
+    image = base64.b64encode(encode_png(render_head_grid(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
     said = [f"{heads} heads, rows are queries; darker is more"]
     said += [f"the first {few} of {layers} layers"] if few < layers else []
     said += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []

@@ -15,7 +15,7 @@ from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
 from transformer.config import Config, Count, Positive, PositiveAmount
 from transformer.maps.quantize import AnyArray, Quantized, quantize
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 THUMBNAIL = 64  # cells a side of the coarsest level
 FINEST = 8192  # cells a side of the largest map that is stored whole
@@ -71,7 +71,7 @@ class CapturePlan:
     """The stored part of a batch's maps: its tiers, and the number of queries and keys of each site."""
 
     sites: tuple[Site, ...]
-    labels: Labels
+    labels: AxisLabels
     tiers: Tiers
     sizes: Sizes
 
@@ -99,7 +99,7 @@ class CapturePlan:
 def plan_capture(
     traced: Mapping[str, Captured],
     sites: Sequence[Site],
-    labels: Labels,
+    labels: AxisLabels,
     config: MapsConfig,
     times: int = 1,
     tiers: Tiers | None = None,
@@ -201,7 +201,7 @@ def _examples_first(array_LxBx: AnyArray) -> Any:
     return xp.moveaxis(xp.asarray(array_LxBx), 1, 0)
 
 
-def site_statistics(site: Site, labels: Labels) -> dict[str, Statistic]:
+def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
     """The statistics of a site's heads, by the names that they are stored under.
 
     Distances are two-dimensional on a grid; induction is measured where examples repeat random tokens.
@@ -218,13 +218,13 @@ def site_statistics(site: Site, labels: Labels) -> dict[str, Statistic]:
     return statistics
 
 
-def statistic_names(site: Site, labels: Labels) -> tuple[str, ...]:
+def statistic_names(site: Site, labels: AxisLabels) -> tuple[str, ...]:
     """The names of the statistics that are stored of a site's heads."""
     linked = site.name in (labels.links or {})
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
 
-def _quantize_site(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
+def _quantize_site(captured: Captured, site: Site, labels: AxisLabels, levels: Sequence[Level]) -> StoredMaps:
     means, counts = captured.means(), captured.counts
     statistics = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)
@@ -239,7 +239,7 @@ def _quantize_site(captured: Captured, site: Site, labels: Labels, levels: Seque
     return quantize_maps(weights, levels, statistics)
 
 
-def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: Labels) -> Float[Array, "L B H"]:
+def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: AxisLabels) -> Float[Array, "L B H"]:
     """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) of each head and example (Och and Ney 2003, equation 8).
 
     A links each query that has a gold link with the key of its largest weight; S are the sure links, P the possible
@@ -264,5 +264,5 @@ def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: Labe
     return jnp.where(known_Bx1 > 0, error, jnp.nan)
 
 
-def _lengths(axis: str, labels: Labels) -> np.ndarray:
+def _lengths(axis: str, labels: AxisLabels) -> np.ndarray:
     return np.array([len(tokens) for tokens in labels.tokens[axis]], np.int32)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.maps.attention_distance import shared_grid
 from transformer.maps.rollout import is_self_attention
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 # The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
 # heads stay well below.
@@ -136,7 +136,7 @@ class _Example(NamedTuple):
         return self.query_R[:, None]
 
 
-def classify_heads(rows: Rows, site: Site, labels: Labels) -> tuple[RoleAssessment, ...]:
+def classify_heads(rows: Rows, site: Site, labels: AxisLabels) -> tuple[RoleAssessment, ...]:
     """The role of every head of one site, from whole rows of its maps at one step.
 
     For a set of keys S(q) that makes a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
@@ -164,13 +164,13 @@ def classify_heads(rows: Rows, site: Site, labels: Labels) -> tuple[RoleAssessme
     return tuple(reading for reading, _ in _judged_heads(rows, site, labels))
 
 
-def heads_with_role(role: Role, rows: Rows, site: Site, labels: Labels) -> set[tuple[int, int]]:
+def heads_with_role(role: Role, rows: Rows, site: Site, labels: AxisLabels) -> set[tuple[int, int]]:
     """The heads, by layer and head, that play a role which no simpler rule explains, also where another says more."""
     judged = _judged_heads(rows, site, labels)
     return {(reading.layer, reading.head) for reading, played in judged if role in played}
 
 
-def _judged_heads(rows: Rows, site: Site, labels: Labels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
+def _judged_heads(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
     """Every head's reading, and all the roles that it plays."""
     examples = list(_examples(rows, site, labels))
     habits = _habits(examples, site, labels)
@@ -235,7 +235,7 @@ def _says_it_all(best: _Measured, plays: bool, verdict: "_Verdict") -> bool:
     return plays and best.role not in FALLBACK_ROLES and not same
 
 
-def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
+def _examples(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
     queries_of, keys_of = (labels.tokens[axis.name] for axis in (site.query, site.key))
     counts = Counter(_plain(token) for tokens in keys_of for token in tokens)
     periods = labels.periods or (None,) * len(labels.titles)
@@ -255,7 +255,7 @@ def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
 
 
 def _measured(
-    examples: Sequence[_Example], site: Site, labels: Labels, habits: "Mapping[int, Sequence[_Shown]]"
+    examples: Sequence[_Example], site: Site, labels: AxisLabels, habits: "Mapping[int, Sequence[_Shown]]"
 ) -> Iterator[_Measured]:
     """Every role that the examples can show."""
     targets = list(_targets(site, labels))
@@ -277,7 +277,7 @@ def _judged_by(role: Role, examples: Sequence[_Example]) -> list[bool]:
     return repeating if role is Role.INDUCTION and any(repeating) else [True] * len(examples)
 
 
-def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
+def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
     """The roles that a site can show, each with the keys [R, K] that make it."""
     in_order = {site.query.kind, site.key.kind} <= _ORDERED
     words = {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
@@ -526,7 +526,7 @@ def _evidence(
     return _Evidence(on(weights), even, of_rows(seen), of_rows(judged), foretold)
 
 
-def _habits(examples: Sequence[_Example], site: Site, labels: Labels) -> dict[int, list[_Shown]]:
+def _habits(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dict[int, list[_Shown]]:
     """What every example shows of each fixed distance; none where queries and keys are not one sequence in order."""
     if not ({site.query.kind, site.key.kind} <= _ORDERED and is_self_attention(site, labels)):
         return {}
@@ -588,7 +588,7 @@ def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) 
     return foretold
 
 
-def _alignment(rows: Rows, site: Site, labels: Labels) -> list[_Measured]:
+def _alignment(rows: Rows, site: Site, labels: AxisLabels) -> list[_Measured]:
     """1 - alignment error of the largest weights, beside the better of two heads that ignore the sentence."""
     assert labels.links is not None
     found = [
@@ -605,14 +605,14 @@ def _alignment(rows: Rows, site: Site, labels: Labels) -> list[_Measured]:
     return [_Measured(Role.ALIGNMENT, 0, share, np.full_like(share, even))] if even < 1 else []
 
 
-def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[Link]) -> np.ndarray:
+def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldLink]) -> np.ndarray:
     """(|A & S| + |A & P|) / (|A| + |S|) after Och and Ney (2003), A being one key for each linked query."""
     # A sure link counts twice, as it is also a possible one.
     worth = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)
     return np.asarray(worth) / (len({link.query for link in links}) + sum(link.sure for link in links))
 
 
-def alignment_chance(site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
+def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
     """The agreement with the links of each example that needs no look at the sentence; NaN for one without links.
 
     It is the better of two: one link a query at random, or to the key at the same relative position.

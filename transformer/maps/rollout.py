@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer.attention.sites import Site, Values
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 
 class RolloutStacks(NamedTuple):
@@ -42,7 +42,7 @@ def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B 
     return rollout_across(store.read(site, step), store.read(stacks.decoder.name, step), read, queries, keys)
 
 
-def rollout_stacks(cross: Site, sites: Sequence[Site], labels: Labels) -> RolloutStacks | None:
+def rollout_stacks(cross: Site, sites: Sequence[Site], labels: AxisLabels) -> RolloutStacks | None:
     """The self-attention of the queries of `cross`, layer by layer, and of its keys; None without the first."""
     alone = [site for site in sites if site.values is Values.PROBABILITY and is_self_attention(site, labels)]
     decoders = [site for site in alone if site.query.name == cross.query.name and site.layers == cross.layers]
@@ -108,7 +108,7 @@ def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence
     return mixed_BxLxQxK
 
 
-def is_self_attention(site: Site, labels: Labels) -> bool:
+def is_self_attention(site: Site, labels: AxisLabels) -> bool:
     """Whether position i is the same on both sides of a site's maps.
 
     So it is where both have one axis, and in a causal decoder, whose keys are named by its shifted input.

@@ -74,7 +74,7 @@ from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.jsonl_records import StepNumber
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum
 from transformer.storage.paths import parse_path, storage_of
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 FORMAT = "headwise-maps"
 VERSION = 4
@@ -149,7 +149,7 @@ class MapStore:
         self,
         path: Path,
         sites: tuple[Site, ...],
-        labels: Labels,
+        labels: AxisLabels,
         config_hash: str,
         tiers: Tiers,
         sizes: Sizes,
@@ -172,7 +172,7 @@ class MapStore:
         cls,
         path: Path,
         sites: Sequence[Site],
-        labels: Labels,
+        labels: AxisLabels,
         config_hash: str,
         tiers: Tiers | None = None,
         sizes: Sizes | None = None,
@@ -540,7 +540,7 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
         raise CorruptMapsError(path, str(error)) from error
 
 
-def _labels(path: Path, file: StoreFile) -> Labels:
+def _labels(path: Path, file: StoreFile) -> AxisLabels:
     """The labels of a store; they name all positions of its sites.
 
     Raises:

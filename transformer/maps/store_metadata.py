@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import Matching, Range, convert
 from transformer.maps.capture_plan import Sizes, Tiers
 from transformer.runs.jsonl_records import Sha256
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
 StorePath = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
@@ -31,7 +31,7 @@ class LabelsMetadata:
 
     tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
     titles: tuple[Any, ...]
-    links: Mapping[str, tuple[tuple[Link, ...], ...]] | None
+    links: Mapping[str, tuple[tuple[GoldLink, ...], ...]] | None
     periods: tuple[Period | None, ...] | None
     shown: Mapping[Shown, Sha256]
     linked: str | None = None
@@ -60,7 +60,7 @@ def check_site(site: Site) -> None:
             raise ValueError(f"shape: the axis {axis.name!r} of {site.name!r} has too many positions")
 
 
-def store_metadata(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
+def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
     """All values that must agree for a store to be continued, as JSON returns them."""
     described = {
         "sites": [site_metadata(site) for site in sites],
@@ -93,7 +93,7 @@ def site_metadata(site: Site) -> dict[str, Any]:
     }
 
 
-def max_lengths(site: Site, labels: Labels) -> tuple[int, int]:
+def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
     """The most queries and keys that an example has at a site.
 
     Raises:
@@ -108,7 +108,7 @@ def max_lengths(site: Site, labels: Labels) -> tuple[int, int]:
     return queries, keys
 
 
-def label_arrays(labels: Labels) -> dict[str, np.ndarray]:
+def label_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
     """Images, spectrograms and sounds by the names of their arrays."""
     images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
     sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}
@@ -116,14 +116,14 @@ def label_arrays(labels: Labels) -> dict[str, np.ndarray]:
     return images | heard | sounds
 
 
-def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Labels:
+def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> AxisLabels:
     """The labels of a description; `read` gives the array of an image, spectrogram or sound.
 
     Raises:
         ValueError: If the parts disagree on the number of examples.
     """
     arrays = {name: read(name) for name in entry.shown}
-    return Labels(
+    return AxisLabels(
         tokens=entry.tokens,
         titles=entry.titles,
         links=entry.links,

@@ -16,7 +16,7 @@ from transformer.config import Matching, Range, UserError
 from transformer.json_files import checked, read_value
 from transformer.maps.capture_plan import Level
 from transformer.storage.paths import storage_of
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 # An index into an array, and the values to write at it.
 Piece = tuple[tuple[slice, ...], np.ndarray]
@@ -251,7 +251,7 @@ def statistics_pieces(
 
 
 def zero_padding(
-    values: np.ndarray, where: tuple[slice, ...], name: str, labels: Labels, site: Site, levels: Sequence[Level]
+    values: np.ndarray, where: tuple[slice, ...], name: str, labels: AxisLabels, site: Site, levels: Sequence[Level]
 ) -> np.ndarray:
     """The values of an array `name` at `where`, with zeros beyond each example's own tokens."""
     sides = {level.name: (level.query_block, level.key_block) for level in levels}

@@ -8,16 +8,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
-from transformer.tasks.task import Batch, View
+from transformer.tasks.task import Batch, StateView
 
 # The axes of maps of what is said, symbol by symbol, over the places of an image.
-LOOKED = ("target", "grid")
+TARGET_OVER_GRID = ("target", "grid")
 # The cell of what lies in none.
 NO_CELL = -1
 _MASS = "mass/"
 
 
-def middles_of(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, " X"]]:
+def patch_centers(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, " X"]]:
     """The middles of the rows and of the columns of a grid, in pixels of its image.
 
     Raises:
@@ -29,17 +29,19 @@ def middles_of(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, "
     return y_Y, x_X
 
 
-def cells_of(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
+def cell_of_patch(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
     """In which of `side` x `side` cells of an image of `size` pixels the middle of each place of a grid lies.
 
     `NO_CELL` for positions that are no place, such as a class token.
     """
-    row, column = (np.clip(middles * side // size, 0, side - 1) for middles in middles_of(axis))
+    row, column = (np.clip(middles * side // size, 0, side - 1) for middles in patch_centers(axis))
     cells = (side * row[:, None] + column).astype(np.int32).ravel()
     return np.concatenate([np.full(axis.leading, NO_CELL, np.int32), cells])
 
 
-def weights_over(view: View, inputs: Batch, axes: tuple[str, str] = LOOKED) -> dict[Site, Float[Array, "L B H T K"]]:
+def capture_weights(
+    view: StateView, inputs: Batch, axes: tuple[str, str] = TARGET_OVER_GRID
+) -> dict[Site, Float[Array, "L B H T K"]]:
     """All maps between these axes, by default over the places of images, while the true symbols are said."""
     sites = between(view.model.sites, *axes)
     capture = Capture(tuple(site.name for site in sites))
@@ -47,22 +49,22 @@ def weights_over(view: View, inputs: Batch, axes: tuple[str, str] = LOOKED) -> d
     return {site: aux.maps[site.name].weights for site in sites}  # type: ignore[misc]
 
 
-def mass_within(
+def attention_mass_within(
     weights_LxBxHxTxK: Float[Array, "L B H T K"], inside_BxTxK: Bool[Array, "B T K"]
 ) -> Float[Array, "L H"]:
     """For each layer and head the sum, over all symbols, of the attention within the places that are theirs."""
     return jnp.sum(jnp.where(inside_BxTxK[None, :, None], weights_LxBxHxTxK, 0), axis=(1, 3, 4))
 
 
-def mass_sums(masses: Mapping[Site, Float[Array, "L H"]]) -> dict[str, Array]:
+def attention_mass_sums(masses: Mapping[Site, Float[Array, "L H"]]) -> dict[str, Array]:
     """`mass_within` of every site, as sums of an evaluation."""
     return {_MASS + site.name: mass for site, mass in masses.items()}
 
 
-def head_of_most(
+def head_with_most_mass(
     sums: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray] | None = None
 ) -> tuple[float, str, int, int]:
-    """The greatest of the `mass_sums`, and the site, the layer and the head that have it.
+    """The greatest of the `attention_mass_sums`, and the site, the layer and the head that have it.
 
     With `told`, other such sums, what the same head has of those: a head that one set chose, measured on another.
     """

@@ -11,7 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 
 
-class Link(NamedTuple):
+class GoldLink(NamedTuple):
     """A gold alignment of one query position with one key position; `sure` or else merely possible."""
 
     query: int
@@ -20,7 +20,7 @@ class Link(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Labels:
+class AxisLabels:
     """The names of a probe batch's positions, kept on the host.
 
     `tokens` maps an axis name (as `Site.query.name` and `Site.key.name` say it) to the name of every position of
@@ -40,7 +40,7 @@ class Labels:
 
     tokens: Mapping[str, tuple[tuple[str, ...], ...]]
     titles: tuple[str, ...]
-    links: Mapping[str, tuple[tuple[Link, ...], ...]] | None = None
+    links: Mapping[str, tuple[tuple[GoldLink, ...], ...]] | None = None
     periods: tuple[int | None, ...] | None = None
     images: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
@@ -58,7 +58,7 @@ class Labels:
                     "give one of each for every example of the probe batch"
                 )
 
-    def completed(self, sites: Sequence[Site]) -> "Labels":
+    def completed(self, sites: Sequence[Site]) -> "AxisLabels":
         """The labels with the names of the axes that name themselves.
 
         Raises:
@@ -72,7 +72,7 @@ class Labels:
                 if axis.name not in tokens and own is None:
                     raise UserError(
                         f"the site {site.name!r} has the axis {axis.name!r}, which nothing names: give "
-                        f"Labels.tokens[{axis.name!r}] (it has {sorted(self.tokens)}), or the axis a size or shape"
+                        f"AxisLabels.tokens[{axis.name!r}] (it has {sorted(self.tokens)}), or the axis a size or shape"
                     )
                 if own is not None:
                     tokens.setdefault(axis.name, (own,) * len(self.titles))

@@ -11,10 +11,20 @@ from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables
 from transformer.tasks.decoding_config import refuse_score_words
-from transformer.tasks.task import Answers, Batch, Evaluation, Look, PyTree, Report, Request, Sentences, View
+from transformer.tasks.task import (
+    Batch,
+    CaptureFunction,
+    Evaluation,
+    EvaluationReport,
+    InputTexts,
+    PredictionRequest,
+    Predictions,
+    PyTree,
+    StateView,
+)
 
 
-class PlainTask:
+class BaseTask:
     """Defaults of transformer.tasks.task.Task.
 
     A task adds `interface`, `objectives`, `source` and `labels`, and `probe_batch`, the inputs of the examples whose
@@ -33,13 +43,13 @@ class PlainTask:
         """Nothing: a task that reads no files draws its examples."""
         return {}
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         return {}
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         return batch, view.extra
 
-    def carried(self, view: View, batch: Batch, aux: Aux) -> PyTree:
+    def carried(self, view: StateView, batch: Batch, aux: Aux) -> PyTree:
         """What a loss hands on to the next step, of a pass of the model."""
         return view.extra
 
@@ -47,19 +57,19 @@ class PlainTask:
         """The number of examples, by which sums over them are divided."""
         return {"examples": jnp.float32(len(next(iter(batch.values()))))}
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """One forward pass over the probed examples."""
         inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Raise UserError, since the task is not about texts."""
         raise UserError("this run's task does not answer texts: it neither translates nor continues nor fills in")
 
 
-def means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> Report:
+def mean_report(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> EvaluationReport:
     """The report of sums over a split, each divided by the one named `by`."""
-    return Report({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})
+    return EvaluationReport({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})
 
 
 def real_rows(batch: Batch) -> Bool[Array, " B"]:
@@ -67,13 +77,13 @@ def real_rows(batch: Batch) -> Bool[Array, " B"]:
     return jnp.asarray(batch["index"]) >= 0
 
 
-def most_probable(logits_BxC: Float[Array, "B C"], classes: Sequence[str]) -> list[str]:
+def describe_top_classes(logits_BxC: Float[Array, "B C"], classes: Sequence[str]) -> list[str]:
     """The most probable class of each row, and how probable it is: "cat 0.973"."""
     probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
     return [f"{classes[int(of_row.argmax())]} {of_row.max():.3f}" for of_row in probabilities_BxC]
 
 
-def look_over(view: View, inputs: Batch, *, method: str = "forward") -> Look:
+def make_capture(view: StateView, inputs: Batch, *, method: str = "forward") -> CaptureFunction:
     """A compiled pass of the model over inputs, for their maps."""
 
     def look(capture: Capture) -> Mapping[str, Captured]:
@@ -85,7 +95,7 @@ def look_over(view: View, inputs: Batch, *, method: str = "forward") -> Look:
     return look
 
 
-def refuse_decoding(request: Request, does: str) -> None:
+def refuse_decoding(request: PredictionRequest, does: str) -> None:
     """Refuse a language and ways of decoding, for a task that generates nothing but `does` something else.
 
     Raises:
@@ -99,7 +109,7 @@ def refuse_decoding(request: Request, does: str) -> None:
         raise UserError(f"--{name} is for runs that generate; this one {does}")
 
 
-def refuse_options(request: Request, does: str) -> None:
+def refuse_options(request: PredictionRequest, does: str) -> None:
     """Refuse what only texts have, for a task that decodes but `does` something else than write.
 
     Raises:
@@ -115,7 +125,7 @@ def refuse_options(request: Request, does: str) -> None:
         raise UserError(f"this run {does}: leave out --target_language, --num_samples, --stop and --coverage_penalty")
 
 
-def check_sentences(sentences: Sentences, *, two_sided: bool = False) -> None:
+def check_input_texts(sentences: InputTexts, *, two_sided: bool = False) -> None:
     """Refuse sentences that say nothing, and targets or a language for a model of one side.
 
     Raises:
@@ -145,13 +155,13 @@ def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | No
             )
 
 
-def said_of(dataset: str, sizes: Mapping[str, int], what: str, how: str = "") -> str:
+def describe_splits(dataset: str, sizes: Mapping[str, int], what: str, how: str = "") -> str:
     """A data set in one line: how many examples each split has and, where its files do not say it, `how` it was cut."""
     parts = ", ".join(f"{size:,} {name}" for name, size in sizes.items())
     return f"data {dataset}: {parts} {what}" + (f"; {how}" if how else "")
 
 
-def check_rows(rows: int, rows_multiple: int) -> None:
+def check_batch_size(rows: int, rows_multiple: int) -> None:
     """Refuse `config.task.batch_size` that a mesh and a config cannot cut into equal parts.
 
     Raises:

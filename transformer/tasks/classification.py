@@ -11,32 +11,38 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.data.datasets.glue import measure_of
+from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import has_fields
-from transformer.data.datasets.text_classification import classes_of, open_labeled
-from transformer.data.labeled_text_batches import Labeled
-from transformer.data.text_batches import Frame
+from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.labeled_text_batches import LabeledText
+from transformer.data.text_batches import SpecialTokenFrame
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import check_sentences, look_over, most_probable, real_rows, refuse_decoding
-from transformer.tasks.labeled_text_task import LabeledTextConfig, LabeledTexts, Split
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import (
+    check_input_texts,
+    describe_top_classes,
+    make_capture,
+    real_rows,
+    refuse_decoding,
+)
+from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextConfig, LabeledTextTask
 from transformer.tasks.losses import class_loss
-from transformer.tasks.synthetic_data import made_up_tokenizer_of
+from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
-    Answers,
     Batch,
+    EncodedInputs,
+    EvaluationReport,
+    InputReader,
+    InputTexts,
     LossAux,
     Objective,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
-from transformer.tasks.text_data import describe, open_tokenizer, padded
+from transformer.tasks.text_data import open_tokenizer, pad_texts, token_labels
 
 # The special tokens of a tokenizer that is trained here, which stand around every text.
 ROLES = ("begin", "end")
@@ -58,24 +64,24 @@ class ClassificationConfig(LabeledTextConfig):
     def _check(self) -> None:
         super()._check()
         if self.classes or not has_fields(self.dataset):
-            classes_of(self.dataset, self.classes)
+            class_names(self.dataset, self.classes)
 
 
-class Classification(LabeledTexts):
+class Classification(LabeledTextTask):
     """The task: implements transformer.tasks.task.Task."""
 
     def __init__(
         self,
         config: ClassificationConfig,
         tokenizer: AnyTokenizer,
-        splits: Mapping[str, Split],
+        splits: Mapping[str, EncodedSplit],
         rows_multiple: int = 1,
     ):
         super().__init__(config, tokenizer, splits, rows_multiple)
-        self.config, self.classes = config, classes_of(config.dataset, config.classes)
+        self.config, self.classes = config, class_names(config.dataset, config.classes)
         self.interface = interface_of(config, tokenizer)
         self.objectives = (Objective("classification", self._loss),)
-        finish = functools.partial(report, measure=measure_of(config.dataset))
+        finish = functools.partial(classification_report, measure=glue_metric(config.dataset))
         self.evaluations = self.evaluated(config, "classification", self._sums, finish)
 
     @property
@@ -84,7 +90,7 @@ class Classification(LabeledTexts):
         return self.said_of(self.config, "texts")
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the texts of -log p(class), in nats."""
         logits_BxC, aux = self._logits(view, batch, key)
@@ -92,49 +98,49 @@ class Classification(LabeledTexts):
         metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
+    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
         inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The summed loss, and how many texts of each class (rows) are taken for each (columns)."""
         logits_BxC, _ = self._logits(view, batch, None)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
-        return {"loss": nats, "confusion": confusion_of(logits_BxC, labels_B, real_B)}, None
+        return {"loss": nats, "confusion": confusion_matrix(logits_BxC, labels_B, real_B)}, None
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The tokens of the probe's texts, each with its class."""
         return self._labels(
             self.probe_batch, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown]
         )
 
-    def _labels(self, batch: Batch, titles: Sequence[str]) -> Labels:
+    def _labels(self, batch: Batch, titles: Sequence[str]) -> AxisLabels:
         rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
-        return dataclasses.replace(describe(self.tokenizer, rows), titles=tuple(title[:60] for title in titles))
+        return dataclasses.replace(token_labels(self.tokenizer, rows), titles=tuple(title[:60] for title in titles))
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The most probable class of each text, and how probable it is.
 
         Raises:
             UserError: For a language, for a way of decoding, and for texts that are too long.
         """
         refuse_decoding(request, "classifies")
-        rows = encoded(self.tokenizer, request.texts)
+        rows = encode_texts(self.tokenizer, request.texts)
         self.config.check_fits(request.texts, rows)
-        batch = padded(rows, self.tokenizer)
+        batch = pad_texts(rows, self.tokenizer)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        lines = most_probable(logits_BxC, self.classes)
+        lines = describe_top_classes(logits_BxC, self.classes)
         titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True)]
-        return Answers(lines, self._labels(batch, titles), look_over(view, inputs))
+        return Predictions(lines, self._labels(batch, titles), make_capture(view, inputs))
 
 
 def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model: a logit for each of the data set's classes."""
     return TaskInterface(
         inputs={"tokens": InputSpec((config.batch_size, config.longest)), "lengths": InputSpec((config.batch_size,))},
-        vocabularies={"tokens": tokenizer.vocabulary, "classes": len(classes_of(config.dataset, config.classes))},
+        vocabularies={"tokens": tokenizer.vocabulary, "classes": len(class_names(config.dataset, config.classes))},
         pad=tokenizer.pad,
         begin=tokenizer.begin,
         end=tokenizer.end,
@@ -142,29 +148,31 @@ def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskI
     )
 
 
-def read(config: ClassificationConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+def encode_inputs(
+    config: ClassificationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
+) -> EncodedInputs:
     """Texts between the begin and the end token.
 
     Raises:
         UserError: For texts that are empty or longer than the longest of `config.lengths`, a target, a language.
     """
-    check_sentences(sentences)
-    rows = encoded(tokenizer, sentences.texts)
+    check_input_texts(sentences)
+    rows = encode_texts(tokenizer, sentences.texts)
     config.check_fits(sentences.texts, rows)
-    return Reading(padded(rows, tokenizer), "forward", describe(tokenizer, rows))
+    return EncodedInputs(pad_texts(rows, tokenizer), "forward", token_labels(tokenizer, rows))
 
 
-def encoded(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
+def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
     """Token numbers of each text between those of begin and end, if the tokenizer has them.
 
     With `longest`, texts are cut so that no row has more numbers.
     """
-    frame = Frame(tokenizer.begin, tokenizer.end)
+    frame = SpecialTokenFrame(tokenizer.begin, tokenizer.end)
     room = None if longest is None else longest - frame.size
     return [frame.put_around(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
 
 
-def confusion_of(
+def confusion_matrix(
     logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], real_B: Bool[Array, " B"]
 ) -> Float[Array, "C C"]:
     """How many real rows of each class (rows) are taken for each (columns)."""
@@ -174,7 +182,9 @@ def confusion_of(
     return confusion.reshape(count, count)
 
 
-def report(sums: Mapping[str, Any], rows: object = None, *, measure: str | None = None, classes: bool = True) -> Report:
+def classification_report(
+    sums: Mapping[str, Any], rows: object = None, *, measure: str | None = None, classes: bool = True
+) -> EvaluationReport:
     """The mean loss and what the counts of all texts say; of two classes also F1 of the second.
 
     F1 = 2 TP / (2 TP + FP + FN), 0 where the second class neither occurs nor is answered. `measure` names the one that
@@ -185,16 +195,18 @@ def report(sums: Mapping[str, Any], rows: object = None, *, measure: str | None 
     count = confusion.sum()
     scalars = {"loss": float(sums["loss"]) / count, "accuracy": float(np.trace(confusion) / count)}
     if classes:
-        scalars["matthews"] = matthews(confusion)
+        scalars["matthews"] = matthews_correlation(confusion)
     if classes and len(confusion) == 2:
         found, wrong = confusion[1, 1], confusion[0, 1] + confusion[1, 0]
         scalars["f1"] = float(2 * found / max(2 * found + wrong, 1))
     if measure is not None:
         scalars["glue"] = 100 * scalars[measure]
-    return Report(scalars, note=f"{int(count)} texts" + ("" if measure is None else f"; glue: {measure} x 100"))
+    return EvaluationReport(
+        scalars, note=f"{int(count)} texts" + ("" if measure is None else f"; glue: {measure} x 100")
+    )
 
 
-def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
+def matthews_correlation(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
     """Matthews correlation of true classes (rows) and answered ones (columns), of any number of classes.
 
     (c s - sum_k t_k p_k) / sqrt((s^2 - sum_k t_k^2) (s^2 - sum_k p_k^2)) for c right answers of s, where class k is
@@ -208,20 +220,22 @@ def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
 
 def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
-    opened = open_labeled(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
+    opened = open_labeled_texts(
+        config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out
+    )
     labeled = {name: opened.split(name) for name in ("train", *config.eval_splits)}
     texts = {name: [each.text for each in split] for name, split in labeled.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
-    encode = functools.partial(encoded, tokenizer)
-    splits = {name: Split.of(labeled[name], texts[name], encode, config.longest) for name in labeled}
+    encode = functools.partial(encode_texts, tokenizer)
+    splits = {name: EncodedSplit.of(labeled[name], texts[name], encode, config.longest) for name in labeled}
     return Classification(config, tokenizer, splits, rows_multiple)
 
 
 def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
     """The task over made-up texts that are all of the greatest length."""
-    tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ROLES)
-    split = Split([Labeled("made up", 0)] * config.batch_size, [[0] * config.longest] * config.batch_size)
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ROLES)
+    split = EncodedSplit([LabeledText("made up", 0)] * config.batch_size, [[0] * config.longest] * config.batch_size)
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
-TASK = TaskSpec(ClassificationConfig, synthetic, build, Reader(interface_of, read))
+TASK = TaskSpec(ClassificationConfig, synthetic, build, InputReader(interface_of, encode_inputs))

@@ -10,18 +10,18 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from transformer.config import UserError
-from transformer.data.cloze_questions import CANDIDATES, Lexicon, Question, questions
+from transformer.data.cloze_questions import NUM_CANDIDATES, ClozeQuestion, WordFrequencies, make_cloze_questions
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.tasks.losses import token_loss
-from transformer.tasks.task import Batch, Evaluation, Report, View
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, StateView
 from transformer.tasks.text_data import Documents
 
-BETWEEN = "\n\n"
-NO_SHOTS = (0,)
+PASSAGE_SEPARATOR = "\n\n"
+ZERO_SHOT = (0,)
 
 
 @dataclasses.dataclass(frozen=True)
-class Cloze:
+class ClozeEvaluation:
     """So many `questions` of a held-out text, each behind as many completed ones of the training text as `shots` say.
 
     A question has the same room whatever stands before it: context / (1 + the most shots) tokens. Batches have `rows`
@@ -41,16 +41,18 @@ class Cloze:
             UserError: For a text of which no question can be made.
         """
         shown, asked = ([self.tokenizer.decode(document) for document in each] for each in (train, held_out))
-        lexicon, evaluations = Lexicon.of(shown), []
+        lexicon, evaluations = WordFrequencies.of(shown), []
         for name in ("cloze", "last_words"):
             examples, gaps = (self._made(texts, lexicon, name) for texts in (shown, asked))
             evaluations.append(self._evaluation(name, split, parameters, lexicon, examples, gaps))
         return tuple(evaluations)
 
-    def _made(self, texts: Sequence[str], lexicon: Lexicon, name: str) -> list[Question]:
-        around = len(self.tokenizer.encode([BETWEEN])[0]) + len(self.tokenizer.opening)
+    def _made(self, texts: Sequence[str], lexicon: WordFrequencies, name: str) -> list[ClozeQuestion]:
+        around = len(self.tokenizer.encode([PASSAGE_SEPARATOR])[0]) + len(self.tokenizer.opening)
         room = self.context // (1 + max(self.shots)) - around
-        made = questions(texts, lexicon, self.tokenizer, count=self.questions, room=room, last=name == "last_words")
+        made = make_cloze_questions(
+            texts, lexicon, self.tokenizer, count=self.questions, room=room, last=name == "last_words"
+        )
         if not made:
             raise UserError(
                 f"config.task.num_cloze_questions={self.questions}: no question can be made within {room} tokens, "
@@ -60,24 +62,30 @@ class Cloze:
         return made
 
     def _evaluation(
-        self, name: str, split: str, parameters: str, lexicon: Lexicon, shown: list[Question], asked: list[Question]
+        self,
+        name: str,
+        split: str,
+        parameters: str,
+        lexicon: WordFrequencies,
+        shown: list[ClozeQuestion],
+        asked: list[ClozeQuestion],
     ) -> Evaluation:
         rows = []
         for known in self.shots:
             examples = [example.completed(example.answer) for example in shown[:known]]
             for question in asked:
-                before = BETWEEN.join([*examples, question.before])
+                before = PASSAGE_SEPARATOR.join([*examples, question.before])
                 if name == "cloze":
                     rows += [self._row(before, word + question.after) for word in question.candidates]
                 else:
                     rows.append(self._row(before, question.answer, only=True))
 
-        def finish(sums: Any, found: Mapping[str, np.ndarray]) -> Report:
+        def finish(sums: Any, found: Mapping[str, np.ndarray]) -> EvaluationReport:
             told = {key: values[: len(rows)].reshape(len(self.shots), len(asked), -1) for key, values in found.items()}
-            report = of_cloze if name == "cloze" else of_last_words
+            report = cloze_report if name == "cloze" else last_words_report
             return report(asked, lexicon, self.shots, told)
 
-        return Evaluation(name, split, self._batches(rows), row_sums, finish, at_end=True, parameters=parameters)
+        return Evaluation(name, split, self._batches(rows), score_rows, finish, at_end=True, parameters=parameters)
 
     def _row(self, before: str, behind: str, *, only: bool = False) -> tuple[list[int], int]:
         """The tokens of a text, and from which of them on they are scored: from the second, or `only` those behind."""
@@ -104,7 +112,7 @@ class Cloze:
         return batches
 
 
-def row_sums(view: View, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]]:
+def score_rows(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]]:
     """Of each row -log p of the labels that count, and how many of them are and are not the likeliest.
 
     Rows are scored one after another: the logits of one are all that is held.
@@ -121,10 +129,12 @@ def row_sums(view: View, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]
     return {}, jax.lax.map(of_row, (hidden_BxTxE, jnp.asarray(batch["labels"]), jnp.asarray(batch["counts"])))
 
 
-Told = Mapping[str, np.ndarray]
+Scores = Mapping[str, np.ndarray]
 
 
-def of_cloze(asked: Sequence[Question], lexicon: Lexicon, shots: Sequence[int], told: Told) -> Report:
+def cloze_report(
+    asked: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], told: Scores
+) -> EvaluationReport:
     """How often the completed text of the answer is the most probable, and how often the answer is the most frequent.
 
     `told["nats"]` [shots, questions, candidates].
@@ -137,10 +147,12 @@ def of_cloze(asked: Sequence[Question], lexicon: Lexicon, shots: Sequence[int], 
     said = zip(asked, likeliest[0].tolist(), strict=True)
     texts = [question.completed(f"[{question.candidates[chosen]}]") for question, chosen in said]
     samples = [{"output": text, "answer": question.answer} for text, question in zip(texts[:4], asked, strict=False)]
-    return Report(scalars, samples, note=f"{len(asked)} gaps, {CANDIDATES} candidates each")
+    return EvaluationReport(scalars, samples, note=f"{len(asked)} gaps, {NUM_CANDIDATES} candidates each")
 
 
-def of_last_words(asked: Sequence[Question], lexicon: Lexicon, shots: Sequence[int], told: Told) -> Report:
+def last_words_report(
+    asked: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], told: Scores
+) -> EvaluationReport:
     """How often greedy decoding says the whole last word, and exp(-mean log p(word)).
 
     `told["nats"]` and `told["wrong"]` [shots, questions, 1].
@@ -149,10 +161,10 @@ def of_last_words(asked: Sequence[Question], lexicon: Lexicon, shots: Sequence[i
     for number, known in enumerate(shots):
         scalars[f"last_words_accuracy_{known}"] = float((told["wrong"][number] == 0).mean())
         scalars[f"last_words_perplexity_{known}"] = float(np.exp(min(told["nats"][number].mean(), 700.0)))
-    return Report(scalars | _frequencies("last_words", asked, lexicon), note=f"{len(asked)} last words")
+    return EvaluationReport(scalars | _frequencies("last_words", asked, lexicon), note=f"{len(asked)} last words")
 
 
-def _frequencies(name: str, asked: Sequence[Question], lexicon: Lexicon) -> dict[str, float]:
+def _frequencies(name: str, asked: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
     """How often the answer is the candidate that the text before the gap, or the training text, has most often."""
     return {
         f"{name}_{which}": float(np.mean([each.most_frequent(lexicon, here=here) == each.answer for each in asked]))

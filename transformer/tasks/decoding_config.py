@@ -20,7 +20,7 @@ _SAMPLING = ("temperature", "top_k", "top_p")
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding(Config):
+class DecodingConfig(Config):
     """Greedy for one beam, beam search for more; sampling where a temperature, top_k or top_p is given.
 
     `num_samples` are drawn from each prompt, by the key of `seed`. `max_new_tokens` bounds the length of each.
@@ -46,12 +46,12 @@ class Decoding(Config):
         given = self._sampled()
         if given and self.beams > 1:
             raise UserError(f"beams={self.beams} searches and {given[0]} samples: give one of them")
-        check_coverage(self.coverage_penalty, self.beams)
+        check_coverage_penalty(self.coverage_penalty, self.beams)
         if self.num_samples > 1 and not given:
             raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
     @classmethod
-    def asked(cls, given: Mapping[str, Any], **own: Any) -> "Decoding":
+    def asked(cls, given: Mapping[str, Any], **own: Any) -> "DecodingConfig":
         """What a request gives over a task's own settings; sampling replaces the task's own beam search.
 
         Raises:
@@ -105,7 +105,7 @@ def refuse_score_words(given: Mapping[str, Any]) -> None:
         raise UserError(f"--score_words={','.join(given['score_words'])} is for runs that fill in hidden tokens")
 
 
-def check_coverage(coverage_penalty: float, beams: int) -> None:
+def check_coverage_penalty(coverage_penalty: float, beams: int) -> None:
     """Raise UserError for a coverage penalty below 0, or one that no beam search reads."""
     if not coverage_penalty >= 0:
         raise UserError(f"coverage_penalty={coverage_penalty} must be at least 0")

@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, Key, Num
 
 from transformer.attention.sites import Site
 from transformer.config import Amount, UserError
-from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
-from transformer.data.datasets.glue import measure_of
+from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
+from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import has_fields
-from transformer.data.fine_tuning_inputs import Form, Marks
-from transformer.data.labeled_text_batches import Example, Labeled
+from transformer.data.fine_tuning_inputs import DelimiterTokens, SequenceLayout
+from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
     TEXT_CLASSIFICATION,
@@ -24,27 +24,33 @@ from transformer.models.task_interface import (
     InputSpec,
     TaskInterface,
 )
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import check_sentences, look_over, most_probable, real_rows, refuse_decoding
-from transformer.tasks.classification import confusion_of, report
-from transformer.tasks.labeled_text_task import LabeledTextConfig, LabeledTexts, Split
-from transformer.tasks.losses import class_loss, hidden_token_loss
-from transformer.tasks.synthetic_data import made_up_tokenizer_of
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import (
+    check_input_texts,
+    describe_top_classes,
+    make_capture,
+    real_rows,
+    refuse_decoding,
+)
+from transformer.tasks.classification import classification_report, confusion_matrix
+from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextConfig, LabeledTextTask
+from transformer.tasks.losses import chunked_token_loss, class_loss
+from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
-    Answers,
     Batch,
+    EncodedInputs,
+    EvaluationReport,
+    InputReader,
+    InputTexts,
     LossAux,
     Objective,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
-from transformer.tasks.text_data import describe, open_tokenizer, padded
-from transformer.tasks.text_task import real_places
+from transformer.tasks.text_data import open_tokenizer, pad_texts, token_labels
+from transformer.tasks.text_task import real_positions
 
 # What parts the texts of an example where a person writes them as one.
 TEXT_SEPARATOR = " $ "
@@ -68,23 +74,23 @@ class FineTuningConfig(LabeledTextConfig):
     """
 
     dataset: str = "grammar/acceptability"
-    problem: Problem = Problem.CLASSIFICATION
+    problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION
     auxiliary: Amount = 0.5
 
-    least_length: ClassVar[int] = Marks.size(2) + 2  # a token of each of two texts
+    least_length: ClassVar[int] = DelimiterTokens.size(2) + 2  # a token of each of two texts
 
     def _check(self) -> None:
         super()._check()
         if self.classes or not has_fields(self.dataset):
-            shape_of(self.dataset, self.classes, self.problem)
+            example_shape(self.dataset, self.classes, self.problem)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ExampleShape:
         """What the examples are."""
-        return shape_of(self.dataset, self.classes, self.problem)
+        return example_shape(self.dataset, self.classes, self.problem)
 
 
-class FineTuning(LabeledTexts):
+class FineTuning(LabeledTextTask):
     """The task: implements transformer.tasks.task.Task.
 
     It minimizes L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
@@ -96,7 +102,7 @@ class FineTuning(LabeledTexts):
         self,
         config: FineTuningConfig,
         tokenizer: AnyTokenizer,
-        splits: Mapping[str, Split],
+        splits: Mapping[str, EncodedSplit],
         rows_multiple: int = 1,
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.sequences)
@@ -117,7 +123,7 @@ class FineTuning(LabeledTexts):
         return {**super().totals(batch), "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """L2 + lambda L1, in nats."""
         weight = self.config.auxiliary
@@ -135,7 +141,7 @@ class FineTuning(LabeledTexts):
         metrics = {name: value / totals["examples"] for name, value in answered.items()}
         loss = metrics["loss"]
         if weight:
-            sums = hidden_token_loss(
+            sums = chunked_token_loss(
                 lambda hidden: view.model.logits(view.variables, hidden),
                 hidden_BxTxE,
                 jnp.roll(inputs["tokens"], -1, axis=1),
@@ -154,7 +160,7 @@ class FineTuning(LabeledTexts):
         """
         count = self.shape.sequences
         outputs_SxBxC = outputs_SBxC.reshape(count, -1, outputs_SBxC.shape[-1])
-        return outputs_SxBxC[:, :, 0].T if self.shape.form is Form.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
+        return outputs_SxBxC[:, :, 0].T if self.shape.form is SequenceLayout.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
 
     def _answered(self, outputs_SBxC: Float[Array, "SB C"], batch: Batch) -> dict[str, Array]:
         """Sums over the examples: the loss, and how many are answered right where that can be said."""
@@ -165,7 +171,7 @@ class FineTuning(LabeledTexts):
         sums = class_loss(outputs_BxA, labels_B, real_B)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
         """What the figures are made of: the summed loss, and counts of right and wrong or the scores themselves."""
         inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
@@ -175,17 +181,17 @@ class FineTuning(LabeledTexts):
         )
         return {"loss": loss, **sums}, rows
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The tokens of the probe's sequences, each with what is true of its example."""
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
         return _label_sequences(self.tokenizer, self._rows, titles)
 
-    def _true(self, example: Labeled | Example) -> str:
+    def _true(self, example: LabeledText | LabeledExample) -> str:
         if self.shape.scores:
             return f"{example.label:g}"
         return (self.shape.classes or example.texts[1:])[int(example.label)]
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The most probable class or answer of each example and how probable it is, or its score.
 
         The texts of an example are parted by " $ ", as in "premise $ hypothesis" or "context $ one $ other".
@@ -195,9 +201,9 @@ class FineTuning(LabeledTexts):
         """
         refuse_decoding(request, "classifies")
         parts = [_split_texts(text, self.shape) for text in request.texts]
-        rows = sequences(self.tokenizer, self.shape, parts)
+        rows = input_sequences(self.tokenizer, self.shape, parts)
         self.config.check_fits([text for text in request.texts for _ in range(self.shape.sequences)], rows)
-        batch = padded(rows, self.tokenizer)
+        batch = pad_texts(rows, self.tokenizer)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         outputs_BSxC, _ = view.model.apply(view.variables, inputs, train=False)
         count = self.shape.sequences
@@ -206,24 +212,24 @@ class FineTuning(LabeledTexts):
             lines = [f"{float(score):.3f}" for score in outputs_BxA[:, 0]]
         else:
             lines = [
-                most_probable(outputs_BxA[number][None], self.shape.classes or texts[1:])[0]
+                describe_top_classes(outputs_BxA[number][None], self.shape.classes or texts[1:])[0]
                 for number, texts in enumerate(parts)
             ]
         titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True) for _ in range(count)]
-        return Answers(lines, _label_sequences(self.tokenizer, rows, titles), look_over(view, inputs))
+        return Predictions(lines, _label_sequences(self.tokenizer, rows, titles), make_capture(view, inputs))
 
 
 def evaluation_sums(
-    shape: Shape, outputs_BxA: Float[Array, "B A"], labels_B: Num[Array, " B"], real_B: Bool[Array, " B"]
+    shape: ExampleShape, outputs_BxA: Float[Array, "B A"], labels_B: Num[Array, " B"], real_B: Bool[Array, " B"]
 ) -> tuple[dict[str, Array], Any]:
     """Sums over a batch, and rows where a figure needs every example: scores with what they should be."""
     if shape.scores:
         rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
         return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
-    return {"confusion": confusion_of(outputs_BxA, labels_B, real_B)}, None
+    return {"confusion": confusion_matrix(outputs_BxA, labels_B, real_B)}, None
 
 
-def make_report(dataset: str, shape: Shape) -> Callable[[Any, Any], Report]:
+def make_report(dataset: str, shape: ExampleShape) -> Callable[[Any, Any], EvaluationReport]:
     """What makes the report of a set from the sums and rows of its batches.
 
     Classes: loss, accuracy, Matthews correlation, and F1 of two. Answers: loss and accuracy, for an answer's place says
@@ -231,10 +237,10 @@ def make_report(dataset: str, shape: Shape) -> Callable[[Any, Any], Report]:
     """
     if shape.scores:
         return _correlations
-    return functools.partial(report, measure=measure_of(dataset), classes=bool(shape.classes))
+    return functools.partial(classification_report, measure=glue_metric(dataset), classes=bool(shape.classes))
 
 
-def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
+def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
     real = np.asarray(rows["real"], bool)
     said, true = (np.asarray(rows[name], np.float64)[real] for name in ("said", "true"))
     scalars = {
@@ -242,7 +248,7 @@ def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Re
         "pearson": pearson(said, true),
         "spearman": spearman(said, true),
     }
-    return Report(scalars, note=f"{len(said)} examples")
+    return EvaluationReport(scalars, note=f"{len(said)} examples")
 
 
 def pearson(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
@@ -265,18 +271,18 @@ def ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
 
 def _predicted(batch: Batch) -> Array:
     """The places whose next token is a real one."""
-    places_SBxT = real_places(batch)
+    places_SBxT = real_positions(batch)
     return jnp.pad(places_SBxT[:, 1:], ((0, 0), (0, 1)))
 
 
-def sequences(
-    tokenizer: AnyTokenizer, shape: Shape, examples: Sequence[Sequence[str]], longest: int | None = None
+def input_sequences(
+    tokenizer: AnyTokenizer, shape: ExampleShape, examples: Sequence[Sequence[str]], longest: int | None = None
 ) -> list[list[int]]:
     """The token numbers of the sequences of every example, one example's behind those of the one before.
 
     With `longest`, texts are cut so that no sequence has more numbers.
     """
-    marks = Marks.behind(tokenizer.vocabulary)
+    marks = DelimiterTokens.behind(tokenizer.vocabulary)
     encoded = tokenizer.encode([with_leading_space(text) for texts in examples for text in texts])
     of_examples = [encoded[start : start + shape.texts] for start in range(0, len(encoded), shape.texts)]
     return [marks.sequence(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
@@ -287,7 +293,7 @@ def with_leading_space(text: str) -> str:
     return f" {text}"
 
 
-def _split_texts(text: str, shape: Shape) -> list[str]:
+def _split_texts(text: str, shape: ExampleShape) -> list[str]:
     """The texts of an example that a person has written as one.
 
     Raises:
@@ -296,7 +302,7 @@ def _split_texts(text: str, shape: Shape) -> list[str]:
     parts = [part.strip() for part in text.split(TEXT_SEPARATOR)] if shape.texts > 1 else [text.strip()]
     if len(parts) == shape.texts and all(parts):
         return parts
-    if shape.form is Form.CHOICE:
+    if shape.form is SequenceLayout.CHOICE:
         example = TEXT_SEPARATOR.join(("context", *["answer"] * (shape.texts - 1)))
         raise UserError(
             f"{text[:60]!r} has {len(parts)} texts with {TEXT_SEPARATOR.strip()!r} between them, but an example of "
@@ -305,9 +311,9 @@ def _split_texts(text: str, shape: Shape) -> list[str]:
     raise UserError(f"{text[:60]!r} must be {TEXT_SEPARATOR.join(['text'] * shape.texts)!r}, each with words")
 
 
-def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> Labels:
+def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
     """The names of all tokens, of those behind the tokenizer's too."""
-    labels = describe(tokenizer, [[number for number in row if number < tokenizer.vocabulary] for row in rows])
+    labels = token_labels(tokenizer, [[number for number in row if number < tokenizer.vocabulary] for row in rows])
     named = []
     for row, texts in zip(rows, labels.tokens["tokens"], strict=True):
         names = iter(texts)
@@ -325,7 +331,7 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInter
         inputs={"tokens": InputSpec((rows, config.longest)), "lengths": InputSpec((rows,))},
         vocabularies={"tokens": vocabulary, "classes": shape.outputs}
         # An answer is one of several sequences, each of which has one output.
-        | ({"labels": shape.sequences} if shape.form is Form.CHOICE else {})
+        | ({"labels": shape.sequences} if shape.form is SequenceLayout.CHOICE else {})
         | ({"next tokens": vocabulary} if config.auxiliary else {}),
         pad=tokenizer.pad,
         begin=tokenizer.begin,
@@ -334,18 +340,20 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInter
     )
 
 
-def read_examples(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+def encode_inputs(
+    config: FineTuningConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
+) -> EncodedInputs:
     """The sequences of examples whose texts are parted by " $ ".
 
     Raises:
         UserError: For texts that are empty or longer than the longest of `config.lengths`, a target, a language.
     """
-    check_sentences(sentences)
+    check_input_texts(sentences)
     shape = config.shape
-    rows = sequences(tokenizer, shape, [_split_texts(text, shape) for text in sentences.texts])
+    rows = input_sequences(tokenizer, shape, [_split_texts(text, shape) for text in sentences.texts])
     titles = [text for text in sentences.texts for _ in range(shape.sequences)]
     config.check_fits(titles, rows)
-    return Reading(padded(rows, tokenizer), "forward", _label_sequences(tokenizer, rows, titles))
+    return EncodedInputs(pad_texts(rows, tokenizer), "forward", _label_sequences(tokenizer, rows, titles))
 
 
 def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
@@ -366,9 +374,9 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
         name: [with_leading_space(text) for each in split for text in each.texts] for name, split in examples.items()
     }
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
-    encode = functools.partial(sequences, tokenizer, config.shape)
+    encode = functools.partial(input_sequences, tokenizer, config.shape)
     splits = {
-        name: Split.of(split, [each.texts for each in split], encode, config.longest, config.shape.sequences)
+        name: EncodedSplit.of(split, [each.texts for each in split], encode, config.longest, config.shape.sequences)
         for name, split in examples.items()
     }
     return FineTuning(config, tokenizer, splits, rows_multiple)
@@ -376,10 +384,10 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
 
 def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """The task over made-up examples whose sequences are all of the greatest length."""
-    tokenizer, shape = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ()), config.shape
-    example = Example(("made up",) * shape.texts, 0.0 if shape.scores else 0)
-    split = Split([example] * config.batch_size, [[0] * config.longest] * (shape.sequences * config.batch_size))
+    tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ()), config.shape
+    example = LabeledExample(("made up",) * shape.texts, 0.0 if shape.scores else 0)
+    split = EncodedSplit([example] * config.batch_size, [[0] * config.longest] * (shape.sequences * config.batch_size))
     return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
-TASK = TaskSpec(FineTuningConfig, synthetic, build, Reader(interface_of, read_examples))
+TASK = TaskSpec(FineTuningConfig, synthetic, build, InputReader(interface_of, encode_inputs))

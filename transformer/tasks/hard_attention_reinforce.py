@@ -13,14 +13,14 @@ from transformer.models.model import Model
 DECAY = 0.9  # of the moving average of what is usual (Xu et al. 2015, section 4.1)
 
 
-class Estimate(NamedTuple):
+class ReinforceEstimate(NamedTuple):
     """A sum over the tokens that count, whose gradient is that of the expected loss; and the reward's sum."""
 
     loss: Float[Array, ""]
     reward: Float[Array, ""]
 
 
-def draws(model: Model) -> bool:
+def samples_attention(model: Model) -> bool:
     """Whether an attention of the model draws what it reads."""
     return any(site.values is Values.SAMPLE for site in model.sites)
 
@@ -37,7 +37,7 @@ def reinforce(
     extras: Mapping[str, Array],
     baseline: Float[Array, ""],
     entropy_weight: float,
-) -> Estimate:
+) -> ReinforceEstimate:
     """-sum_t (R_t - b_t) log p(draw_t) - w H_t, of the tokens that count (Xu et al. 2015, equations 11 and 12).
 
     R_t = sum_{u >= t} log p(y_u) is what the words from t on were worth, since a draw has no effect on those before;
@@ -49,7 +49,7 @@ def reinforce(
     log_prob_BxT = jnp.sum(extras["attention_log_prob"], axis=-1)
     entropy_BxT = jnp.sum(extras["attention_entropy"], axis=-1)
     each_BxT = advantage_BxT * log_prob_BxT + entropy_weight * entropy_BxT
-    return Estimate(-jnp.sum(jnp.where(counts_BxT, each_BxT, 0)), jnp.sum(worth_BxT))
+    return ReinforceEstimate(-jnp.sum(jnp.where(counts_BxT, each_BxT, 0)), jnp.sum(worth_BxT))
 
 
 def initial_baseline() -> dict[str, Any]:
@@ -57,7 +57,9 @@ def initial_baseline() -> dict[str, Any]:
     return {"baseline": jnp.float32(0)}
 
 
-def next_baseline(baseline: Float[Array, ""], estimate: Estimate, counts_BxT: Bool[Array, "B T"]) -> dict[str, Any]:
+def next_baseline(
+    baseline: Float[Array, ""], estimate: ReinforceEstimate, counts_BxT: Bool[Array, "B T"]
+) -> dict[str, Any]:
     """B <- 0.9 b + 0.1 times the batch's mean of log p(y) a word."""
     mean = estimate.reward / jnp.maximum(jnp.sum(counts_BxT), 1)
     return {"baseline": DECAY * baseline + (1 - DECAY) * mean}

@@ -13,37 +13,45 @@ from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site
 from transformer.config import BatchRows, Config, Count, DisplayedExampleCount, Positive, Rate, SplitName, UserError
-from transformer.data.batches import OneEpoch, Source, fingerprint
-from transformer.data.datasets.image_datasets import ImageDataset, made_up, open_images
-from transformer.data.datasets.image_files import Resample, Resizing, decode
+from transformer.data.batches import BatchSource, OneEpoch, fingerprint
+from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset, placeholder_image_dataset
+from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
 from transformer.data.datasets.local_files import SPLITS, join_notes
-from transformer.data.images import FILE, Augmentation, ImageBatches, ImageSpec, LabeledImages, Normalization, shuffled
+from transformer.data.images import (
+    IMAGE_SPEC_FILE,
+    Augmentation,
+    ImageBatches,
+    ImageSpec,
+    LabeledImages,
+    Normalization,
+    shuffle_patches,
+)
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
-    PlainTask,
-    check_rows,
-    check_sentences,
-    look_over,
-    means,
-    most_probable,
+    BaseTask,
+    check_batch_size,
+    check_input_texts,
+    describe_splits,
+    describe_top_classes,
+    make_capture,
+    mean_report,
     real_rows,
     refuse_decoding,
-    said_of,
 )
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import (
-    Answers,
     Batch,
+    EncodedInputs,
     Evaluation,
+    InputReader,
+    InputTexts,
     LossAux,
     Objective,
-    Reader,
-    Reading,
-    Request,
-    Sentences,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
 
 
@@ -54,9 +62,9 @@ class ImageClassificationConfig(Config, path="config.task"):
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in `data_dir` or
     here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
     (transformer.data.datasets.image_datasets); these are resized to `side` pixels where that is given, or to
-    `resize_side` and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are
-    exchanged, in all images alike and behind their augmentation, so that what was near is far (0: none). `test_split`
-    may be empty. Of the validation images `num_probe_examples`, evenly spaced, are mapped.
+    `resize_side` and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels
+    are exchanged, in all images alike and behind their augmentation, so that what was near is far (0: none).
+    `test_split` may be empty. Of the validation images `num_probe_examples`, evenly spaced, are mapped.
 
     Raises:
         UserError: For values out of range.
@@ -66,7 +74,7 @@ class ImageClassificationConfig(Config, path="config.task"):
     data_dir: str | None = None
     side: Positive | None = None
     resize_side: int | None = None
-    resample: Resample = Resample.BILINEAR
+    resample: ResampleFilter = ResampleFilter.BILINEAR
     shuffled: Count = 0
     batch_size: BatchRows = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
@@ -91,11 +99,11 @@ class ImageClassificationConfig(Config, path="config.task"):
         return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
-class ImageClassification(PlainTask):
+class ImageClassification(BaseTask):
     """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: ImageClassificationConfig, opened: ImageDataset, rows_multiple: int = 1):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.config, self.classes = config, opened.classes
         further = [split for split in opened.splits if split not in (*SPLITS, *config.eval_splits)]
         self.cut = join_notes((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
@@ -106,7 +114,7 @@ class ImageClassification(PlainTask):
         held_out = self.splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
-        self._shown = LabeledImages(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
+        self._shown = LabeledImages(shuffle_patches(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
         self.probe_batch = {"image": config.normalization(self._shown.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
@@ -117,7 +125,7 @@ class ImageClassification(PlainTask):
     def said(self) -> tuple[str, ...]:
         """How many images each split has."""
         sizes = {name: len(split.labels) for name, split in self.splits.items()}
-        return (said_of(self.config.dataset, sizes, "images", self.cut),)
+        return (describe_splits(self.config.dataset, sizes, "images", self.cut),)
 
     def _batches(self, split: str, seed: int | None) -> ImageBatches:
         config, images = self.config, self.splits[split]
@@ -131,7 +139,7 @@ class ImageClassification(PlainTask):
             shuffled_by=config.shuffled,
         )
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """The training images, epoch after epoch, each time changed a little."""
         return self._batches("train", seed)
 
@@ -140,7 +148,7 @@ class ImageClassification(PlainTask):
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the images of -sum_c t_c log p(c), t the shares of their classes, in nats.
 
@@ -160,7 +168,7 @@ class ImageClassification(PlainTask):
         }
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
+    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
         inputs = {"image": jnp.asarray(batch["image"])}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
@@ -170,22 +178,22 @@ class ImageClassification(PlainTask):
             split=split,
             batches=OneEpoch(self._batches(split, None)),
             step=self._sums,
-            finish=functools.partial(means, by="examples"),
+            finish=functools.partial(mean_report, by="examples"),
             at_end=split != self.config.validation_split,
             parameters=self.config.eval_parameters,
         )
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         logits_BxC, _ = self._logits(view, batch, None)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The probed images, each with its class."""
         titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
-        return shown_on(sites, self._shown.pixels, titles)
+        return image_labels(sites, self._shown.pixels, titles)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The most probable class of the image in each file, and how probable it is.
 
         Raises:
@@ -195,9 +203,9 @@ class ImageClassification(PlainTask):
         pixels = read_files(self.config, self.interface.inputs["image"].shape[1:], request.texts)
         inputs = {"image": jnp.asarray(self.config.normalization(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        lines = most_probable(logits_BxC, self.classes)
+        lines = describe_top_classes(logits_BxC, self.classes)
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
-        return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
+        return Predictions(lines, image_labels(view.model.sites, pixels, titles), make_capture(view, inputs))
 
 
 def interface_of(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
@@ -226,33 +234,37 @@ def read_files(
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG image, which this model reads")
-        pixels.append(decode(path.read_bytes(), str(path), resizing, gray=channels == 1))
+        pixels.append(decode_image(path.read_bytes(), str(path), resizing, gray=channels == 1))
     read = np.stack(pixels)
-    return shuffled(read, config.shuffled)
+    return shuffle_patches(read, config.shuffled)
 
 
-def read(config: ImageClassificationConfig, view: View, facts: ImageSpec, sentences: Sentences) -> Reading:
+def encode_inputs(
+    config: ImageClassificationConfig, view: StateView, facts: ImageSpec, sentences: InputTexts
+) -> EncodedInputs:
     """The images in the files that the texts name.
 
     Raises:
         UserError: As `read_files`
         UserError: For a target or a language.
     """
-    check_sentences(sentences)
+    check_input_texts(sentences)
     pixels = read_files(config, facts.shape, sentences.texts)
     titles = [Path(text).name for text in sentences.texts]
-    return Reading({"image": config.normalization(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
+    return EncodedInputs(
+        {"image": config.normalization(pixels)}, "forward", image_labels(view.model.sites, pixels, titles)
+    )
 
 
 def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
     return -jnp.take_along_axis(log_BxC, labels_B[:, None], axis=-1)[:, 0]
 
 
-def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> Labels:
+def image_labels(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> AxisLabels:
     """Images beneath all maps over grids, in color."""
     grids = {axis.name for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.GRID}
     colored = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
-    return Labels({}, tuple(titles), images=dict.fromkeys(sorted(grids), colored))
+    return AxisLabels({}, tuple(titles), images=dict.fromkeys(sorted(grids), colored))
 
 
 def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int = 1) -> ImageClassification:
@@ -263,13 +275,13 @@ def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int
     Raises:
         UserError: For data that have other classes than those that the run directory keeps.
     """
-    opened = open_images(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
-    if (directory / FILE).is_file():
+    opened = open_image_dataset(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
+    if (directory / IMAGE_SPEC_FILE).is_file():
         kept = ImageSpec.load(directory)
         if kept != opened.facts:
             raise UserError(
                 f"{config.dataset} has images of {opened.facts.shape} in {len(opened.classes)} classes, but the run "
-                f"began with {kept.shape} in {len(kept.classes)}, as its {FILE} says: give it its own data"
+                f"began with {kept.shape} in {len(kept.classes)}, as its {IMAGE_SPEC_FILE} says: give it its own data"
             )
     else:
         opened.facts.save(directory)
@@ -278,10 +290,10 @@ def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int
 
 def synthetic(config: ImageClassificationConfig, rows_multiple: int = 1) -> ImageClassification:
     """The task over gray images of the set's size; those of files that no `side` is given for have 32 pixels."""
-    opened = made_up(config.dataset, config.batch_size, resizing=config.resizing)
+    opened = placeholder_image_dataset(config.dataset, config.batch_size, resizing=config.resizing)
     splits = dict.fromkeys(("train", *config.eval_splits), opened.split("train"))
     return ImageClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 
 
-READER = Reader(interface_of, read, ImageSpec.load)
+READER = InputReader(interface_of, encode_inputs, ImageSpec.load)
 TASK = TaskSpec(ImageClassificationConfig, synthetic, build, READER)

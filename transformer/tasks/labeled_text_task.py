@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer.config import BatchRows, Config, DisplayedExampleCount, SplitName, UserError, Vocabulary
-from transformer.data.batches import OneEpoch, Source, fingerprint
-from transformer.data.datasets.local_files import BY_CONTENT, HeldOut, has_fields, join_notes
-from transformer.data.datasets.split_overlap import said_of_overlap
-from transformer.data.labeled_text_batches import Example, Labeled, LabeledBatches
+from transformer.data.batches import BatchSource, OneEpoch, fingerprint
+from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, has_fields, join_notes
+from transformer.data.datasets.split_overlap import describe_overlap
+from transformer.data.labeled_text_batches import LabeledExample, LabeledText, LabeledTextBatches
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.tasks.base_task import PlainTask, check_rows, real_rows, said_of
-from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report
-from transformer.tasks.text_data import TokenizerKind, padded
+from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, real_rows
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep
+from transformer.tasks.text_data import TokenizerKind, pad_texts
 
-MADE_HERE = ("word_order", "grammar")
+GENERATED_DATASETS = ("word_order", "grammar")
 """Kinds of sets that are made here."""
 
 
@@ -59,9 +59,9 @@ class LabeledTextConfig(Config, path="config.task"):
             )
 
     @property
-    def held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOutFiles:
         """The files of splits that have files of their own."""
-        return HeldOut(self.validation_files, self.test_files)
+        return HeldOutFiles(self.validation_files, self.test_files)
 
     @property
     def longest(self) -> int:
@@ -87,25 +87,25 @@ class LabeledTextConfig(Config, path="config.task"):
                 )
 
 
-class Split(NamedTuple):
+class EncodedSplit(NamedTuple):
     """Labeled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
 
     `cut` is how many of the examples have lost tokens.
     """
 
-    texts: Sequence[Labeled] | Sequence[Example]
+    texts: Sequence[LabeledText] | Sequence[LabeledExample]
     rows: Sequence[Sequence[int]]
     cut: int = 0
 
     @classmethod
     def of[T](
         cls,
-        texts: Sequence[Labeled] | Sequence[Example],
+        texts: Sequence[LabeledText] | Sequence[LabeledExample],
         given: Sequence[T],
         encode: Callable[[Sequence[T], int | None], list[list[int]]],
         longest: int,
         together: int = 1,
-    ) -> "Split":
+    ) -> "EncodedSplit":
         """Texts fed as `encode(given, None)`; where a row of an example has more tokens, `encode(given, longest)`."""
         rows = encode(given, None)
         wide = sorted({number // together for number, row in enumerate(rows) if len(row) > longest})
@@ -114,18 +114,18 @@ class Split(NamedTuple):
         return cls(texts, rows, len(wide))
 
 
-class LabeledTexts(PlainTask):
+class LabeledTextTask(BaseTask):
     """Batches and evaluations of splits whose examples are fed as `together` rows of tokens each."""
 
     def __init__(
         self,
         config: LabeledTextConfig,
         tokenizer: AnyTokenizer,
-        splits: Mapping[str, Split],
+        splits: Mapping[str, EncodedSplit],
         rows_multiple: int,
         together: int = 1,
     ):
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.tokenizer, self.splits, self.together = tokenizer, splits, together
         self._lengths, self._batch_rows = config.lengths, config.batch_size
         held_out = splits[config.validation_split]
@@ -133,11 +133,11 @@ class LabeledTexts(PlainTask):
         shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
         self._shown = [held_out.texts[number] for number in shown for _ in range(together)]
         self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
-        self.probe_batch = padded(self._rows, tokenizer)
+        self.probe_batch = pad_texts(self._rows, tokenizer)
 
-    def batches(self, split: str, seed: int | None) -> LabeledBatches:
+    def batches(self, split: str, seed: int | None) -> LabeledTextBatches:
         """The examples of a split, in the order of a seed or, without one, in that of their lengths."""
-        return LabeledBatches(
+        return LabeledTextBatches(
             self.splits[split].rows,
             [each.label for each in self.splits[split].texts],
             lengths=self._lengths,
@@ -158,15 +158,15 @@ class LabeledTexts(PlainTask):
         """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
         how = config.held_out.describe(BY_CONTENT) if has_fields(config.dataset) else ""
-        if config.dataset.partition("/")[0] not in MADE_HERE:
+        if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
-            how = join_notes((how, said_of_overlap(texts, what)))
-        said = said_of(config.dataset, sizes, what, how)
+            how = join_notes((how, describe_overlap(texts, what)))
+        said = describe_splits(config.dataset, sizes, what, how)
         cut = sum(split.cut for split in self.splits.values())
         lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"
         return (said, lost) if cut else (said,)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """The training examples, epoch after epoch."""
         return self.batches("train", seed)
 
@@ -175,7 +175,7 @@ class LabeledTexts(PlainTask):
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def evaluated(
-        self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], Report]
+        self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], EvaluationReport]
     ) -> tuple[Evaluation, ...]:
         """The evaluation of every split: of validation while training, of the others at its end."""
         return tuple(

@@ -13,17 +13,27 @@ from jaxtyping import Array, Bool, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import AxisKind
 from transformer.config import Count, ExamplesIfAny, Items, Positive, Rate, UserError
-from transformer.data.batches import OneEpoch, Source
-from transformer.data.packing import Packed
-from transformer.data.text_batches import Windows, join_documents
+from transformer.data.batches import BatchSource, OneEpoch
+from transformer.data.packing import PackedBatches
+from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING
-from transformer.tasks.cloze_evaluation import NO_SHOTS, Cloze
-from transformer.tasks.synthetic_data import made_up_documents
-from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
-from transformer.tasks.text_data import Documents, TextConfig, load_documents, per_token_and_byte, text_bytes
-from transformer.tasks.text_generation import answers_by_continuing, continuations, encode_prompts
-from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_places
+from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
+from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.task import (
+    Batch,
+    Evaluation,
+    EvaluationReport,
+    LossAux,
+    Objective,
+    PredictionRequest,
+    Predictions,
+    StateView,
+    TaskSpec,
+)
+from transformer.tasks.text_data import Documents, TextConfig, bytes_per_token, load_documents, mean_token_metrics
+from transformer.tasks.text_generation import continuation_evaluation, encode_prompts, predict_continuations
+from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_positions
 
 _IMPORTANCE = "importance/"
 
@@ -54,11 +64,11 @@ class LanguageModelingConfig(TextConfig):
     prompts: tuple[str, ...] = ()
     max_new_tokens: Positive = 48
     num_cloze_questions: ExamplesIfAny = 0
-    shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = NO_SHOTS
+    shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = ZERO_SHOT
 
     def _check(self) -> None:
         super()._check()
-        if not self.num_cloze_questions and self.shots != NO_SHOTS:
+        if not self.num_cloze_questions and self.shots != ZERO_SHOT:
             raise UserError(
                 f"config.task.shots={self.shots} are passages in front of questions, and "
                 "config.task.num_cloze_questions=0: say how many"
@@ -89,35 +99,37 @@ class LanguageModeling(TextTask):
             repeated=config.num_repeated_sequences,
             how=how,
         )
-        self._bytes_V = text_bytes(tokenizer)
+        self._bytes_V = bytes_per_token(tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.eval_splits)
         if self._prompts is not None:
             asked = (config.prompts, self._prompts, config.max_new_tokens)
-            self.evaluations += (continuations(tokenizer, *asked, split=config.validation_split),)
+            self.evaluations += (continuation_evaluation(tokenizer, *asked, split=config.validation_split),)
         if config.num_cloze_questions:
-            cloze = Cloze(tokenizer, config.num_cloze_questions, config.shots, config.context, config.batch_size)
+            cloze = ClozeEvaluation(
+                tokenizer, config.num_cloze_questions, config.shots, config.context, config.batch_size
+            )
             held_out, averages = splits[config.validation_split], config.eval_parameters
             self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation_split, averages)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         return self._batches(self._train, seed)
 
-    def _batches(self, documents: Documents, seed: int | None) -> Windows | Packed:
+    def _batches(self, documents: Documents, seed: int | None) -> WindowBatches | PackedBatches:
         context, rows, end = self.config.context, self.config.batch_size, self.tokenizer.end
         match self.config.batching:
             case Batching.WINDOWS:
-                return Windows(join_documents(documents, end), context=context, rows=rows, seed=seed)
+                return WindowBatches(join_documents(documents, end), context=context, rows=rows, seed=seed)
             case Batching.PACKED:
-                return Packed(documents, context=context, rows=rows, seed=seed, end=end)
+                return PackedBatches(documents, context=context, rows=rows, seed=seed, end=end)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(_predicted_positions(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self.token_sums(
             view, batch, _predicted_positions(batch), key, label_smoothing=self.config.label_smoothing
@@ -135,9 +147,9 @@ class LanguageModeling(TextTask):
             Batching.PACKED: f"documents of their own, cut to {self.config.context}",
         }[self.config.batching]
 
-        def finish(sums: Mapping[str, Any], rows: object) -> Report:
-            scalars = per_token_and_byte(sums) | importance_variations(sums)
-            return Report(scalars, note=f"{int(sums['tokens'])} tokens in {fed}")
+        def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
+            scalars = mean_token_metrics(sums) | expert_importance_cv(sums)
+            return EvaluationReport(scalars, note=f"{int(sums['tokens'])} tokens in {fed}")
 
         return Evaluation(
             name="loss",
@@ -149,30 +161,30 @@ class LanguageModeling(TextTask):
             parameters=self.config.eval_parameters,
         )
 
-    def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        _, aux = self._loss(with_gates(view), batch, {"tokens": jnp.float32(1)}, key)
+    def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        _, aux = self._loss(with_expert_gates(view), batch, {"tokens": jnp.float32(1)}, key)
         bytes_BxT = jnp.take(jnp.asarray(self._bytes_V), jnp.asarray(batch["labels"]))
         counted = jnp.sum(jnp.where(_predicted_positions(batch), bytes_BxT, 0)).astype(jnp.float32)
         sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
         return {
             **sums,
             **self.totals(batch),
-            **importance_sums(aux.maps, _predicted_positions(batch)),
+            **expert_importance_sums(aux.maps, _predicted_positions(batch)),
             "bytes": counted,
         }, None
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Continuations of the texts; without a length, up to the model's positions behind the longest text.
 
         Raises:
             UserError: For a language, and for texts that leave no room.
         """
-        return answers_by_continuing(view, self.tokenizer, request, request.texts)
+        return predict_continuations(view, self.tokenizer, request, request.texts)
 
 
 def _predicted_positions(batch: Batch) -> Array:
     """The places whose labels are predicted."""
-    return jnp.asarray(batch["counts"]) if "counts" in batch else real_places(batch)
+    return jnp.asarray(batch["counts"]) if "counts" in batch else real_positions(batch)
 
 
 def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModeling:
@@ -183,18 +195,18 @@ def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 
 
 def synthetic(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
-    tokenizer, splits = made_up_documents(config, roles=())
-    config = dataclasses.replace(config, prompts=(), num_cloze_questions=0, shots=NO_SHOTS)
+    tokenizer, splits = synthetic_documents(config, roles=())
+    config = dataclasses.replace(config, prompts=(), num_cloze_questions=0, shots=ZERO_SHOT)
     return LanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-def with_gates(view: View) -> View:
+def with_expert_gates(view: StateView) -> StateView:
     """The view, whose passes return the gates of the model's experts as well; as it is where there are none."""
     sites = tuple(site.name for site in view.model.sites if site.key.kind is AxisKind.EXPERTS)
     return view._replace(capture=Capture(sites)) if sites else view
 
 
-def importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
+def expert_importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
     """Of each site of `with_gates` the sums of every layer's and expert's gates [L, X], over the positions that count.
 
     Importance(X) = sum_x G(x) (Shazeer et al. 2017, equation 6).
@@ -206,7 +218,7 @@ def importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]
     }
 
 
-def importance_variations(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+def expert_importance_cv(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     """`importance_cv/SITE/n` for the n-th layer of a site: the deviation of its importances divided by their mean."""
     return {
         f"importance_cv/{name.removeprefix(_IMPORTANCE)}/{layer}": float(

@@ -56,7 +56,7 @@ def class_loss(logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], coun
     return token_loss(logits_BxC[:, None], labels_B[:, None], counts_B[:, None], label_smoothing=0.0)
 
 
-def hidden_token_loss(
+def chunked_token_loss(
     score: Callable[[Float[Array, "B C E"]], Float[Array, "B C V"]],
     hidden_BxTxE: Float[Array, "B T E"],
     labels_BxT: Int[Array, "B T"],

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Variables
-from transformer.tasks.task import Batch, View
-from transformer.tasks.text_data import padded
+from transformer.tasks.task import Batch, StateView
+from transformer.tasks.text_data import pad_texts
 
 
-def encode_hidden(tokenizer: AnyTokenizer, text: str) -> list[int]:
+def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
     """A text as token numbers, in which the mask token's own name stands for a hidden place.
 
     Raises:
@@ -34,16 +34,16 @@ def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
     return [number for number in framed if number is not None]
 
 
-class Filled(NamedTuple):
+class FilledText(NamedTuple):
     """A text's token numbers, and how probable each word is at each of its hidden places: [places, words]."""
 
     tokens: list[int]
     probabilities: Float[np.ndarray, "places words"]
 
 
-def fill_in(
-    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
-) -> list[Filled]:
+def fill_masks(
+    view: StateView, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
+) -> list[FilledText]:
     """The texts with the most probable token at every hidden place, and the probabilities of `words` there.
 
     A word's probability is that of its token among all ordinary ones, with and without a space in front together.
@@ -52,12 +52,12 @@ def fill_in(
     Raises:
         UserError: For a text that hides nothing or has more tokens, and for a word of several tokens.
     """
-    encoded = [encode_hidden(tokenizer, text) for text in texts]
+    encoded = [encode_masked_text(tokenizer, text) for text in texts]
     for text, tokens in zip(texts, encoded, strict=True):
         if len(tokens) > max_length:
             raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions")
     spelled = [_tokens_of(tokenizer, word) for word in words]
-    batch = padded(encoded, tokenizer)
+    batch = pad_texts(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
     allowed = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
 
@@ -73,12 +73,12 @@ def fill_in(
     filled = np.where(hidden, best, batch["tokens"])
     probabilities = np.stack([np.asarray(each) for each in weights], -1) if weights else np.zeros((*hidden.shape, 0))
     return [
-        Filled(list(row[:length]), of_row[places])
+        FilledText(list(row[:length]), of_row[places])
         for row, length, of_row, places in zip(filled, batch["lengths"], probabilities, hidden, strict=True)
     ]
 
 
-def weighed(words: Sequence[str], probabilities: Float[np.ndarray, "places words"]) -> str:
+def describe_word_probabilities(words: Sequence[str], probabilities: Float[np.ndarray, "places words"]) -> str:
     """What a line says of words beside the text: " | dog 0.120, ran 0.001" for every hidden place; "" without words."""
     places = (", ".join(f"{word} {p:.3g}" for word, p in zip(words, place, strict=True)) for place in probabilities)
     return "".join(f" | {place}" for place in places) if words else ""

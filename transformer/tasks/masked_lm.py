@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.rng import draw_array
 from transformer.config import Above, HalfOpen, UserError
-from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
-from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
-from transformer.data.text_batches import Frame, Windows, join_documents
+from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
+from transformer.data.sentence_pairs import SentenceBounds, SentencePairBatches
+from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import (
@@ -28,31 +28,31 @@ from transformer.models.task_interface import (
     Signature,
     TaskInterface,
 )
-from transformer.tasks.base_task import means, refuse_decoding
+from transformer.tasks.base_task import mean_report, refuse_decoding
 from transformer.tasks.losses import class_loss
-from transformer.tasks.mask_filling import fill_in, weighed
-from transformer.tasks.synthetic_data import made_up_documents
+from transformer.tasks.mask_filling import describe_word_probabilities, fill_masks
+from transformer.tasks.synthetic_data import synthetic_documents
 from transformer.tasks.task import (
-    Answers,
     Batch,
     Evaluation,
+    EvaluationReport,
+    InputReader,
     LossAux,
     Objective,
-    Reader,
-    Report,
-    Request,
+    PredictionRequest,
+    Predictions,
+    StateView,
     TaskSpec,
-    View,
 )
 from transformer.tasks.text_data import Documents, TextConfig, load_documents
 from transformer.tasks.text_task import (
-    MAPPED_TOKENS,
+    MAX_PROBE_TOKENS,
     TextTask,
-    answers_of,
+    encoded_inputs,
+    make_predictions,
     max_length_of,
     read_framed,
-    reading_of,
-    real_places,
+    real_positions,
     text_interface,
 )
 
@@ -165,7 +165,7 @@ class MaskedLanguageModeling(TextTask):
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocabulary, bool)
-        self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
+        self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocabulary)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.input_format.paired else None
@@ -174,17 +174,17 @@ class MaskedLanguageModeling(TextTask):
         middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.eval_middle_token)
         self.evaluations = (*hidden, *middles)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves, or the next."""
         tokens_BxT = jnp.asarray(batch["tokens"])
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
-            labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_places(batch))
+            labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_positions(batch))
             return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.extra
         eligible_BxT = self._eligible(batch)
-        word_BxT = words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
+        word_BxT = word_numbers(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
         ordinary_N = jnp.asarray(self._ordinary_N)
         hide = functools.partial(mask_tokens, share=self.config.masked_lm_prob, mask=self._mask, ordinary_N=ordinary_N)
         match self.config.masking:
@@ -199,7 +199,7 @@ class MaskedLanguageModeling(TextTask):
         totals = {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
         return totals | ({"pairs": jnp.float32(len(batch["follows"]))} if self.config.next_sentence else {})
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The texts with their hidden tokens filled in, and how probable the words are that were asked about.
 
         Raises:
@@ -211,13 +211,18 @@ class MaskedLanguageModeling(TextTask):
         given = dict(request.decoding)
         words = given.pop("score_words", ())
         refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
-        filled = fill_in(view, self.tokenizer, request.texts, max_length_of(view), words)
-        lines = [self.tokenizer.decode(each.tokens) + weighed(words, each.probabilities) for each in filled]
-        return answers_of(view, lines, reading_of(self.tokenizer, [each.tokens[:MAPPED_TOKENS] for each in filled]))
+        filled = fill_masks(view, self.tokenizer, request.texts, max_length_of(view), words)
+        lines = [
+            self.tokenizer.decode(each.tokens) + describe_word_probabilities(words, each.probabilities)
+            for each in filled
+        ]
+        return make_predictions(
+            view, lines, encoded_inputs(self.tokenizer, [each.tokens[:MAX_PROBE_TOKENS] for each in filled])
+        )
 
-    def _windows(self, documents: Documents, seed: int | None) -> Windows:
+    def _windows(self, documents: Documents, seed: int | None) -> WindowBatches:
         """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
-        return Windows(
+        return WindowBatches(
             join_documents(documents, self.tokenizer.end),
             context=self.config.context,
             rows=self.config.batch_size,
@@ -226,9 +231,9 @@ class MaskedLanguageModeling(TextTask):
             crops=self.config.input_format is InputFormat.CROPS,
         )
 
-    def _pairs(self, documents: Documents, seed: int) -> SentencePairs:
+    def _pairs(self, documents: Documents, seed: int) -> SentencePairBatches:
         assert self._bounds is not None
-        return SentencePairs(
+        return SentencePairBatches(
             documents,
             self._bounds,
             context=self.config.context,
@@ -239,21 +244,21 @@ class MaskedLanguageModeling(TextTask):
         )
 
     @property
-    def _frame(self) -> Frame:
-        return Frame(self.tokenizer.begin, self.tokenizer.end)
+    def _frame(self) -> SpecialTokenFrame:
+        return SpecialTokenFrame(self.tokenizer.begin, self.tokenizer.end)
 
     def _eligible(self, batch: Batch) -> Array:
         """The places that hold a token which may be hidden."""
-        return real_places(batch) & ~jnp.take(jnp.asarray(self._special_V), jnp.asarray(batch["tokens"]))
+        return real_positions(batch) & ~jnp.take(jnp.asarray(self._special_V), jnp.asarray(batch["tokens"]))
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self._of_batch(view, batch, key)
         metrics = _mean_metrics(sums, totals)
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _of_batch(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
+    def _of_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
         """Sums over the hidden tokens, and over the pairs whose second text is judged."""
         sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
         found = {"loss": sums.cross_entropy, "accuracy": sums.correct}
@@ -266,7 +271,7 @@ class MaskedLanguageModeling(TextTask):
     def _middle(self, name: str, batches: OneEpoch) -> Evaluation:
         """How well the token in the middle of every text is said: one question for models of either kind."""
 
-        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             asked = self.ask_middle(batch)
             counts_BxT = jnp.asarray(asked["counts"])
             sums, _ = self.token_sums(view, asked, counts_BxT, None)
@@ -278,7 +283,7 @@ class MaskedLanguageModeling(TextTask):
             split=name,
             batches=batches,
             step=step,
-            finish=functools.partial(means, by="places"),
+            finish=functools.partial(mean_report, by="places"),
             at_end=name != self.config.validation_split,
             parameters=self.config.eval_parameters,
         )
@@ -295,12 +300,12 @@ class MaskedLanguageModeling(TextTask):
         middle_Bx1 = jnp.sum(asked_BxT, axis=1, keepdims=True) // 2
         middle_BxT = asked_BxT & (jnp.cumsum(asked_BxT, axis=1) == middle_Bx1 + 1)
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
-            labels_BxT, _ = _next_tokens(tokens_BxT, real_places(batch))
+            labels_BxT, _ = _next_tokens(tokens_BxT, real_positions(batch))
             return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
         shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
         return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": middle_BxT}
 
-    def _held_out(self, documents: Documents) -> Windows | SentencePairs:
+    def _held_out(self, documents: Documents) -> WindowBatches | SentencePairBatches:
         return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION_SEED)
 
     def _evaluation(self, name: str, batches: OneEpoch) -> Evaluation:
@@ -314,7 +319,7 @@ class MaskedLanguageModeling(TextTask):
             parameters=self.config.eval_parameters,
         )
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sums over the hidden tokens; every evaluation hides the same ones, so that figures compare."""
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
         batch, _ = self.prepare(view, batch, fixed)
@@ -333,7 +338,7 @@ class MaskedLanguageModeling(TextTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Baselines:
+class FrequencyBaselines:
     """Guesses without a model: the most frequent token, or the most frequent one behind the token before.
 
     `following_V` is the training text's most frequent token behind each token.
@@ -343,7 +348,7 @@ class Baselines:
     following_V: np.ndarray
 
     @classmethod
-    def count(cls, documents: Documents, vocabulary: int) -> "Baselines":
+    def count(cls, documents: Documents, vocabulary: int) -> "FrequencyBaselines":
         """Count the training text."""
         joined = np.concatenate(list(documents))
         most_frequent = int(np.bincount(joined, minlength=vocabulary).argmax())
@@ -409,7 +414,7 @@ def mask_examples(
     return jax.tree.map(lambda x: x[:, 0], jax.vmap(row)(tokens_BxT, eligible_BxT, word_BxT, index_B))
 
 
-def words_of_row(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+def word_numbers(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
     """The number of the word that each token belongs to, given which tokens begin one."""
     return jnp.maximum(jnp.cumsum(starts_BxT, axis=1) - 1, 0)
 
@@ -437,10 +442,10 @@ def _mean_metrics(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[st
     return means
 
 
-def _finish(sums: Mapping[str, float], rows: object) -> Report:
+def _finish(sums: Mapping[str, float], rows: object) -> EvaluationReport:
     totals = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
     means = _mean_metrics({name: value for name, value in sums.items() if name not in totals}, totals)
-    return Report(means, note=f"{int(sums['tokens'])} predicted tokens, the same at every evaluation")
+    return EvaluationReport(means, note=f"{int(sums['tokens'])} predicted tokens, the same at every evaluation")
 
 
 def _next_tokens(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
@@ -474,8 +479,8 @@ def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: 
 
 def synthetic(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
     """The task over made-up text."""
-    tokenizer, splits = made_up_documents(config, _special_roles(config))
+    tokenizer, splits = synthetic_documents(config, _special_roles(config))
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(MaskedLanguageModelingConfig, synthetic, build, Reader(_interface, read_framed))
+TASK = TaskSpec(MaskedLanguageModelingConfig, synthetic, build, InputReader(_interface, read_framed))

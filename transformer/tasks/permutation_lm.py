@@ -14,25 +14,35 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import Positive, UserError
-from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
-from transformer.data.factorization_orders import ContextAttention, Permutations, Permuted
-from transformer.data.text_batches import Frame, SegmentBatches, Windows, join_documents
+from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
+from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
+from transformer.data.text_batches import SegmentBatches, SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
 from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.losses import chunked_token_loss
 from transformer.tasks.recurrent_memory import (
-    behind_memory,
-    first_memory,
+    initial_memory,
     next_memory,
-    report_of_segments,
+    segment_report,
     with_and_without_memory,
+    with_memory,
 )
-from transformer.tasks.synthetic_data import made_up_documents
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Reader, Reading, Sentences, TaskSpec, View
-from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
+from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.task import (
+    Batch,
+    EncodedInputs,
+    Evaluation,
+    InputReader,
+    InputTexts,
+    LossAux,
+    Objective,
+    StateView,
+    TaskSpec,
+)
+from transformer.tasks.text_data import Documents, TextConfig, evenly_spaced_excerpts, load_documents, token_labels
 from transformer.tasks.text_task import CONTINUATION_READER, TextTask, text_interface
 
 INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
@@ -62,9 +72,9 @@ class PermutationLanguageModelingConfig(TextConfig):
             )
 
     @property
-    def permutations(self) -> Permutations:
+    def permutations(self) -> OrderSampler:
         """The orders of a segment."""
-        return Permutations(self.context, self.partial_prediction_k, self.max_span_length, self.context_attention)
+        return OrderSampler(self.context, self.partial_prediction_k, self.max_span_length, self.context_attention)
 
 
 class PermutationLanguageModeling(TextTask):
@@ -91,39 +101,39 @@ class PermutationLanguageModeling(TextTask):
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
         # Twice as long as what is mapped: the first half is what the memory is of.
         length = self.probe_batch["tokens"].shape[1]
-        texts = stretches(splits[config.validation_split], config.num_probe_examples, 2 * length)
+        texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, 2 * length)
         before = dataclasses.replace(config.permutations, length=length)
         mapped = dataclasses.replace(before, context_attention=ContextAttention.PERMUTED)
         random = np.random.default_rng(VALIDATION_SEED)
         self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.num_probe_examples).order}
         self.probe_batch = {"tokens": texts[:, length:], "order": mapped.draw(random, config.num_probe_examples).order}
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Segments that follow one another, each with an order of its own."""
         stream = join_documents(self._train, self.tokenizer.end)
         lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
-        return Permuted(lanes, self.config.permutations, seed)
+        return PermutedBatches(lanes, self.config.permutations, seed)
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """An empty memory; nothing for a model without one."""
-        return first_memory(view, self.config.batch_size, self.config.context)
+        return initial_memory(view, self.config.batch_size, self.config.context)
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """The batch behind the memory of each row, which is cut with it."""
-        return behind_memory(view, batch)
+        return with_memory(view, batch)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.float32(batch["predicted"].size)}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self._sums(view, batch, key)
         metrics = {name: sums[name] / totals["tokens"] for name in ("loss", "accuracy")}
         return metrics["loss"], LossAux.of(aux, next_memory(view, batch, aux), metrics)
 
-    def _sums(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
         """The summed loss of the predicted tokens, and how many they are."""
         inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
         hidden_BxPxE, aux = view.model.apply(
@@ -132,7 +142,7 @@ class PermutationLanguageModeling(TextTask):
         counts_BxP = jnp.ones(inputs["predicted"].shape, bool)
         if "lengths" in inputs:
             counts_BxP = inputs["predicted"] < inputs["lengths"][:, None]
-        sums = hidden_token_loss(
+        sums = chunked_token_loss(
             functools.partial(view.model.logits, view.variables),
             hidden_BxPxE,
             jnp.take_along_axis(inputs["tokens"], inputs["predicted"], axis=1),
@@ -145,24 +155,24 @@ class PermutationLanguageModeling(TextTask):
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config = self.config
-        windows = Windows(
+        windows = WindowBatches(
             join_documents(documents, self.tokenizer.end),
             context=config.num_eval_segments * config.context,
             rows=config.batch_size,
             seed=None,
-            frame=Frame(),
+            frame=SpecialTokenFrame(),
         )
         return Evaluation(
             name="permuted",
             split=name,
-            batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION_SEED, config.num_eval_segments)),
+            batches=OneEpoch(PermutedBatches(windows, config.permutations, VALIDATION_SEED, config.num_eval_segments)),
             step=self._over_segments,
-            finish=lambda sums, rows: report_of_segments(sums, config.num_eval_segments),
+            finish=lambda sums, rows: segment_report(sums, config.num_eval_segments),
             at_end=name != config.validation_split,
             parameters=config.eval_parameters,
         )
 
-    def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _over_segments(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sums with the memory, and the loss that each segment has without it."""
 
         def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
@@ -171,7 +181,7 @@ class PermutationLanguageModeling(TextTask):
 
         return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text, all predicted in a drawn order, behind as many tokens of memory.
 
         Of a shorter memory the first of these are hidden.
@@ -185,11 +195,11 @@ class PermutationLanguageModeling(TextTask):
             inputs |= {"memory": fitted, "past": jnp.full(rows, min(slots, length))}
         return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1]
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The tokens of what is mapped, and with those of the memory."""
         labels = super().labels(sites)
         texts = np.concatenate([self._before["tokens"], self.probe_batch["tokens"]], axis=1)
-        whole = describe(self.tokenizer, [list(row) for row in texts])
+        whole = token_labels(self.tokenizer, [list(row) for row in texts])
         return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
 
 
@@ -203,7 +213,7 @@ def build(
 
 def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1) -> PermutationLanguageModeling:
     """The task over made-up text."""
-    tokenizer, splits = made_up_documents(config, roles=(), texts=config.batch_size)
+    tokenizer, splits = synthetic_documents(config, roles=(), texts=config.batch_size)
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
@@ -215,7 +225,7 @@ def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenize
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 
-def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts) -> EncodedInputs:
     """Texts from left to right, each by itself, so that the keys are its tokens alone.
 
     Raises:
@@ -226,5 +236,5 @@ def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences
     return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
 
 
-READING = Reader(_interface, _read)
-TASK = TaskSpec(PermutationLanguageModelingConfig, synthetic, build, READING)
+READER = InputReader(_interface, _read)
+TASK = TaskSpec(PermutationLanguageModelingConfig, synthetic, build, READER)

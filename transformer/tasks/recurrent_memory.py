@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.models.model import Aux
-from transformer.tasks.task import Batch, Report, View
+from transformer.tasks.task import Batch, EvaluationReport, StateView
 
 # What scores a segment behind its memory: sums, and what the segment hands on.
-Score = Callable[[Batch], tuple[dict[str, Array], Mapping[str, Array]]]
+SegmentScorer = Callable[[Batch], tuple[dict[str, Array], Mapping[str, Array]]]
 
 
-def empty_memory(view: View, inputs: Mapping[str, Any]) -> Float[Array, "B L M E"] | None:
+def empty_memory(view: StateView, inputs: Mapping[str, Any]) -> Float[Array, "B L M E"] | None:
     """The memory of texts of which nothing was read yet, by the shapes of one segment; None of a model without one."""
 
     def extras(inputs: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -25,7 +25,7 @@ def empty_memory(view: View, inputs: Mapping[str, Any]) -> Float[Array, "B L M E
     return None if memory is None else jnp.zeros(memory.shape, memory.dtype)
 
 
-def first_memory(view: View, rows: int, context: int) -> dict[str, Array]:
+def initial_memory(view: StateView, rows: int, context: int) -> dict[str, Array]:
     """What a task over segments of `context` tokens carries before its first step: nothing without a memory.
 
     `memory` [B, L, M, E] is what the rows have left; `past` [B], how many tokens it is of, and `end` [B], where in the
@@ -37,7 +37,7 @@ def first_memory(view: View, rows: int, context: int) -> dict[str, Array]:
     return {"memory": memory, "past": jnp.zeros(rows, jnp.int32), "end": jnp.full(rows, -1, jnp.int32)}
 
 
-def behind_memory(view: View, batch: Batch) -> tuple[Batch, dict[str, Array]]:
+def with_memory(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]:
     """A training batch with the memory of each row and its `past`, and what the step carries on but for the memory.
 
     A memory that ends anywhere but where its row's segment begins counts as empty: another epoch has begun, batches are
@@ -52,7 +52,7 @@ def behind_memory(view: View, batch: Batch) -> tuple[Batch, dict[str, Array]]:
     return {**batch, "memory": carried["memory"], "past": past_B}, carried
 
 
-def next_memory(view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
+def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
     """What a loss hands on: the memory that its rows have left, with what `behind_memory` carries.
 
     Of a training batch that is cut, each part fills its own lanes; the step takes the mean over the parts, so that what
@@ -67,14 +67,16 @@ def next_memory(view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
     return {**view.extra, "memory": own}
 
 
-def with_and_without_memory(view: View, batch: Batch, segments: int, score: Score) -> dict[str, Array]:
+def with_and_without_memory(view: StateView, batch: Batch, segments: int, score: SegmentScorer) -> dict[str, Array]:
     """The sums of `over_segments`, and `loss_without_memory`: the loss that each segment has by itself."""
-    sums = over_segments(view, batch, segments, score, remember=True)
-    alone = over_segments(view, batch, segments, score, remember=False)
+    sums = sums_over_segments(view, batch, segments, score, remember=True)
+    alone = sums_over_segments(view, batch, segments, score, remember=False)
     return {**sums, "loss_without_memory": alone["loss"]}
 
 
-def over_segments(view: View, batch: Batch, segments: int, score: Score, *, remember: bool) -> dict[str, Array]:
+def sums_over_segments(
+    view: StateView, batch: Batch, segments: int, score: SegmentScorer, *, remember: bool
+) -> dict[str, Array]:
     """The sums of `score` over the segments of long rows, each behind the memory of those before it.
 
     Every value of the batch with two axes is cut into so many segments, `lengths` into the lengths within them. Unless
@@ -100,10 +102,10 @@ def over_segments(view: View, batch: Batch, segments: int, score: Score, *, reme
     return {name: jnp.sum(value, axis=0) for name, value in sums.items()}
 
 
-def report_of_segments(sums: Mapping[str, Any], segments: int) -> Report:
+def segment_report(sums: Mapping[str, Any], segments: int) -> EvaluationReport:
     """The means of `with_and_without_memory` over the tokens, and the perplexity of either loss."""
     tokens = max(sums["tokens"], 1)
     means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
     for name in ("loss", "loss_without_memory"):
         means[name.replace("loss", "perplexity")] = float(np.exp(min(means[name], 700.0)))
-    return Report(means, note=f"{int(sums['tokens'])} tokens in texts of {segments} segments")
+    return EvaluationReport(means, note=f"{int(sums['tokens'])} tokens in texts of {segments} segments")

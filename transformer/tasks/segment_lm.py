@@ -8,20 +8,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.config import Positive, UserError
-from transformer.data.batches import OneEpoch, Source
-from transformer.data.text_batches import SegmentBatches, Windows, join_documents
+from transformer.data.batches import BatchSource, OneEpoch
+from transformer.data.text_batches import SegmentBatches, WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
-    behind_memory,
-    first_memory,
+    initial_memory,
     next_memory,
-    report_of_segments,
+    segment_report,
     with_and_without_memory,
+    with_memory,
 )
-from transformer.tasks.synthetic_data import made_up_documents
-from transformer.tasks.task import Batch, Evaluation, TaskSpec, View
+from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
 from transformer.tasks.text_data import Documents, load_documents
 from transformer.tasks.text_task import CONTINUATION_READER
 
@@ -61,14 +61,14 @@ class SegmentLanguageModeling(LanguageModeling):
         of_segments = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
         self.evaluations = (*self.evaluations, *of_segments)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """Segments that follow one another."""
         stream = join_documents(self._train, self.tokenizer.end)
         return SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Raise UserError for a model without a memory."""
-        first = first_memory(view, self.config.batch_size, self.config.context)
+        first = initial_memory(view, self.config.batch_size, self.config.context)
         if not first:
             raise UserError(
                 "the task segment_lm hands a memory on, and the model has none: say "
@@ -77,29 +77,31 @@ class SegmentLanguageModeling(LanguageModeling):
             )
         return first
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """The batch behind the memory of each row, which is cut with it."""
-        return behind_memory(view, batch)
+        return with_memory(view, batch)
 
-    def carried(self, view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
+    def carried(self, view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
         """The memory that the rows have left."""
         return next_memory(view, batch, aux)
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config, stream = self.config, join_documents(documents, self.tokenizer.end)
-        windows = Windows(stream, context=config.num_eval_segments * config.context, rows=config.batch_size, seed=None)
+        windows = WindowBatches(
+            stream, context=config.num_eval_segments * config.context, rows=config.batch_size, seed=None
+        )
 
         return Evaluation(
             name="recurrence",
             split=name,
             batches=OneEpoch(windows),
             step=self._over_segments,
-            finish=lambda sums, rows: report_of_segments(sums, config.num_eval_segments),
+            finish=lambda sums, rows: segment_report(sums, config.num_eval_segments),
             at_end=name != config.validation_split,
             parameters=config.eval_parameters,
         )
 
-    def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _over_segments(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sums with the memory, and the loss that each segment has without it."""
 
         def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
@@ -118,7 +120,7 @@ def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple:
 
 def synthetic(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = made_up_documents(config, roles=(), texts=config.batch_size)
+    tokenizer, splits = synthetic_documents(config, roles=(), texts=config.batch_size)
     return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 

@@ -12,23 +12,23 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
-from transformer.data.images import unscaled
+from transformer.data.images import unscale_pixels
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
-from transformer.tasks.attention_mass import LOOKED
-from transformer.tasks.axis_labels import Labels, Link
-from transformer.tasks.base_task import PlainTask, look_over, refuse_options
-from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.attention_mass import TARGET_OVER_GRID
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.base_task import BaseTask, make_capture, refuse_options
+from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import token_loss
-from transformer.tasks.task import Answers, Batch, LossAux, Objective, Request, View
+from transformer.tasks.task import Batch, LossAux, Objective, PredictionRequest, Predictions, StateView
 
 PAD, BEGIN, END = range(3)
 SPECIAL = ("<pad>", "<begin>", "<end>")
 
 
-class TokenSequenceTask(PlainTask):
+class TokenSequenceTask(BaseTask):
     """Sequences of tokens, said one after another about what is `given`, by the names of these inputs.
 
     A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead
@@ -49,7 +49,7 @@ class TokenSequenceTask(PlainTask):
         return {"tokens": jnp.sum(predicted_steps(batch)).astype(jnp.float32)}
 
     def likelihood(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Float[Array, "B T V"], Aux, dict[str, Array]]:
         """A pass of the model: its logits, what comes beside them, and `loss`, in nats a symbol, with `accuracy`."""
         inputs = self.inputs_of(batch)
@@ -58,17 +58,19 @@ class TokenSequenceTask(PlainTask):
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
         return logits, aux, metrics
 
-    def loss(self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]) -> tuple[Array, LossAux]:
+    def loss(
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
         """Cross-entropy in nats a symbol."""
         _, aux, metrics = self.likelihood(view, batch, totals, key)
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The step of an evaluation of the loss."""
         _, _, sums = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
         return {**sums, **self.totals(batch)}, None
 
-    def decode(self, view: View, batch: Batch, decoding: Decoding) -> Int[Array, "B T"]:
+    def decode(self, view: StateView, batch: Batch, decoding: DecodingConfig) -> Int[Array, "B T"]:
         """What the model says about what a batch gives, a pure function that can run under jit."""
         rollout = generate(
             view.model,
@@ -82,7 +84,9 @@ class TokenSequenceTask(PlainTask):
         )
         return rollout.tokens[:, 0]
 
-    def rows_said(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> Int[np.ndarray, "B T"]:
+    def rows_said(
+        self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig
+    ) -> Int[np.ndarray, "B T"]:
         """The tokens of what the model says about what a batch gives."""
 
         @jax.jit
@@ -130,12 +134,12 @@ class SymbolSequenceTask(TokenSequenceTask):
         """Sequences as numbers: `target` and `labels` of a batch."""
         return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
 
-    def decoded(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+    def decoded(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """The step of an evaluation of what is said about what is given and nothing else."""
-        decoding = Decoding(max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
+        decoding = DecodingConfig(max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
         return {}, {"tokens": self.decode(view, batch, decoding)}
 
-    def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
+    def say(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> dict[str, np.ndarray]:
         """The batch with what the model says in the place of what is true; one that was cut off has no end."""
         rows = self.rows_said(view, batch, decoding)
         labels = np.pad(rows, ((0, 0), (0, self.steps - rows.shape[1])), constant_values=PAD)
@@ -154,14 +158,16 @@ class SymbolSequenceTask(TokenSequenceTask):
         """Sequences as lines of text."""
         return [self.separator.join(self.said_in(row)) for row in rows]
 
-    def decoding(self, request: Request, does: str, longest: str) -> Decoding:
+    def decoding(self, request: PredictionRequest, does: str, longest: str) -> DecodingConfig:
         """How a request wants sequences decoded, of a run that `does` something.
 
         Raises:
             UserError: For what such a run does not have, and for more symbols than the longest sequence has.
         """
         refuse_options(request, does)
-        decoding = Decoding.asked(request.decoding, max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
+        decoding = DecodingConfig.asked(
+            request.decoding, max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0
+        )
         if decoding.max_new_tokens > self.steps:
             raise UserError(f"--max_new_tokens={decoding.max_new_tokens}: {longest} with its end")
         return decoding
@@ -186,18 +192,20 @@ def predicted_steps(batch: Batch) -> Bool[Array, "B T"]:
     return jnp.asarray(batch["labels"]) != PAD
 
 
-def links_to(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -> tuple[tuple[Link, ...], ...]:
+def gold_links(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -> tuple[tuple[GoldLink, ...], ...]:
     """For each example a link from every symbol to each of its places."""
     links = (np.argwhere(np.asarray(of_row)) for of_row in places_BxTxK)
-    return tuple(tuple(Link(int(step), int(key), sure) for step, key in of_row) for of_row in links)
+    return tuple(tuple(GoldLink(int(step), int(key), sure) for step, key in of_row) for of_row in links)
 
 
-def links_of_right(links: Sequence[tuple[Link, ...]], right_B: Bool[np.ndarray, " B"]) -> tuple[tuple[Link, ...], ...]:
+def gold_links_of_correct(
+    links: Sequence[tuple[GoldLink, ...]], right_B: Bool[np.ndarray, " B"]
+) -> tuple[tuple[GoldLink, ...], ...]:
     """The links of examples that were said rightly: of others it is not known what their symbols are about."""
     return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
 
 
-class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
+class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
     """Images of `size` x `size` pixels in batches of `rows`, descriptions of at most `longest` of the `symbols`.
 
     A batch has `image` and the sequences of transformer.tasks.sequence_generation, and what `links` needs.
@@ -213,33 +221,33 @@ class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
         super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod
-    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
+    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
         """For each image which places each symbol is about."""
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The symbols and images of the probe, and the places that each symbol is about."""
         return self._describe(self.shown, sites)
 
     def _describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
-    ) -> Labels:
+    ) -> AxisLabels:
         """Of descriptions that are not `right` it is not known what their symbols are about."""
         steps = tuple(map(self.steps_of, batch["labels"]))
-        looked, images = between(sites, *LOOKED), unscaled(batch["image"])
+        looked, images = between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.links(batch, site) for site in looked}
         if right_B is not None:
-            gold = {name: links_of_right(links, right_B) for name, links in gold.items()}
+            gold = {name: gold_links_of_correct(links, right_B) for name, links in gold.items()}
         grids = {site.key.name: images for site in looked}
-        return Labels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, images=grids)
+        return AxisLabels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, images=grids)
 
-    def answers(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> Answers:
+    def answers(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> Predictions:
         """What the model says of the images of a batch, beside what is true of them."""
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self._describe(said, view.model.sites, right_B)
-        return Answers(self.lines(said["labels"]), labels, look_over(view, self.inputs_of(said)))
+        return Predictions(self.lines(said["labels"]), labels, make_capture(view, self.inputs_of(said)))
 
 
-def inputs_of(batch: Batch) -> dict[str, Any]:
+def model_inputs(batch: Batch) -> dict[str, Any]:
     """What of a batch the model reads."""
     return {name: batch[name] for name in ("image", "target")}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 # The longest n-grams that the reward counts (Wu et al. 2016, section 5.2).
-LONGEST = 4
+MAX_NGRAM = 4
 
 
 class SequenceObjective(enum.Enum):
@@ -39,7 +39,7 @@ def gleu(
     same_BxTxT = output_BxT[..., :, None] == output_BxT[..., None, :]
     shared_BxTxU = output_BxT[..., :, None] == reference_BxU[..., None, :]
     own, across = jnp.ones_like(same_BxTxT), jnp.ones_like(shared_BxTxU)
-    for size in range(1, LONGEST + 1):
+    for size in range(1, MAX_NGRAM + 1):
         own, across = own & _ahead(same_BxTxT, size - 1), across & _ahead(shared_BxTxU, size - 1)
         begins_BxT, of_reference_BxU = _begins(output_real_BxT, size), _begins(reference_real_BxU, size)
         told_BxT = jnp.sum(own & begins_BxT[..., None, :], axis=-1)
@@ -67,7 +67,7 @@ def _begins(real_BxT: Bool[Array, "*B T"], size: int) -> Bool[Array, "*B T"]:
     return jnp.arange(real_BxT.shape[-1]) + size <= jnp.sum(real_BxT, axis=-1, keepdims=True)
 
 
-def different(tokens_BxNxT: Int[Array, "B N T"]) -> Bool[Array, "B N"]:
+def is_first_occurrence(tokens_BxNxT: Int[Array, "B N T"]) -> Bool[Array, "B N"]:
     """Which of an example's sequences are the first of their kind."""
     same_BxNxN = jnp.all(tokens_BxNxT[:, :, None] == tokens_BxNxT[:, None], axis=-1)
     return ~jnp.any(jnp.tril(same_BxNxN, -1), axis=-1)

@@ -8,9 +8,15 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from transformer.attention.sites import Axis
-from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, middles_of, weights_over
-from transformer.tasks.sequence_generation import inputs_of
-from transformer.tasks.task import Batch, Report, View
+from transformer.tasks.attention_mass import (
+    attention_mass_sums,
+    attention_mass_within,
+    capture_weights,
+    head_with_most_mass,
+    patch_centers,
+)
+from transformer.tasks.sequence_generation import model_inputs
+from transformer.tasks.task import Batch, EvaluationReport, StateView
 
 
 def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
@@ -22,7 +28,7 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     Raises:
         ValueError: For an axis that is no grid.
     """
-    y_Y, x_X = middles_of(axis)
+    y_Y, x_X = patch_centers(axis)
     places_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)
     middles_BxTx2, turns_BxT, sides_BxT = (jnp.asarray(batch[name]) for name in ("middles", "turns", "sides"))
     away = jnp.asarray(places_Kx2, jnp.float32) - middles_BxTx2[:, :, None]
@@ -35,23 +41,23 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     return jnp.pad(found, ((0, 0), (0, 0), (axis.leading, 0)))
 
 
-def looking_step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
+def attention_mass_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
     """Sums what attention does when the glyphs of the true strings are read."""
     masses = {
-        site: mass_within(weights, inside(site.key, batch))
-        for site, weights in weights_over(view, inputs_of(batch)).items()
+        site: attention_mass_within(weights, inside(site.key, batch))
+        for site, weights in capture_weights(view, model_inputs(batch)).items()
     }
-    return {"glyphs": jnp.sum(jnp.asarray(batch["sides"]) > 0), **mass_sums(masses)}, None
+    return {"glyphs": jnp.sum(jnp.asarray(batch["sides"]) > 0), **attention_mass_sums(masses)}, None
 
 
-def looking_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
     """`glyph_mass`, its mean over glyphs, of the head that has most of it."""
-    mass, site, layer, head = head_of_most(sums)
+    mass, site, layer, head = head_with_most_mass(sums)
     note = f"{site}, layer {layer}, head {head}; {int(sums['glyphs'])} glyphs"
-    return Report({"glyph_mass": mass / max(float(sums["glyphs"]), 1)}, note=note)
+    return EvaluationReport({"glyph_mass": mass / max(float(sums["glyphs"]), 1)}, note=note)
 
 
-def edits(output: str, reference: str) -> int:
+def edit_distance(output: str, reference: str) -> int:
     """The fewest glyphs to leave out, put in or exchange that make one string of the other (Levenshtein 1966)."""
     row = list(range(len(reference) + 1))
     for number, glyph in enumerate(output, 1):
@@ -61,10 +67,10 @@ def edits(output: str, reference: str) -> int:
     return row[-1]
 
 
-def string_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> Report:
+def string_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
     """The share of strings that are right, of glyphs (1 - edits / glyphs of the references), and `shown` to read."""
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
-    glyphs = 1 - sum(edits(*pair) for pair in pairs) / max(sum(map(len, references)), 1)
+    glyphs = 1 - sum(edit_distance(*pair) for pair in pairs) / max(sum(map(len, references)), 1)
     samples = [{"target": reference, "output": output} for output, reference in pairs[:shown]]
-    return Report({"exact_match": exact, "character_accuracy": glyphs}, samples, note=f"{len(pairs)} strings")
+    return EvaluationReport({"exact_match": exact, "character_accuracy": glyphs}, samples, note=f"{len(pairs)} strings")

@@ -9,38 +9,38 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 from transformer.data.batches import EncodedPairs
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, token_of
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, special_token
 from transformer.tasks.task import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
-from transformer.tasks.translation_data import Split, TranslationConfig, special_tokens
+from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, special_tokens
 
 # Rarely has a text with digits and marks more characters; the real number is known only once the text is read.
 CHARACTERS = 128
 
 
-def made_up_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
+def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
     """An untrained tokenizer of exactly `vocabulary` tokens: the numbers from 0, and the special tokens of `roles`."""
     words = {str(number): number for number in range(max(vocabulary - len(roles), 1))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens([token_of(role) for role in roles])
-    return Tokenizer(backend, **{role: backend.token_to_id(token_of(role)) for role in roles})
+    backend.add_special_tokens([special_token(role) for role in roles])
+    return Tokenizer(backend, **{role: backend.token_to_id(special_token(role)) for role in roles})
 
 
-def made_up_tokenizer_of(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
+def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
     """Stands in for `open_tokenizer`: an untrained tokenizer of about the size that this kind will have."""
     match kind:
         case TokenizerKind.BYTES:
             return byte_tokenizer(roles)
         case TokenizerKind.CHARACTERS:
-            return made_up_tokenizer(CHARACTERS, roles)
+            return synthetic_tokenizer(CHARACTERS, roles)
         case TokenizerKind.BPE | TokenizerKind.GIVEN:
-            return made_up_tokenizer(vocabulary, roles)
+            return synthetic_tokenizer(vocabulary, roles)
 
 
-def made_up_documents(
+def synthetic_documents(
     config: TextConfig, roles: tuple[str, ...], *, texts: int = 1
 ) -> tuple[Tokenizer, dict[str, Documents]]:
     """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split.
@@ -49,18 +49,18 @@ def made_up_documents(
     """
     # The real text may have several documents, which need an end token.
     roles = tuple(dict.fromkeys((*roles, "end")))
-    tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, roles)
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, roles)
     document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
 
 
-def made_up_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Split]]:
+def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
     """Stands in for `load_splits`: pairs that are all as long as the longest of `config.lengths`.
 
     A batch of any length has about the same number of positions; at the greatest length attention costs the most,
     and rounding up to a row a device adds the most positions.
     """
-    tokenizer = made_up_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
+    tokenizer = synthetic_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
     special = special_tokens(tokenizer)
     words = np.arange(max(config.lengths) - 1) % max(tokenizer.vocabulary - 4, 1)
     sentence = " ".join(map(str, words))
@@ -69,7 +69,7 @@ def made_up_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Spli
     language = config.languages[1] if config.languages else "target"
     encoded = EncodedPairs([ids] * count, [ids] * count, pad=special.pad, begin=special.begin)
     return tokenizer, {
-        name: Split(name, [Pair(sentence, sentence, language)] * count, encoded)
+        name: TranslationSplit(name, [SentencePair(sentence, sentence, language)] * count, encoded)
         for name in ("train", config.validation_split, config.test_split)
     }
 

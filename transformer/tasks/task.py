@@ -11,16 +11,16 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
-from transformer.data.batches import Source
+from transformer.data.batches import BatchSource
 from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, replace_with_averaged
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 PyTree = Any
 Batch = Mapping[str, np.ndarray | Array]
 
 
-class View(NamedTuple):
+class StateView(NamedTuple):
     """The part of a training state that a loss, an evaluation or a probe may read.
 
     `capture`: what a loss passes to its model, so that a training step can measure its heads.
@@ -79,7 +79,7 @@ class Objective:
     """
 
     name: str
-    loss: Callable[[View, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
+    loss: Callable[[StateView, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
     trains: tuple[str, ...] = ("*",)
     key_name: str = ""
 
@@ -87,7 +87,7 @@ class Objective:
         object.__setattr__(self, "key_name", self.key_name or self.name)
 
 
-class Report(NamedTuple):
+class EvaluationReport(NamedTuple):
     """The result of an evaluation: numbers by name, samples to read, and a note on how they were measured.
 
     The page shows "source", "target" and "output" of a sample, and the image that "image" names: a PNG file
@@ -99,7 +99,7 @@ class Report(NamedTuple):
     note: str = ""
 
 
-EvaluationStep = Callable[[View, Batch, Key[Array, ""]], tuple[PyTree, PyTree]]
+EvaluationStep = Callable[[StateView, Batch, Key[Array, ""]], tuple[PyTree, PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Evaluation:
     split: str
     batches: Sequence[Batch]
     step: EvaluationStep
-    finish: Callable[[PyTree, PyTree], Report]
+    finish: Callable[[PyTree, PyTree], EvaluationReport]
     at_end: bool = False
     parameters: str = "raw"
     reads: tuple[str, str] | None = None
@@ -128,14 +128,14 @@ class Evaluation:
 
 
 # A pass over fixed texts that returns the maps of a capture.
-Look = Callable[[Capture], Mapping[str, Captured]]
+CaptureFunction = Callable[[Capture], Mapping[str, Captured]]
 
 
-class Request(NamedTuple):
+class PredictionRequest(NamedTuple):
     """A request to a trained run: texts, a target language if the run knows several, and how to decode.
 
-    `decoding` sets fields of transformer.tasks.decoding_config.Decoding that are not the task's own, or for a task that
-    fills in hidden tokens `words`, whose probabilities there are asked for.
+    `decoding` sets fields of transformer.tasks.decoding_config.DecodingConfig that are not the task's own, or for a
+    task that fills in hidden tokens `words`, whose probabilities there are asked for.
     """
 
     texts: Sequence[str]
@@ -143,15 +143,15 @@ class Request(NamedTuple):
     decoding: Mapping[str, Any] = {}
 
 
-class Answers(NamedTuple):
+class Predictions(NamedTuple):
     """A run's answers, a line each; the labels of their positions; and a pass over them that captures maps."""
 
     lines: Sequence[str]
-    labels: Labels
-    look: Look
+    labels: AxisLabels
+    look: CaptureFunction
 
 
-class Sentences(NamedTuple):
+class InputTexts(NamedTuple):
     """Texts that somebody has written: of models with two sides their targets as well, or the language to answer in."""
 
     texts: Sequence[str]
@@ -159,15 +159,15 @@ class Sentences(NamedTuple):
     language: str | None = None
 
 
-class Reading(NamedTuple):
+class EncodedInputs(NamedTuple):
     """Texts as a model reads them: the inputs of its method, and the labels of their positions."""
 
     inputs: Batch
     method: str
-    labels: Labels
+    labels: AxisLabels
 
 
-def kept_tokenizer(directory: Path) -> Any:
+def load_run_tokenizer(directory: Path) -> Any:
     """The tokenizer that a run directory holds."""
     # A machine that measures a training step over numbers may have no library of tokenizers.
     from transformer.data.tokenizers.load import load_tokenizer
@@ -176,7 +176,7 @@ def kept_tokenizer(directory: Path) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
+class InputReader:
     """How a task reads new texts by what its run directory keeps alone, a tokenizer: none of its data are opened.
 
     `kept(directory)` reads what a run keeps: of images, whose files the texts name, their size and classes.
@@ -185,8 +185,8 @@ class Reader:
     """
 
     interface: Callable[[Any, Any], TaskInterface]
-    read: Callable[[Any, View, Any, Sentences], Reading]
-    kept: Callable[[Path], Any] = kept_tokenizer
+    read: Callable[[Any, StateView, Any, InputTexts], EncodedInputs]
+    kept: Callable[[Path], Any] = load_run_tokenizer
 
 
 class Task(Protocol):
@@ -208,28 +208,28 @@ class Task(Protocol):
     def said(self) -> tuple[str, ...]:
         """What a run says of its data when it begins, in lines: how many examples each split has, and whence."""
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         """The training batches in the order of a seed."""
 
     def fingerprint(self) -> Mapping[str, str]:
         """The SHA-256 of what was read of every split, by its name; none where nothing is read."""
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """What the task carries from step to step: baselines, replay, worlds."""
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         """The batch as the losses see it, and the next `extra`: sampling, acting; compiled, without gradient."""
 
     def totals(self, batch: Batch) -> Mapping[str, Array]:
         """Named denominators of the whole update, taken before it is cut into microbatches."""
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """A pass over the fixed probe batch, whose maps are stored."""
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Names of the probe batch's positions, on the axes of the model's sites that do not name themselves."""
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """A trained model's answers to new texts (launch.generate).
 
         Raises:
@@ -251,4 +251,4 @@ class TaskSpec:
     config: type
     synthetic: Callable[[Any, int], Task]
     build: Callable[[Any, Path, int], Task] | None = None
-    reader: Reader | None = None
+    reader: InputReader | None = None

@@ -18,15 +18,15 @@ from transformer.config import (
     UserError,
     Vocabulary,
 )
-from transformer.data.datasets.local_files import HeldOut, join_notes
-from transformer.data.datasets.split_overlap import long_lines, said_of_overlap
-from transformer.data.datasets.text import open_text
+from transformer.data.datasets.local_files import HeldOutFiles, join_notes
+from transformer.data.datasets.split_overlap import describe_overlap, long_lines
+from transformer.data.datasets.text import open_text_dataset
 from transformer.data.text_batches import join_documents
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import saved_in
-from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characters, train_byte_bpe
+from transformer.data.tokenizers.tokenizer import has_tokenizer
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.losses import LOGITS_AT_ONCE
 
 
@@ -71,9 +71,9 @@ class TextConfig(Config, path="config.task"):
     eval_parameters: str = "raw"
 
     @property
-    def held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOutFiles:
         """The files of splits that have files of their own."""
-        return HeldOut(self.validation_files, self.test_files)
+        return HeldOutFiles(self.validation_files, self.test_files)
 
     @property
     def eval_splits(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class TextConfig(Config, path="config.task"):
 Documents = Sequence[np.ndarray]
 
 
-class Loaded(NamedTuple):
+class LoadedText(NamedTuple):
     """A tokenizer, the splits, a document an array, and which of them were cut by what, in words."""
 
     tokenizer: AnyTokenizer
@@ -92,7 +92,7 @@ class Loaded(NamedTuple):
     how: str = ""
 
 
-def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> Loaded:
+def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
     """Open the text, train or re-open the run's tokenizer, and encode the splits.
 
     A newly trained tokenizer gets special tokens for `roles`, and one for the end of a document where the
@@ -103,7 +103,9 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
             was not given.
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
-    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir, held_out=config.held_out)
+    text = open_text_dataset(
+        config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir, held_out=config.held_out
+    )
     splits = {name: text.split(name) for name in ("train", *config.eval_splits)}
     for name, texts in splits.items():
         if not any(map(str.strip, texts)):
@@ -114,7 +116,9 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
     lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
-    return Loaded(tokenizer, encoded, join_notes((text.said, said_of_overlap(lines, "lines of 40 letters and more"))))
+    return LoadedText(
+        tokenizer, encoded, join_notes((text.said, describe_overlap(lines, "lines of 40 letters and more")))
+    )
 
 
 def open_tokenizer(
@@ -125,7 +129,7 @@ def open_tokenizer(
     Raises:
         UserError: For a tokenizer that was not given.
     """
-    if saved_in(directory):
+    if has_tokenizer(directory):
         return load_tokenizer(directory)
     tokenizer = _train(kind, vocabulary, splits, roles)
     tokenizer.save(directory)
@@ -140,7 +144,7 @@ def _train(
             return train_byte_bpe(iter(splits["train"]), vocabulary, roles)
         case TokenizerKind.CHARACTERS:
             # The characters of the held-out splits belong to the alphabet as well.
-            return characters((text for texts in splits.values() for text in texts), roles)
+            return character_tokenizer((text for texts in splits.values() for text in texts), roles)
         case TokenizerKind.BYTES:
             return byte_tokenizer(roles)
         case TokenizerKind.GIVEN:
@@ -150,7 +154,7 @@ def _train(
             )
 
 
-def padded(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, np.ndarray]:
+def pad_texts(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, np.ndarray]:
     """Texts of unequal lengths as one batch of `tokens` [B, T] and `lengths` [B]."""
     lengths = np.array([len(row) for row in rows], np.int32)
     tokens = np.full((len(rows), lengths.max()), tokenizer.pad or 0, np.int32)
@@ -159,7 +163,7 @@ def padded(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, 
     return {"tokens": tokens, "lengths": lengths}
 
 
-def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
+def evenly_spaced_excerpts(documents: Documents, count: int, length: int) -> np.ndarray:
     """`count` stretches of `length` tokens, evenly spaced over all that lie within one document: [count, length].
 
     Where every document is shorter, they are stretches of the joined documents.
@@ -181,14 +185,14 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
     return np.stack([documents[n][start : start + length] for n, start in zip(number, first, strict=True)])
 
 
-class Repeats(NamedTuple):
+class RepeatedSequences(NamedTuple):
     """Examples of random tokens that repeat, each with its period, on which a head can only copy by content."""
 
     tokens: np.ndarray
     periods: tuple[int, ...]
 
 
-def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
+def repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> RepeatedSequences:
     """`count` rows of `length` ordinary tokens of the vocabulary that repeat, the first row from its half on.
 
     The others have shorter periods, down to a quarter of the length: a head that copies is told from one that looks at
@@ -201,10 +205,10 @@ def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
     random = np.random.default_rng(0)
     segments = [random.choice(ordinary, period, replace=len(ordinary) < period) for period in periods]
     rows = [np.resize(segment, length) for segment in segments]
-    return Repeats(np.array(rows, np.int32).reshape(count, length), periods)
+    return RepeatedSequences(np.array(rows, np.int32).reshape(count, length), periods)
 
 
-def with_repeats(labels: Labels, repeated: Repeats) -> Labels:
+def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) -> AxisLabels:
     """Labels whose last examples are the repeated ones, which have their period and are called what they are."""
     random, periods = repeated
     if not len(random):
@@ -217,11 +221,11 @@ def with_repeats(labels: Labels, repeated: Repeats) -> Labels:
     )
 
 
-def describe(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Labels:
+def token_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> AxisLabels:
     """The labels of texts' tokens on a map's axes."""
     tokens = tuple(tuple(tokenizer.labels(row)) for row in rows)
     titles = tuple(_beginning(tokenizer, row) for row in rows)
-    return Labels(tokens={"tokens": tokens}, titles=titles)
+    return AxisLabels(tokens={"tokens": tokens}, titles=titles)
 
 
 def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
@@ -230,12 +234,12 @@ def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
     return " ".join(text[:40].split()) or "text"
 
 
-def text_bytes(tokenizer: AnyTokenizer) -> np.ndarray:
+def bytes_per_token(tokenizer: AnyTokenizer) -> np.ndarray:
     """The number of bytes that each token adds to a text, to convert a loss a token into bits a byte."""
     return np.array([len(added) for added in tokenizer.token_bytes()], np.int32)
 
 
-def per_token_and_byte(sums: Mapping[str, float]) -> dict[str, float]:
+def mean_token_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Means from sums over tokens: nats a token, its exponential, and bits a byte of text."""
     loss = sums["loss"] / max(sums["tokens"], 1)
     return {

@@ -14,10 +14,10 @@ from transformer.decoding.constraints import Prompt
 from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.task import Answers, Batch, Evaluation, Report, Request, View
-from transformer.tasks.text_data import padded
-from transformer.tasks.text_task import MAPPED_TOKENS, answers_of, max_length_of, reading_of
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView
+from transformer.tasks.text_data import pad_texts
+from transformer.tasks.text_task import MAX_PROBE_TOKENS, encoded_inputs, make_predictions, max_length_of
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
@@ -33,11 +33,11 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
     encoded = [[opening] if not ids and opening is not None else ids for ids in encoded]
     if not all(encoded):
         raise UserError("no text to continue: give one by --text, or one a line on standard input")
-    return padded(encoded, tokenizer)
+    return pad_texts(encoded, tokenizer)
 
 
-def roll_out(
-    view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Decoding, *, begins: bool = False
+def generate_continuations(
+    view: StateView, tokenizer: AnyTokenizer, prompts: Batch, decoding: DecodingConfig, *, begins: bool = False
 ) -> DecodedSequences:
     """The model's continuations of the prompts, a pure function that can run under jit; `begins`: none has text."""
     inputs = {name: jnp.asarray(prompts[name]) for name in ("tokens", "lengths")}
@@ -50,28 +50,28 @@ def roll_out(
         tokens=SpecialTokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
-        constraints=decoding.constraints(tokenizer, generated_tokens(view, inputs), begins=begins),
+        constraints=decoding.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=begins),
     )
 
 
-def continuations(
+def continuation_evaluation(
     tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, length: int, *, split: str
 ) -> Evaluation:
     """What a model makes of texts by greedy decoding, as samples to read; `prompts` is `encode_prompts` of them."""
-    decoding = Decoding(max_new_tokens=length)
+    decoding = DecodingConfig(max_new_tokens=length)
 
-    def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
-        return {}, {"tokens": roll_out(view, tokenizer, batch, decoding).tokens[:, 0]}
+    def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
+        return {}, {"tokens": generate_continuations(view, tokenizer, batch, decoding).tokens[:, 0]}
 
-    def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-        said = zip(texts, read_prompts(prompts), rows["tokens"].tolist(), strict=True)
+    def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
+        said = zip(texts, prompt_tokens(prompts), rows["tokens"].tolist(), strict=True)
         samples = [{"prompt": text, "output": _continued(tokenizer, text, *tokens).text} for text, *tokens in said]
-        return Report({}, samples, note=f"{len(samples)} prompts continued")
+        return EvaluationReport({}, samples, note=f"{len(samples)} prompts continued")
 
     return Evaluation("continuations", split, [prompts], step, finish)
 
 
-class Continued(NamedTuple):
+class Continuation(NamedTuple):
     """What a model says behind a prompt, and the tokens of both, as it read and chose them."""
 
     text: str
@@ -79,8 +79,8 @@ class Continued(NamedTuple):
 
 
 def continue_texts(
-    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: Decoding, max_length: int
-) -> list[list[Continued]]:
+    view: StateView, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: DecodingConfig, max_length: int
+) -> list[list[Continuation]]:
     """For each text its continuations, best first, cut before a stop string.
 
     `max_length` is the model's number of positions.
@@ -96,11 +96,11 @@ def continue_texts(
                 f"{text[:40]!r}... has {length} tokens: with {decoding.max_new_tokens} more it exceeds the model's "
                 f"{max_length} positions; shorten it{advice}"
             )
-    begins = all(tokenizer.special.issuperset(row) for row in read_prompts(prompts))
+    begins = all(tokenizer.special.issuperset(row) for row in prompt_tokens(prompts))
 
     @jax.jit
     def run(variables: Variables, batch: Batch) -> DecodedSequences:
-        return roll_out(view._replace(variables=variables), tokenizer, batch, decoding, begins=begins)
+        return generate_continuations(view._replace(variables=variables), tokenizer, batch, decoding, begins=begins)
 
     rollout = run(view.variables, prompts)
     tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
@@ -109,19 +109,19 @@ def continue_texts(
             _continued(tokenizer, text, prompt, row[:length].tolist(), decoding.stop_sequences)
             for row, length in zip(rows, row_lengths, strict=True)
         ]
-        for text, prompt, rows, row_lengths in zip(texts, read_prompts(prompts), tokens, lengths, strict=True)
+        for text, prompt, rows, row_lengths in zip(texts, prompt_tokens(prompts), tokens, lengths, strict=True)
     ]
 
 
-def read_prompts(prompts: Batch) -> list[list[int]]:
+def prompt_tokens(prompts: Batch) -> list[list[int]]:
     """The tokens of each prompt, without padding."""
     rows = zip(np.asarray(prompts["tokens"]), np.asarray(prompts["lengths"]), strict=True)
     return [row[:length].tolist() for row, length in rows]
 
 
-def answers_by_continuing(
-    view: View, tokenizer: AnyTokenizer, request: Request, texts: Sequence[str], **own: Any
-) -> Answers:
+def predict_continuations(
+    view: StateView, tokenizer: AnyTokenizer, request: PredictionRequest, texts: Sequence[str], **own: Any
+) -> Predictions:
     """The texts with what the model says behind them, up to its last position where no length is given.
 
     `own` are the task's ways of decoding, where a request says nothing else.
@@ -136,16 +136,18 @@ def answers_by_continuing(
     max_length = max_length_of(view)
     prompts = encode_prompts(tokenizer, texts)
     room = max(max_length - int(prompts["lengths"].max()), 1)
-    decoding = Decoding.asked(request.decoding, **({"max_new_tokens": min(Decoding.max_new_tokens, room)} | own))
+    decoding = DecodingConfig.asked(
+        request.decoding, **({"max_new_tokens": min(DecodingConfig.max_new_tokens, room)} | own)
+    )
     said = continue_texts(view, tokenizer, texts, decoding, max_length)
     lines = [text + each.text for text, several in zip(texts, said, strict=True) for each in several]
-    rows = [several[0].tokens[: min(MAPPED_TOKENS, max_length)] for several in said]
-    return answers_of(view, lines, reading_of(tokenizer, rows))
+    rows = [several[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for several in said]
+    return make_predictions(view, lines, encoded_inputs(tokenizer, rows))
 
 
 def _continued(
     tokenizer: AnyTokenizer, text: str, prompt: list[int], chosen: list[int], stops: Sequence[str] = ()
-) -> Continued:
+) -> Continuation:
     if tokenizer.end in chosen:
         chosen = chosen[: chosen.index(tokenizer.end)]
     whole = tokenizer.continuation(prompt, chosen)
@@ -157,10 +159,10 @@ def _continued(
     # Where a tokenizer drops the white space at the end of a text, that of the text itself stands there.
     if text[-1:].isspace() and tokenizer.encode([text]) == tokenizer.encode([text.rstrip()]):
         said = said.removeprefix(" ")
-    return Continued(said, prompt + chosen)
+    return Continuation(said, prompt + chosen)
 
 
-def generated_tokens(view: View, inputs: Batch) -> int:
+def output_vocabulary_size(view: StateView, inputs: Batch) -> int:
     """How many tokens a model scores at each step, which may be more than its tokenizer knows."""
 
     def logits(variables: Variables, inputs: Batch) -> Array:

@@ -15,20 +15,35 @@ from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Signature, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_fits, check_rows, check_sentences, look_over, said_of
-from transformer.tasks.losses import TokenLoss, hidden_token_loss
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import (
+    BaseTask,
+    check_batch_size,
+    check_fits,
+    check_input_texts,
+    describe_splits,
+    make_capture,
+)
+from transformer.tasks.losses import TokenLoss, chunked_token_loss
 from transformer.tasks.mask_filling import encode_framed
-from transformer.tasks.task import Answers, Batch, Reader, Reading, Sentences, View
-from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches, with_repeats
+from transformer.tasks.task import Batch, EncodedInputs, InputReader, InputTexts, Predictions, StateView
+from transformer.tasks.text_data import (
+    Documents,
+    TextConfig,
+    evenly_spaced_excerpts,
+    label_repeated_sequences,
+    pad_texts,
+    repeated_sequences,
+    token_labels,
+)
 
 # The possible inputs of a model; every batch has some of them.
 INPUTS = ("tokens", "lengths", "types", "segments", "positions", "memory", "past")
 # Larger maps are no longer readable by eye.
-MAPPED_TOKENS = 128
+MAX_PROBE_TOKENS = 128
 
 
-class TextTask(PlainTask):
+class TextTask(BaseTask):
     """A task whose batches are rows of tokens.
 
     `decoded` is the greatest length that it generates, prompt included; `repeated` the number of examples of random
@@ -50,11 +65,11 @@ class TextTask(PlainTask):
         self._how = how
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
-        check_rows(config.batch_size, rows_multiple)
+        check_batch_size(config.batch_size, rows_multiple)
         self.interface = text_interface(config, tokenizer, asks=asks, max_decoded_length=max_decoded_length)
         length = min(config.probe_length, config.context)
-        self._repeats = repeats(tokenizer, repeated, length)
-        texts = stretches(splits[config.validation_split], config.num_probe_examples, length)
+        self._repeats = repeated_sequences(tokenizer, repeated, length)
+        texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, length)
         probed = np.concatenate([texts, self._repeats.tokens])
         self.probe_batch = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
 
@@ -66,26 +81,28 @@ class TextTask(PlainTask):
     def said(self) -> tuple[str, ...]:
         """How many tokens each split has."""
         sizes = {name: sum(map(len, documents)) for name, documents in self._splits.items()}
-        return (said_of(self._text.dataset, sizes, "tokens", self._how),)
+        return (describe_splits(self._text.dataset, sizes, "tokens", self._how),)
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text and of repeated random tokens, unmasked."""
         inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
-        return with_repeats(describe(self.tokenizer, [list(row) for row in self.probe_batch["tokens"]]), self._repeats)
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+        return label_repeated_sequences(
+            token_labels(self.tokenizer, [list(row) for row in self.probe_batch["tokens"]]), self._repeats
+        )
 
     def token_sums(
-        self, view: View, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0
+        self, view: StateView, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0
     ) -> tuple[TokenLoss, Aux]:
         """The summed losses of the labels that count, and the model's aux."""
         inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
         hidden_BxTxE, aux = view.model.apply(
             view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
         )
-        sums = hidden_token_loss(
+        sums = chunked_token_loss(
             functools.partial(view.model.logits, view.variables),
             hidden_BxTxE,
             jnp.asarray(batch["labels"]),
@@ -114,14 +131,14 @@ def text_interface(
     )
 
 
-def reading_of(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Reading:
+def encoded_inputs(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
     """Rows of tokens as a model reads them."""
-    return Reading(padded(rows, tokenizer), "hidden", describe(tokenizer, rows))
+    return EncodedInputs(pad_texts(rows, tokenizer), "hidden", token_labels(tokenizer, rows))
 
 
-def answers_of(view: View, lines: Sequence[str], reading: Reading) -> Answers:
+def make_predictions(view: StateView, lines: Sequence[str], reading: EncodedInputs) -> Predictions:
     """Answers, and a pass over what they are read from."""
-    return Answers(lines, reading.labels, look_over(view, reading.inputs, method=reading.method))
+    return Predictions(lines, reading.labels, make_capture(view, reading.inputs, method=reading.method))
 
 
 def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
@@ -132,28 +149,28 @@ def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
 def _read_texts(
     encode: Callable[[AnyTokenizer, str], list[int]],
     config: Any,
-    view: View,
+    view: StateView,
     tokenizer: AnyTokenizer,
-    sentences: Sentences,
-) -> Reading:
+    sentences: InputTexts,
+) -> EncodedInputs:
     """Texts, each encoded by itself.
 
     Raises:
         UserError: For texts that are empty or longer than the model's positions, a target, and a language.
     """
-    check_sentences(sentences)
+    check_input_texts(sentences)
     rows = [encode(tokenizer, text) for text in sentences.texts]
     check_fits(sentences.texts, rows, view.model.max_length)
-    return reading_of(tokenizer, rows)
+    return encoded_inputs(tokenizer, rows)
 
 
-CONTINUATION_READER = Reader(
+CONTINUATION_READER = InputReader(
     functools.partial(text_interface, asks=LANGUAGE_MODELING), functools.partial(_read_texts, encode_prompt)
 )
 read_framed = functools.partial(_read_texts, encode_framed)
 
 
-def real_places(batch: Batch) -> Bool[Array, "B T"]:
+def real_positions(batch: Batch) -> Bool[Array, "B T"]:
     """The places of a batch that hold a token: those below `lengths`, or all."""
     shape = batch["tokens"].shape
     if "lengths" not in batch:
@@ -161,6 +178,6 @@ def real_places(batch: Batch) -> Bool[Array, "B T"]:
     return jnp.arange(shape[1])[None] < jnp.asarray(batch["lengths"])[:, None]
 
 
-def max_length_of(view: View) -> int:
+def max_length_of(view: StateView) -> int:
     """The model's number of positions, or a number beyond any text where it has no limit."""
     return sys.maxsize if view.model.max_length is None else view.model.max_length

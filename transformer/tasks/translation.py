@@ -9,53 +9,53 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.data.batches import Source, TokenBatches, fingerprint
+from transformer.data.batches import BatchSource, TokenBatches, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT
-from transformer.data.datasets.split_overlap import said_of_overlap
-from transformer.data.datasets.translation import Pair, is_pair_files, is_synthetic
+from transformer.data.datasets.split_overlap import describe_overlap
+from transformer.data.datasets.translation import SentencePair, is_pair_files, is_synthetic
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import Labels
-from transformer.tasks.base_task import PlainTask, check_fits, check_sentences, means, said_of
-from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.base_task import BaseTask, check_fits, check_input_texts, describe_splits, mean_report
+from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.hard_attention_reinforce import (
-    draws,
     initial_baseline,
     next_baseline,
     reinforce,
+    samples_attention,
     token_log_likelihood,
 )
-from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
-from transformer.tasks.synthetic_data import made_up_splits
+from transformer.tasks.losses import chunked_token_loss
+from transformer.tasks.sequence_level_training import SequenceObjective, expected_reward, gleu, is_first_occurrence
+from transformer.tasks.synthetic_data import synthetic_splits
 from transformer.tasks.task import (
-    Answers,
     Batch,
+    EncodedInputs,
     Evaluation,
+    EvaluationReport,
+    InputReader,
+    InputTexts,
     LossAux,
     Objective,
+    PredictionRequest,
+    Predictions,
     PyTree,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
+    StateView,
     TaskSpec,
-    View,
 )
-from transformer.tasks.text_task import answers_of
+from transformer.tasks.text_task import make_predictions
 from transformer.tasks.translation_data import (
-    Split,
     TranslationConfig,
-    describe,
-    encode,
+    TranslationSplit,
+    choose_varied,
+    encode_pairs,
     load_splits,
+    pair_labels,
     special_tokens,
-    various,
 )
-from transformer.tasks.translation_decoding import check_language, reading_of, translate
+from transformer.tasks.translation_decoding import check_language, encode_pair_inputs, translate
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     decoding_step,
@@ -64,14 +64,14 @@ from transformer.tasks.translation_metrics import (
 )
 
 
-class Translation(PlainTask):
+class Translation(BaseTask):
     """The task: implements transformer.tasks.task.Task."""
 
     def __init__(
         self,
         config: TranslationConfig,
         tokenizer: AnyTokenizer,
-        splits: Mapping[str, Split],
+        splits: Mapping[str, TranslationSplit],
         rows_multiple: int = 1,
     ):
         self.config, self.tokenizer = config, tokenizer
@@ -88,13 +88,13 @@ class Translation(PlainTask):
         # With their reference translations: teacher forcing.
         self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
-    def _probed(self, validation: Split, longest: int) -> Split:
+    def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
         """As many pairs as are to be mapped, or all: of those that fit, or maps and labels were of different pairs."""
         fitting = validation.encoded.fitting(longest)
-        chosen = various([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
+        chosen = choose_varied([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
         return validation.part([fitting[number] for number in chosen])
 
-    def _evaluations(self, validation: Split, test: Split) -> tuple[Evaluation, ...]:
+    def _evaluations(self, validation: TranslationSplit, test: TranslationSplit) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
         few = validation.part(range(min(config.num_decoded_examples, len(validation.pairs))))
         losses = [
@@ -103,7 +103,7 @@ class Translation(PlainTask):
                 split=name,
                 batches=evaluation_batches(config, split.encoded),
                 step=self._loss_sums,
-                finish=means,
+                finish=mean_report,
                 at_end=at_end,
                 parameters=config.eval_parameters,
             )
@@ -142,7 +142,7 @@ class Translation(PlainTask):
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
         how = self.config.held_out.describe(BY_CONTENT) if is_pair_files(self.config.dataset) else ""
         long = {name: sizes[name] - len(split.encoded.fitting(longest)) for name, split in self._splits.items()}
-        lines = [said_of(self.config.dataset, sizes, "pairs", how)]
+        lines = [describe_splits(self.config.dataset, sizes, "pairs", how)]
         if any(long.values()):
             counts = ", ".join(f"{count:,} {name}" for name, count in long.items() if count)
             lines.append(
@@ -151,10 +151,10 @@ class Translation(PlainTask):
             )
         if not is_synthetic(self.config.dataset):
             sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
-            lines += filter(None, [said_of_overlap(sources, "sources")])
+            lines += filter(None, [describe_overlap(sources, "sources")])
         return tuple(lines)
 
-    def source(self, seed: int) -> Source:
+    def source(self, seed: int) -> BatchSource:
         return TokenBatches(
             self._train.encoded,
             lengths=self.config.lengths,
@@ -163,13 +163,13 @@ class Translation(PlainTask):
             rows_multiple=self._rows_multiple,
         )
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
+    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """What a word is usually worth, of a model whose attention draws; nothing of others.
 
         Raises:
             UserError: For an expected reward of such a model.
         """
-        if not draws(view.model):
+        if not samples_attention(view.model):
             return super().init_extra(view, key)
         if self.config.objective is not SequenceObjective.NLL:
             raise UserError(
@@ -178,7 +178,7 @@ class Translation(PlainTask):
             )
         return initial_baseline()
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         """With an expected reward: the model's own translations `drawn`, their `rewards`, and which of them count.
 
         Of the minimum risk the reference is one of them.
@@ -202,7 +202,7 @@ class Translation(PlainTask):
         rewards_BxN = gleu(drawn_BxNxT, self._words(drawn_BxNxT), reference_BxNxT, self._words(reference_BxNxT))
         real_Bx1 = jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
         all_different = self.config.objective is SequenceObjective.MRT
-        counted_BxN = different(drawn_BxNxT) if all_different else jnp.ones(rewards_BxN.shape, bool)
+        counted_BxN = is_first_occurrence(drawn_BxNxT) if all_different else jnp.ones(rewards_BxN.shape, bool)
         added = {"drawn": drawn_BxNxT, "rewards": rewards_BxN, "counted": counted_BxN & real_Bx1}
         return {**batch, **added}, view.extra
 
@@ -217,11 +217,11 @@ class Translation(PlainTask):
             totals["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
         return totals
 
-    def labels(self, sites: Sequence[Site]) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """The tokens of the probe sentences; the target axis shows the predicted tokens."""
-        return describe(self.tokenizer, self._probed_pairs, sites)
+        return pair_labels(self.tokenizer, self._probed_pairs, sites)
 
-    def answer(self, view: View, request: Request) -> Answers:
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The texts translated.
 
         Raises:
@@ -230,21 +230,21 @@ class Translation(PlainTask):
         if request.decoding.get("num_samples", 1) > 1:
             samples = request.decoding["num_samples"]
             raise UserError(f"--num_samples={samples} is for runs that continue texts: a translation is one")
-        pairs = translated(self.config, view, self.tokenizer, request)
-        return answers_of(view, [pair.target for pair in pairs], reading_of(view, self.tokenizer, pairs))
+        pairs = translate_request(self.config, view, self.tokenizer, request)
+        return make_predictions(view, [pair.target for pair in pairs], encode_pair_inputs(view, self.tokenizer, pairs))
 
     def _inputs(self, batch: Batch) -> dict[str, Array]:
         return {name: jnp.asarray(batch[name]) for name in ("source", "target")}
 
     def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         hidden_BxTxE, aux = view.model.apply(
             view.variables, self._inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
         )
         labels_BxT = jnp.asarray(batch["labels"])
         counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
-        sums = hidden_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
+        sums = chunked_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
         metrics = {
             "loss": sums.smoothed / totals["tokens"],
             "cross_entropy": sums.cross_entropy / totals["tokens"],
@@ -262,7 +262,7 @@ class Translation(PlainTask):
         loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / totals["tokens"]
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
-    def _expected_reward(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
+    def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """What estimates the expected reward of all sources, and the sum of the rewards of what the model drew."""
         drawn_BxNxT = jnp.asarray(batch["drawn"])
         batch_size, draws, length = drawn_BxNxT.shape
@@ -286,7 +286,7 @@ class Translation(PlainTask):
         real_B = jnp.any(jnp.asarray(batch["labels"]) != self._pad, axis=1)
         return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._own(batch), rewards_BxN, 0))
 
-    def _reward_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _reward_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         prepared, _ = self.prepare(view, batch, key)
         own_BxN = self._own(prepared)
         return {"reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
@@ -297,14 +297,14 @@ class Translation(PlainTask):
         number = drawn_BxNxT.shape[1] - self.config.num_samples
         return (jnp.arange(drawn_BxNxT.shape[1]) >= number) & jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
 
-    def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         ones = {"tokens": jnp.float32(1)}
         _, aux = self._loss(view, batch, ones, key)
         return {**aux.metrics, **self.totals(batch)}, None
 
 
-def _mean_reward(sums: Mapping[str, float], rows: object) -> Report:
-    return means(sums, by="drawn")
+def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
+    return mean_report(sums, by="drawn")
 
 
 def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
@@ -319,14 +319,16 @@ def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInte
     )
 
 
-def translated(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, request: Request) -> list[Pair]:
+def translate_request(
+    config: TranslationConfig, view: StateView, tokenizer: AnyTokenizer, request: PredictionRequest
+) -> list[SentencePair]:
     """The texts with their translations, decoded as the request says and else as the config does.
 
     Raises:
         UserError: As `transformer.tasks.translation_decoding.translate`.
     """
     max_length = view.model.max_length
-    decoding = Decoding.asked(
+    decoding = DecodingConfig.asked(
         request.decoding,
         length=max(config.lengths) if max_length is None else max_length,
         beams=config.beams,
@@ -336,7 +338,9 @@ def translated(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, r
     return translate(view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length)
 
 
-def read(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+def encode_inputs(
+    config: TranslationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
+) -> EncodedInputs:
     """Texts with their targets, or without any with the model's own translations.
 
     Raises:
@@ -344,19 +348,19 @@ def read(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, sentenc
             was not trained.
     """
     texts, targets, language = sentences
-    check_sentences(sentences, two_sided=True)
+    check_input_texts(sentences, two_sided=True)
     if targets is None:
-        pairs = translated(config, view, tokenizer, Request(texts, language))
+        pairs = translate_request(config, view, tokenizer, PredictionRequest(texts, language))
     elif len(targets) != len(texts):
         raise UserError(f"{len(texts)} texts have {len(targets)} targets: give one of each")
     else:
         check_language(tokenizer, language)
         sides = zip(texts, targets, strict=True)
-        pairs = [Pair(source.strip(), target.strip(), language or "") for source, target in sides]
-        encoded = encode(tokenizer, pairs)
+        pairs = [SentencePair(source.strip(), target.strip(), language or "") for source, target in sides]
+        encoded = encode_pairs(tokenizer, pairs)
         for given, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
             check_fits(given, tokens, view.model.max_length)
-    return reading_of(view, tokenizer, pairs)
+    return encode_pair_inputs(view, tokenizer, pairs)
 
 
 def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
@@ -367,8 +371,8 @@ def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) ->
 
 def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     """The task over made-up pairs of the greatest length."""
-    tokenizer, splits = made_up_splits(config)
+    tokenizer, splits = synthetic_splits(config)
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(TranslationConfig, synthetic, build, Reader(interface_of, read))
+TASK = TaskSpec(TranslationConfig, synthetic, build, InputReader(interface_of, encode_inputs))

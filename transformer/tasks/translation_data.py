@@ -21,18 +21,18 @@ from transformer.config import (
     Vocabulary,
 )
 from transformer.data.batches import EncodedPairs
-from transformer.data.datasets.aligned_templates import Links
-from transformer.data.datasets.local_files import HeldOut
-from transformer.data.datasets.translation import Pair, open_translation
+from transformer.data.datasets.aligned_templates import WordAlignment
+from transformer.data.datasets.local_files import HeldOutFiles
+from transformer.data.datasets.translation import SentencePair, open_translation_dataset
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import saved_in, word_indices
+from transformer.data.tokenizers.tokenizer import has_tokenizer, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.storage.paths import storage_of
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 from transformer.tasks.sequence_level_training import SequenceObjective
 
 # The axes of the maps that show which source token a target token comes from.
-ALIGNED = ("target", "source")
+TARGET_OVER_SOURCE = ("target", "source")
 
 
 BatchTokens = Annotated[int, Range(1, 2**24)]
@@ -104,25 +104,25 @@ class TranslationConfig(Config, path="config.task"):
             )
 
     @property
-    def held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOutFiles:
         """The files of splits that have files of their own."""
-        return HeldOut(self.validation_files, self.test_files)
+        return HeldOutFiles(self.validation_files, self.test_files)
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class TranslationSplit:
     """One split: its name, its sentence pairs, and their token numbers as the model sees them."""
 
     name: str
-    pairs: Sequence[Pair]
+    pairs: Sequence[SentencePair]
     encoded: EncodedPairs
 
-    def part(self, indices: Sequence[int]) -> "Split":
+    def part(self, indices: Sequence[int]) -> "TranslationSplit":
         """These pairs alone, in this order."""
-        return Split(self.name, [self.pairs[i] for i in indices], self.encoded.part(indices))
+        return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.part(indices))
 
 
-def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, Split]]:
+def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:
     """Open the data, train or re-open the run's tokenizer, and encode the three splits.
 
     The tokenizer is kept in the run directory.
@@ -130,7 +130,7 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
     Raises:
         UserError: For data that is missing.
     """
-    data = open_translation(
+    data = open_translation_dataset(
         config.dataset,
         data_dir=config.data_dir,
         prepared_dir=str(storage_of(directory).scratch(directory / "data")),
@@ -147,17 +147,19 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
     # Read whole and once: pair by pair an array_record takes four times as long.
     pairs = {name: list(data.split(name)) for name in names}
     tokenizer: AnyTokenizer
-    if saved_in(directory):
+    if has_tokenizer(directory):
         tokenizer = load_tokenizer(directory)
     else:
         tags = data.languages[1:] if len(data.languages) > 2 else ()
         texts = (text for pair in pairs["train"] for text in (pair.source, pair.target))
         tokenizer = train_bpe(texts, config.vocabulary, tags)
         tokenizer.save(directory)
-    return tokenizer, {name: Split(name, of_split, encode(tokenizer, of_split)) for name, of_split in pairs.items()}
+    return tokenizer, {
+        name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
+    }
 
 
-class Special(NamedTuple):
+class SpecialTokens(NamedTuple):
     """The numbers of the special tokens that every sentence pair needs."""
 
     pad: int
@@ -165,7 +167,7 @@ class Special(NamedTuple):
     end: int
 
 
-def special_tokens(tokenizer: AnyTokenizer) -> Special:
+def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
     """The numbers of the special tokens that sentence pairs need.
 
     Raises:
@@ -173,12 +175,12 @@ def special_tokens(tokenizer: AnyTokenizer) -> Special:
     """
     pad, begin, end = tokenizer.pad, tokenizer.begin, tokenizer.end
     if pad is None or begin is None or end is None:
-        missing = [name for name in Special._fields if getattr(tokenizer, name) is None]
+        missing = [name for name in SpecialTokens._fields if getattr(tokenizer, name) is None]
         raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
-    return Special(pad, begin, end)
+    return SpecialTokens(pad, begin, end)
 
 
-def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
+def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
     """Token numbers of every pair: both with an end, the source behind a tag if the set has several languages."""
     sources = tokenizer.encode([pair.source for pair in pairs])
     targets = tokenizer.encode_targets([pair.target for pair in pairs])
@@ -195,15 +197,15 @@ def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
     )
 
 
-def describe(
-    tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Site], encoded: EncodedPairs | None = None
-) -> Labels:
+def pair_labels(
+    tokenizer: AnyTokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
+) -> AxisLabels:
     """Labels of pairs' tokens on the axes of a model's sites, and their known links between tokens.
 
     The axis `target` shows the tokens that are predicted, `target_input` those that the decoder reads; `encoded` are
     the tokens where they are not all of the pairs'.
     """
-    encoded = encode(tokenizer, pairs) if encoded is None else encoded
+    encoded = encode_pairs(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
     (begin,) = tokenizer.labels([encoded.begin])
     known = [pair.links for pair in pairs if pair.links is not None]
@@ -211,34 +213,34 @@ def describe(
     if len(known) == len(pairs):
         pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
         of_pairs = tuple(map(_token_links, known, *pieces))
-        links = {site.name: of_pairs for site in between(sites, *ALIGNED)} or None
+        links = {site.name: of_pairs for site in between(sites, *TARGET_OVER_SOURCE)} or None
     titles = tuple(" → ".join(filter(None, (pair.kind or "sentence", pair.language))) for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),
         "target": tuple(map(tuple, targets)),
         "target_input": tuple((begin, *target[:-1]) for target in targets),
     }
-    return Labels(tokens=tokens, links=links, titles=titles)
+    return AxisLabels(tokens=tokens, links=links, titles=titles)
 
 
-def _token_links(links: Links, source: Sequence[str], target: Sequence[str]) -> tuple[Link, ...]:
+def _token_links(links: WordAlignment, source: Sequence[str], target: Sequence[str]) -> tuple[GoldLink, ...]:
     """Links between words as links between their pieces."""
     return tuple(
-        Link(query, key, (key_word, query_word) in links.sure)
-        for query, query_word in enumerate(words_of(target))
-        for key, key_word in enumerate(words_of(source))
+        GoldLink(query, key, (key_word, query_word) in links.sure)
+        for query, query_word in enumerate(word_of_each_piece(target))
+        for key, key_word in enumerate(word_of_each_piece(source))
         if (key_word, query_word) in links.possible
     )
 
 
-def words_of(pieces: Sequence[str]) -> list[int]:
+def word_of_each_piece(pieces: Sequence[str]) -> list[int]:
     """The word that each piece belongs to, -1 for tags and the end."""
     special = [piece.startswith("<") and piece.endswith(">") for piece in pieces]
     words = iter(word_indices([p for p, is_special in zip(pieces, special, strict=True) if not is_special]))
     return [-1 if is_special else next(words) for is_special in special]
 
 
-def various(pairs: Sequence[Pair], count: int) -> list[int]:
+def choose_varied(pairs: Sequence[SentencePair], count: int) -> list[int]:
     """Indices of `count` pairs that take turns among languages and kinds."""
     groups: dict[tuple, list[int]] = {}
     for index, pair in enumerate(pairs):

@@ -11,27 +11,27 @@ from jaxtyping import Array, Int
 from transformer.attention.sites import between
 from transformer.config import UserError
 from transformer.data.batches import TokenBatches
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import CoveragePenalty, DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
 from transformer.tasks.base_task import check_fits
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.task import Batch, Reading, View
-from transformer.tasks.text_generation import generated_tokens
-from transformer.tasks.translation_data import ALIGNED, describe, encode, special_tokens
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.task import Batch, EncodedInputs, StateView
+from transformer.tasks.text_generation import output_vocabulary_size
+from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pair_labels, special_tokens
 
 
 def translate(
-    view: View,
+    view: StateView,
     tokenizer: AnyTokenizer,
     texts: Sequence[str],
-    decoding: Decoding,
+    decoding: DecodingConfig,
     *,
     language: str | None = None,
     max_length: int | None = None,
-) -> list[Pair]:
+) -> list[SentencePair]:
     """The sentences with their best translations into `language`, which may be None for a run of one language.
 
     `max_length` is the model's number of positions, None without a limit.
@@ -47,13 +47,13 @@ def translate(
             f"--max_new_tokens={decoding.max_new_tokens} exceeds the model's {max_length} positions: pass at most "
             f"{max_length}"
         )
-    source = [Pair(text.strip(), "", language or "") for text in texts]
-    encoded = encode(tokenizer, source)
+    source = [SentencePair(text.strip(), "", language or "") for text in texts]
+    encoded = encode_pairs(tokenizer, source)
     check_fits(texts, encoded.sources, max_length)
     widest = max(map(len, encoded.sources))
     batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
-    constraints = decoding.constraints(tokenizer, generated_tokens(view, source_only), begins=True)
+    constraints = decoding.constraints(tokenizer, output_vocabulary_size(view, source_only), begins=True)
 
     @jax.jit
     def run(variables: Variables, inputs: Batch) -> DecodedSequences:
@@ -66,7 +66,7 @@ def translate(
             tokens=SpecialTokens(*special_tokens(tokenizer)),
             key=jax.random.key(decoding.seed),
             constraints=constraints,
-            coverage=coverage_over(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
+            coverage=source_coverage(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
         )
 
     rollout = run(view.variables, source_only)
@@ -90,8 +90,8 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
         raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
 
 
-def coverage_over(
-    view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
+def source_coverage(
+    view: StateView, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
 ) -> CoveragePenalty | None:
     """What the attention of target over source is to cover; None without a weight.
 
@@ -100,7 +100,7 @@ def coverage_over(
     """
     if not weight:
         return None
-    sites = tuple(site.name for site in between(view.model.sites, *ALIGNED))
+    sites = tuple(site.name for site in between(view.model.sites, *TARGET_OVER_SOURCE))
     if not sites:
         raise UserError(
             f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "
@@ -109,16 +109,16 @@ def coverage_over(
     return CoveragePenalty(weight, sites, source_BxS != special_tokens(tokenizer).pad)
 
 
-def reading_of(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Reading:
+def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:
     """Sentences with their translations as a model reads them, each target behind what was said of it.
 
     A model's own translation may have more tokens than it chose, once it is encoded again: it is cut to the model's
     positions.
     """
-    encoded = encode(tokenizer, pairs)
+    encoded = encode_pairs(tokenizer, pairs)
     targets = [target[: view.model.max_length] for target in encoded.targets]
     encoded = dataclasses.replace(encoded, targets=targets)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    return Reading(inputs, "forward", describe(tokenizer, pairs, view.model.sites, encoded))
+    return EncodedInputs(inputs, "forward", pair_labels(tokenizer, pairs, view.model.sites, encoded))

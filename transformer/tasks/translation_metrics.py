@@ -12,25 +12,31 @@ import sacrebleu
 from transformer.attention.capture import Capture
 from transformer.attention.sites import between
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
-from transformer.data.datasets.aligned_templates import Links
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.aligned_templates import WordAlignment
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report, View
-from transformer.tasks.text_generation import generated_tokens
-from transformer.tasks.translation_data import ALIGNED, Split, TranslationConfig, special_tokens, words_of
-from transformer.tasks.translation_decoding import coverage_over
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
+from transformer.tasks.text_generation import output_vocabulary_size
+from transformer.tasks.translation_data import (
+    TARGET_OVER_SOURCE,
+    TranslationConfig,
+    TranslationSplit,
+    special_tokens,
+    word_of_each_piece,
+)
+from transformer.tasks.translation_decoding import source_coverage
 
-Link = tuple[int, int]  # (source word, target word)
+WordPair = tuple[int, int]  # (source word, target word)
 
 
 def translation_evaluation(
     config: TranslationConfig,
     tokenizer: AnyTokenizer,
-    split: Split,
+    split: TranslationSplit,
     step: EvaluationStep,
     *,
     shown: int,
@@ -39,7 +45,7 @@ def translation_evaluation(
 ) -> Evaluation:
     """Translate a split and compare with its references; a source too long for every batch counts as empty."""
 
-    def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+    def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
         outputs = [""] * len(split.pairs)
         for index, tokens in zip(rows["index"], rows["tokens"], strict=True):
             if index >= 0:
@@ -51,7 +57,7 @@ def translation_evaluation(
 
 
 def alignment_evaluation(
-    config: TranslationConfig, tokenizer: AnyTokenizer, validation: Split, test: Split
+    config: TranslationConfig, tokenizer: AnyTokenizer, validation: TranslationSplit, test: TranslationSplit
 ) -> Evaluation:
     """The error rate of the alignment that one head's attention of target over source shows, references given.
 
@@ -68,17 +74,17 @@ def alignment_evaluation(
         targets=[*kept.encoded.targets, *also.encoded.targets],
     )
 
-    def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+    def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-        sites = [site.name for site in between(view.model.sites, *ALIGNED)]
+        sites = [site.name for site in between(view.model.sites, *TARGET_OVER_SOURCE)]
         _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(tuple(sites)))
         # [layer, example, ...]: examples come first, as in all rows.
         weights = {site: jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), aux.maps[site].weights) for site in sites}
         return {}, {"index": batch["index"], "weights": weights}
 
-    def finish(sums: Any, rows: Mapping[str, Any]) -> Report:
+    def finish(sums: Any, rows: Mapping[str, Any]) -> EvaluationReport:
         words = [
-            (words_of(tokenizer.pieces(source)), words_of(tokenizer.pieces(target)))
+            (word_of_each_piece(tokenizer.pieces(source)), word_of_each_piece(tokenizer.pieces(target)))
             for source, target in zip(encoded.sources, encoded.targets, strict=True)
         ]
         diagonal = [diagonal_links(max(s) + 1, max(t) + 1) for s, t in words]
@@ -91,13 +97,13 @@ def alignment_evaluation(
             if index >= 0:
                 for (site, layer, head), links in linked.items():
                     of_words = word_weights(rows["weights"][site][row, layer, head], *words[index])
-                    links[index] = attention_links(of_words)
+                    links[index] = argmax_links(of_words)
         known = [pair.links for pair in pairs if pair.links is not None]
         cut = len(kept.pairs)
         errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in linked.items()}
         best = min(errors, key=errors.__getitem__)
         site, layer, head = best
-        return Report(
+        return EvaluationReport(
             {
                 "alignment_error_rate": alignment_error_rate(linked[best][cut:], known[cut:]),
                 "alignment_error_rate_diagonal": alignment_error_rate(diagonal[cut:], known[cut:]),
@@ -116,18 +122,18 @@ def alignment_evaluation(
         finish,
         True,
         config.eval_parameters,
-        reads=ALIGNED,
+        reads=TARGET_OVER_SOURCE,
     )
 
 
 def translation_report(
     config: TranslationConfig,
-    pairs: Sequence[Pair],
+    pairs: Sequence[SentencePair],
     outputs: Sequence[str],
     *,
     shown: int,
     length_bounds: Sequence[int] = (),
-) -> Report:
+) -> EvaluationReport:
     """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples.
 
     `length_bounds` (4, 8) adds both of the pairs whose sources have 1 to 4 words, 5 to 8, and 9 or more.
@@ -155,7 +161,7 @@ def translation_report(
         }
         for i in range(min(shown, len(pairs)))
     ]
-    return Report(scalars, samples, note=f"{len(pairs)} sentences, BLEU {signature}")
+    return EvaluationReport(scalars, samples, note=f"{len(pairs)} sentences, BLEU {signature}")
 
 
 def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpoch:
@@ -169,7 +175,7 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
     """The step that decodes a batch: rows of the best tokens, and the indices of their pairs."""
     chosen = make_chooser(config)
 
-    def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+    def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {"source": jnp.asarray(batch["source"])}
         rollout = generate(
             view.model,
@@ -178,8 +184,8 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
             strategy=chosen,
             length=inputs["source"].shape[1],
             tokens=SpecialTokens(*special_tokens(tokenizer)),
-            constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs), begins=True),
-            coverage=coverage_over(view, inputs["source"], tokenizer, config.coverage_penalty),
+            constraints=DecodingConfig().constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
+            coverage=source_coverage(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
         return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
 
@@ -215,18 +221,18 @@ def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_wo
     return averaged
 
 
-def attention_links(weights_of_words: np.ndarray) -> set[Link]:
+def argmax_links(weights_of_words: np.ndarray) -> set[WordPair]:
     """One link a target word: to the source word of the largest weight."""
     return {(int(source), target) for target, source in enumerate(weights_of_words.argmax(axis=1))}
 
 
-def diagonal_links(source_words: int, target_words: int) -> set[Link]:
+def diagonal_links(source_words: int, target_words: int) -> set[WordPair]:
     """One link a target word: to the source word at the same relative place."""
     stretch = (source_words - 1) / max(target_words - 1, 1)
     return {(round(target * stretch), target) for target in range(target_words)}
 
 
-def alignment_error_rate(predicted: Sequence[set[Link]], known: Sequence[Links]) -> float:
+def alignment_error_rate(predicted: Sequence[set[WordPair]], known: Sequence[WordAlignment]) -> float:
     """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
 
     S are the sure links and P the possible ones, S among them; A is the predicted links.
@@ -238,14 +244,14 @@ def alignment_error_rate(predicted: Sequence[set[Link]], known: Sequence[Links])
     return 1 - agreed / total
 
 
-def _with_known_links(split: Split, longest: int) -> Split:
+def _with_known_links(split: TranslationSplit, longest: int) -> TranslationSplit:
     """The pairs that have known links and at most `max_length` tokens a side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
     return split.part([i for i, kept in enumerate(fits) if kept])
 
 
-def _groups(pairs: Sequence[Pair], name: Callable[[Pair], str | None]) -> dict[str, tuple[int, ...]]:
+def _groups(pairs: Sequence[SentencePair], name: Callable[[SentencePair], str | None]) -> dict[str, tuple[int, ...]]:
     """The indices of the pairs by their name, in the order of the names' first pairs; None is left out."""
     groups: dict[str, tuple[int, ...]] = {}
     for index, pair in enumerate(pairs):
@@ -255,7 +261,7 @@ def _groups(pairs: Sequence[Pair], name: Callable[[Pair], str | None]) -> dict[s
     return groups
 
 
-def _length_name(pair: Pair, bounds: Sequence[int]) -> str:
+def _length_name(pair: SentencePair, bounds: Sequence[int]) -> str:
     """Which of the groups of lengths a source belongs to, as "length_5_8"; behind the last bound, "length_9_up"."""
     words = len(pair.source.split())
     least = 1 + max((bound for bound in bounds if bound < words), default=0)
@@ -264,11 +270,11 @@ def _length_name(pair: Pair, bounds: Sequence[int]) -> str:
 
 
 def _bleu_of(
-    config: TranslationConfig, pairs: Sequence[Pair], outputs: Sequence[str], members: Sequence[int]
+    config: TranslationConfig, pairs: Sequence[SentencePair], outputs: Sequence[str], members: Sequence[int]
 ) -> tuple[float, str]:
     translations, references = [outputs[i] for i in members], [pairs[i].target for i in members]
     return bleu(translations, references, config.bleu_tokenizer, config.bleu_lowercase)
 
 
-def _exact(pairs: Sequence[Pair], outputs: Sequence[str], members: Sequence[int]) -> float:
+def _exact(pairs: Sequence[SentencePair], outputs: Sequence[str], members: Sequence[int]) -> float:
     return float(np.mean([outputs[i] == pairs[i].target for i in members]))

@@ -6,20 +6,20 @@ from pathlib import Path
 
 from transformer.attention.sites import between
 from transformer.config import UserError
-from transformer.data.datasets.aligned_templates import Links
+from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import read_text
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.translation import SentencePair
 from transformer.models.model import Model
 from transformer.tasks.task import Evaluation, Task
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import ALIGNED, Split, encode, words_of
+from transformer.tasks.translation_data import TARGET_OVER_SOURCE, TranslationSplit, encode_pairs, word_of_each_piece
 from transformer.tasks.translation_metrics import alignment_evaluation
 from transformer.text_lines import split_lines
 
 
-def read_aligned(
+def read_alignment_files(
     source: Path, target: Path, links: Path, *, first: int = 0, reverse: bool = False, language: str = ""
-) -> list[Pair]:
+) -> list[SentencePair]:
     """The pairs of two files, a sentence a line, with the links of a third.
 
     Links are "2-3" where sure and "2p3" where possible: word 2 of the source, word 3 of the target, words being
@@ -43,7 +43,7 @@ def read_aligned(
     pairs = []
     for number, (said, meant, told) in enumerate(zip(sources, targets, linked, strict=True), 1):
         try:
-            read = Links.from_text(told)
+            read = WordAlignment.from_text(told)
         except ValueError:
             raise UserError(f"{links}, line {number}: {told[:40]!r} is no list of links such as 0-0 1-2 2p3") from None
         turned = [[link[::-1] for link in each] if reverse else each for each in read]
@@ -56,11 +56,11 @@ def read_aligned(
                     f"sentences have {sizes[0]} and {sizes[1]} words: leave the pair out, or say --target_first or "
                     "--first_word_index"
                 )
-        pairs.append(Pair(said, meant, language, links=Links(sure, possible)))
+        pairs.append(SentencePair(said, meant, language, links=WordAlignment(sure, possible)))
     return pairs
 
 
-def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
+def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[SentencePair]) -> Evaluation:
     """The alignment error of a translation model's attention on these pairs, references given.
 
     Of several heads the best on every second pair is measured on the others; a single one on all.
@@ -71,14 +71,14 @@ def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
     """
     if not isinstance(task, Translation):
         raise UserError("only a run that translates can align sentence pairs")
-    heads = sum(len(site.layers) * len(site.heads) for site in between(model.sites, *ALIGNED))
+    heads = sum(len(site.layers) * len(site.heads) for site in between(model.sites, *TARGET_OVER_SOURCE))
     if not heads:
         raise UserError("this run's model has no attention of target over source, from which to read an alignment")
     tokenizer = task.tokenizer
-    encoded = encode(tokenizer, pairs)
+    encoded = encode_pairs(tokenizer, pairs)
     for number, (pair, source, target) in enumerate(zip(pairs, encoded.sources, encoded.targets, strict=True), 1):
         for text, ids in ((pair.source, source), (pair.target, target)):
-            if max(words_of(tokenizer.pieces(ids)), default=-1) + 1 != len(text.split()):
+            if max(word_of_each_piece(tokenizer.pieces(ids)), default=-1) + 1 != len(text.split()):
                 raise UserError(
                     f"pair {number}: the run's tokenizer has other words in {text[:40]!r} than those between spaces, "
                     "which the links count: give a run of tokenized text"
@@ -87,7 +87,7 @@ def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
     if model.max_length is not None and longest > model.max_length:
         raise UserError(f"a pair has {longest} tokens, more than the model's {model.max_length} positions: omit it")
     config = replace(task.config, lengths=(longest,), tokens_per_batch=max(task.config.tokens_per_batch, longest))
-    split = Split("given", pairs, encoded)
+    split = TranslationSplit("given", pairs, encoded)
     chosen = measured = split
     if heads > 1:
         chosen, measured = (split.part(range(begin, len(pairs), 2)) for begin in (0, 1))

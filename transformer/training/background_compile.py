@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.data.batches import Source
+from transformer.data.batches import BatchSource
 from transformer.logical_axes import Placement
 from transformer.runs.exceptions import RunStopped
 from transformer.tasks.task import Batch
@@ -68,7 +68,7 @@ def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
 
 
 def distinct_batch_shapes(
-    batches: Source | Sequence[Batch], start: int, stop: int, placement: Placement
+    batches: BatchSource | Sequence[Batch], start: int, stop: int, placement: Placement
 ) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
     """The batches start to stop - 1, of each shape the first, as shapes that lie where `shard_batch` places arrays."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from transformer.config import Range, UserError
-from transformer.data.batches import Batch, Source
+from transformer.data.batches import Batch, BatchSource
 from transformer.models.task_interface import Modality, TaskInterface
 
 
@@ -48,7 +48,7 @@ class InvalidBatch(UserError):
 class CheckedBatches:
     """The batches of a source, in its order without those `passed`; tokens that are in no vocabulary are refused."""
 
-    def __init__(self, source: Source, interface: TaskInterface, passed: Iterable[Sequence[int]] = ()):
+    def __init__(self, source: BatchSource, interface: TaskInterface, passed: Iterable[Sequence[int]] = ()):
         self._source, self._passed = source, merge_ranges(passed)
         self._sizes = _vocabulary_sizes(interface)
 

@@ -13,7 +13,7 @@ from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, Tiers, plan_capture
 from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report, Task, View
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView, Task
 from transformer.training.background_compile import Program, distinct_batch_shapes
 from transformer.training.partitioning import example_parallel_placement, shard_batch, with_placement
 from transformer.training.state import TrainState, derive_key
@@ -30,7 +30,7 @@ class CompiledEvaluation:
     placement: Placement
     monitor: ProgressMonitor = dataclasses.field(default_factory=ProgressMonitor)
 
-    def __call__(self, state: TrainState) -> Report:
+    def __call__(self, state: TrainState) -> EvaluationReport:
         """Run the step over all batches.
 
         Raises:
@@ -75,7 +75,7 @@ def compile_evaluations(
     return [CompiledEvaluation(each, compiled[each.step, each.parameters], placement) for each in evaluations]
 
 
-def evaluation_view(model: Model, state: TrainState, parameters: str) -> View:
+def evaluation_view(model: Model, state: TrainState, parameters: str) -> StateView:
     """The view of a state outside of training, with its "raw" parameters or those of the average of this name.
 
     What a run shows of itself has those that it is judged by (`ExperimentConfig.eval_parameters`).
@@ -90,7 +90,7 @@ def evaluation_view(model: Model, state: TrainState, parameters: str) -> View:
                 f"the average {parameters!r} is asked for; the run keeps {sorted(state.averages) or 'none'}"
             )
         variables = variables._replace(params=replace_with_averaged(variables.params, state.averages[parameters]))
-    return View(model, variables, state.averages, state.extra, state.step, train=False)
+    return StateView(model, variables, state.averages, state.extra, state.step, train=False)
 
 
 def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:

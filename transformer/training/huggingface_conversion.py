@@ -9,7 +9,7 @@ import jax
 
 from transformer.config import UserError
 from transformer.data.images import ImageSpec
-from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
+from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface import preprocessor
@@ -116,7 +116,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
 def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
     """What a published model reads texts by: its tokenizer, or of images their size and the names of its classes."""
     if "image" not in imported.interface.inputs:
-        return from_huggingface(source)
+        return load_huggingface_tokenizer(source)
     _, height, width, channels = imported.interface.inputs["image"].shape
     named, count = imported.config.get("id2label") or {}, imported.interface.vocabularies["classes"]
     names = (str(named.get(str(number), f"LABEL_{number}")) for number in range(count))

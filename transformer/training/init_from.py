@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.config import Config, UserError, from_config, nearest
-from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
+from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import FILE, saved_in
+from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.huggingface.convert import OpenedModel, open_model_folder
 from transformer.installation import command_words
 from transformer.json_files import read_object
@@ -263,7 +263,7 @@ def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
     Raises:
         UserError: For a run that is missing, or has no tokenizer.
     """
-    if not (config.run and config.tokenizer) or saved_in(workdir):
+    if not (config.run and config.tokenizer) or has_tokenizer(workdir):
         return
     tokenizer_of_source(config.run, workdir).save(workdir)
 
@@ -319,8 +319,8 @@ def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
     """
     path = find_source(run, workdir)
     if is_published_model(path):
-        return from_huggingface(path)
-    if not saved_in(path):
+        return load_huggingface_tokenizer(path)
+    if not has_tokenizer(path):
         raise UserError(f"config.initialize_from.tokenizer=True, but {run} holds no tokenizer")
     return load_tokenizer(path)
 
@@ -420,11 +420,11 @@ def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _notes_of_folder(path: Path, published: OpenedModel, workdir: Path | None) -> tuple[str, ...]:
-    if workdir is None or "image" in published.interface.inputs or not saved_in(workdir):
+    if workdir is None or "image" in published.interface.inputs or not has_tokenizer(workdir):
         return ()
     theirs, ours = (
         (each.vocabulary, each.pieces(range(each.vocabulary)))
-        for each in (from_huggingface(path), load_tokenizer(workdir))
+        for each in (load_huggingface_tokenizer(path), load_tokenizer(workdir))
     )
     return () if theirs == ours else (_another_tokenizer(path),)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.models.model import Model, Variables, leaves_by_path, matches_any_pattern
-from transformer.tasks.task import Objective, Task, View
+from transformer.tasks.task import Objective, StateView, Task
 from transformer.training.optimizer import Hyperparameters, Optimizer
 from transformer.training.parameter_averages import ParameterAverage, init_average
 from transformer.training.state import TrainState, derive_key
@@ -29,7 +29,7 @@ def init_state(
     """
     variables = model.init(derive_key(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
-    view = View(model, variables, kept, {}, jnp.int32(0), train=True)
+    view = StateView(model, variables, kept, {}, jnp.int32(0), train=True)
     return TrainState(
         step=jnp.int32(0),
         key=key,

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.data.batches import Source, stream
+from transformer.data.batches import BatchSource, iterate_batches
 from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.task import Report
+from transformer.tasks.task import EvaluationReport
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
@@ -36,7 +36,7 @@ class LoopEvaluation:
     name: str
     split: str
     at_end: bool
-    run: Callable[[TrainState], Report]
+    run: Callable[[TrainState], EvaluationReport]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Reporter:
 
     def __call__(self, number: int, state: TrainState, last: bool) -> None:
         """Report what is due at step `number`: all of it or, where the run is stopped in between, nothing."""
-        reports: list[tuple[str, Report]] = []
+        reports: list[tuple[str, EvaluationReport]] = []
         if last or _is_due(number, self.cadence.evaluate):
             chosen = [evaluation for evaluation in self.evaluations if last or not evaluation.at_end]
             reports = [(evaluation.split, evaluation.run(state)) for evaluation in chosen]
@@ -79,7 +79,7 @@ class PendingStep(NamedTuple):
 def train_loop(
     state: TrainState,
     step: TrainStep,
-    source: Source,
+    source: BatchSource,
     *,
     steps: int,
     reporter: Reporter,
@@ -107,7 +107,7 @@ def train_loop(
         if first == 0 and cadence.maps:
             monitor.begin("the maps of step 0")
             writer.write_maps(0, reporter.probe(state))
-        batches = stream(source, first, steps)
+        batches = iterate_batches(source, first, steps)
         for number in range(first + 1, steps + 1):
             monitor.begin(f"step {number}", makes=True)
             batch = next(batches)

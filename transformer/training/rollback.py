@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import Count, UserError, to_config
-from transformer.data.batches import Source
+from transformer.data.batches import BatchSource
 from transformer.installation import command_words
 from transformer.json_files import checked, read_object
 from transformer.models.model import leaves_by_path
@@ -149,13 +149,13 @@ def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
     write_json(directory.rollback_file, add_checksum(to_config(rewind)))
 
 
-def training_batches(run: TrainingRun, components: TrainingComponents) -> Source:
+def training_batches(run: TrainingRun, components: TrainingComponents) -> BatchSource:
     """Return the validated batches of a run without those that it skips."""
     source = components.task.source(run.experiment.run.seed)
     return CheckedBatches(source, components.task.interface, skipped_batches(run.directory))
 
 
-def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Source) -> TrainingDiverged:
+def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: BatchSource) -> TrainingDiverged:
     """Return the error with the command that skips the batches, which are saved in the run directory."""
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]

@@ -11,7 +11,7 @@ import jax
 
 from transformer.config import UserError
 from transformer.costs.model_sizes import active_parameters
-from transformer.data.datasets.tfds_preparation import downloads
+from transformer.data.datasets.tfds_preparation import allow_downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.installation import command_words
@@ -128,7 +128,7 @@ def load_run(
     """
     run = open_run(workdir, trusted, task_changes)
     run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
-    with downloads(trusted):
+    with allow_downloads(trusted):
         components = build_components(run.experiment, run.directory.path, single_device_placement())
 
     def read(checkpoints: Checkpoints, at: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.config import RunConfig, UserError
-from transformer.data.batches import Source
+from transformer.data.batches import BatchSource
 from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
@@ -226,7 +226,7 @@ def programs_to_compile(
     step: TrainStep,
     evaluations: Sequence[LoopEvaluation],
     start: int,
-    source: Source,
+    source: BatchSource,
 ) -> Iterator[Program]:
     """The jitted `step` for each batch shape of the steps behind `start`, and that of each evaluation.
 

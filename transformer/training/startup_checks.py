@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.costs.chips import chip_of
 from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Task
 from transformer.training.evaluate import evaluation_view
 from transformer.training.state import TrainState, derive_key
@@ -114,7 +114,7 @@ def _check_names(sites: Sequence[Site]) -> None:
                 raise UserError(f"the axis {axis.name!r} of site {site.name!r} is described in two ways: name it anew")
 
 
-def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels) -> None:
+def _check_probe(model: Model, task: Task, abstract: TrainState, labels: AxisLabels) -> None:
     everything = Capture(tuple(site.name for site in model.sites))
     watched = _record_passes(model)
 
@@ -148,7 +148,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels)
         _check_map(site, maps[site.name], labels)
 
 
-def _check_map(site: Site, captured: Captured, labels: Labels) -> None:
+def _check_map(site: Site, captured: Captured, labels: AxisLabels) -> None:
     if captured.weights is None:
         raise UserError(f"the probe returns statistics of the site {site.name!r} without its maps")
     shape = captured.weights.shape

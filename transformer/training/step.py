@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.model import Model, Variables, replace_with_averaged
-from transformer.tasks.task import Batch, LossAux, Objective, Task, View
+from transformer.tasks.task import Batch, LossAux, Objective, StateView, Task
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
 from transformer.training.parameter_averages import ParameterAverage, update_average
@@ -62,7 +62,7 @@ def make_train_step(
             return derive_key(state.key, state.step, name)
 
         observed = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
-        view = View(model, state.variables, state.averages, state.extra, state.step, train=True, capture=observed)
+        view = StateView(model, state.variables, state.averages, state.extra, state.step, train=True, capture=observed)
         batch, extra = task.prepare(view, batch, key("prepare"))
         totals = task.totals(batch)
         view = view._replace(extra=extra)
@@ -105,7 +105,7 @@ def make_train_step(
 
 
 def _accumulate_gradients(
-    view: View,
+    view: StateView,
     objective: Objective,
     trained: dict[str, Array],
     batch: Batch,

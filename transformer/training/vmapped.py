@@ -18,14 +18,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.config import UserError, to_config
 from transformer.costs.chips import peak_flops
-from transformer.data.batches import Source
+from transformer.data.batches import BatchSource
 from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import StoredMaps
 from transformer.models.model import count_parameters
 from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import flatten_to_json
-from transformer.tasks.task import Batch, Report
+from transformer.tasks.task import Batch, EvaluationReport
 from transformer.training.build import (
     TrainingComponents,
     build_components,
@@ -137,7 +137,7 @@ def measure_vmap_speedup(
 class StackedBatches:
     """The batches of several sources, those of one step stacked."""
 
-    def __init__(self, sources: Sequence[Source]):
+    def __init__(self, sources: Sequence[BatchSource]):
         self._sources = sources
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
@@ -179,7 +179,7 @@ def take_run(state: TrainState, run: int) -> TrainState:
     return jax.tree.map(lambda leaf: leaf[run], state)
 
 
-def stack_reports(reports: Sequence[Report | None]) -> Report:
+def stack_reports(reports: Sequence[EvaluationReport | None]) -> EvaluationReport:
     """The runs' reports as one: each number, and the samples, a sequence over the runs, None where a run has none."""
     present = [report for report in reports if report is not None]
     names = dict.fromkeys(name for report in present for name in report.scalars)
@@ -187,7 +187,7 @@ def stack_reports(reports: Sequence[Report | None]) -> Report:
         name: tuple(None if report is None else report.scalars.get(name) for report in reports) for name in names
     }
     samples: Any = tuple(() if report is None else report.samples for report in reports)
-    return Report(scalars, samples if any(samples) else ())
+    return EvaluationReport(scalars, samples if any(samples) else ())
 
 
 def vmap_step(step: TrainStep) -> TrainStep:
@@ -378,7 +378,7 @@ def _record_divergence(
 def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, count: int) -> LoopEvaluation:
     """The evaluation of every unfinished run, one after the other in one compiled program."""
 
-    def evaluate(state: TrainState) -> Report:
+    def evaluate(state: TrainState) -> EvaluationReport:
         seen = state.without_optimizers()
         going = writers.going
         return stack_reports([evaluation.run(take_run(seen, n)) if n in going else None for n in range(count)])

@@ -25,7 +25,7 @@ from transformer.layers.functional_module import Precision
 from transformer.maps.head_roles import Role, Rows, classify_heads
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.task import Request, Sentences, View
+from transformer.tasks.task import InputTexts, PredictionRequest, StateView
 
 TOKENS = Axis("tokens")
 SITES = (
@@ -46,14 +46,14 @@ def task() -> AttentionProbes:
     )
 
 
-def of_model(logits: Any, weights: Any = None) -> View:
+def of_model(logits: Any, weights: Any = None) -> StateView:
     """A view of a model that answers this, whatever it reads, and whose heads look there."""
 
     def apply(variables: Any, inputs: Any, **options: Any) -> Any:
         maps = {} if weights is None else {"decoder/self": SimpleNamespace(weights=weights(inputs))}
         return logits(jnp.asarray(inputs["tokens"])), SimpleNamespace(state={}, maps=maps, losses={})
 
-    return View(SimpleNamespace(apply=apply, sites=SITES), None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    return StateView(SimpleNamespace(apply=apply, sites=SITES), None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
 def indifferent(tokens: Any) -> Any:
@@ -215,7 +215,7 @@ def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_ant
 def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: AttentionProbes) -> None:
     view = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.where(tokens == 1, 3, 1)])
     text = "red-circle blue-square ? blue-circle red-circle ?"
-    answers = task.answer(view, Request([text, "red-circle red-square ?"]))
+    answers = task.answer(view, PredictionRequest([text, "red-circle red-square ?"]))
     assert list(answers.lines) == ["? = red-square 0.999, ? = red-square 0.999", "? = red-square 0.999"]
     assert answers.labels.titles[0].startswith("blue-circle red-circle: red-circle blue-square ?")
     for wrong, kind_of_cue in (
@@ -224,8 +224,8 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Atten
         ("red-circle " * 12 + "?", "more than the 10 of the longest text"),
     ):
         with pytest.raises(UserError, match=kind_of_cue.replace("?", r"\?")):
-            task.answer(view, Request([wrong]))
-    reading = read_texts(task.config, view, None, Sentences([text]))
+            task.answer(view, PredictionRequest([wrong]))
+    reading = read_texts(task.config, view, None, InputTexts([text]))
     assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
     assert TASK.reader is not None
     assert TASK.reader.interface(task.config, None) == task.interface

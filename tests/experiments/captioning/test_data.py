@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.captioning.data import caption, max_caption_length, noun_positions, scene, words
-from transformer.data.synthetic_scenes import Item, SceneKind
+from transformer.data.synthetic_scenes import SceneGenerator, SceneItem
 
-KIND = SceneKind()
-ITEMS = (Item(8, "star", "blue"), Item(0, "circle", "red"))
+KIND = SceneGenerator()
+ITEMS = (SceneItem(8, "star", "blue"), SceneItem(0, "circle", "red"))
 
 
 def test_a_caption_names_the_items_in_reading_order() -> None:

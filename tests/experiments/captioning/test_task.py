@@ -26,10 +26,10 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.tasks.attention_mass import NO_CELL, cells_of, mass_within
+from transformer.tasks.attention_mass import NO_CELL, attention_mass_within, cell_of_patch
 from transformer.tasks.hard_attention_reinforce import reinforce, token_log_likelihood
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 PIXELS = 8
 
@@ -40,13 +40,15 @@ def task() -> Captioning:
 
 
 @functools.cache
-def view_of(task: Captioning, attention: CaptionerAttention = CaptionerAttention.SOFT, *, train: bool = False) -> View:
+def view_of(
+    task: Captioning, attention: CaptionerAttention = CaptionerAttention.SOFT, *, train: bool = False
+) -> StateView:
     """A model that has learned nothing, over 3 x 3 or 6 x 6 places."""
     stride = PIXELS if attention is CaptionerAttention.HARD else PIXELS // 2
     config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding=4, attention=attention)
     model = FAMILY.build(config, task.interface, Precision())
-    extra = task.init_extra(View(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, extra, np.int32(0), train)
+    extra = task.init_extra(StateView(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, extra, np.int32(0), train)
 
 
 def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
@@ -106,7 +108,7 @@ def test_the_loss_of_what_draws_nothing_is_the_words_alone(task: Captioning) -> 
     assert set(aux.losses) == {"doubly_stochastic"}
 
 
-def evaluated(task: Captioning, view: View, name: str) -> dict[str, float]:
+def evaluated(task: Captioning, view: StateView, name: str) -> dict[str, float]:
     (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == (name, "validation"))
     step = jax.jit(lambda variables, batch: evaluation.step(view._replace(variables=variables), batch, None))
     found = [jax.device_get(step(view.variables, batch)) for batch in evaluation.batches]
@@ -147,7 +149,7 @@ def test_a_model_that_looks_nowhere_is_not_asked_where(task: Captioning) -> None
 
 def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     grid = Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0, leading=1)
-    cells = cells_of(grid, side=3, size=24)
+    cells = cell_of_patch(grid, side=3, size=24)
     assert cells[0] == NO_CELL
     np.testing.assert_array_equal(cells[1:].reshape(6, 6), np.kron(np.arange(9).reshape(3, 3), np.ones((2, 2), int)))
     weights = np.zeros((1, 2, 1, 3, 37), np.float32)
@@ -159,7 +161,7 @@ def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     weights[0, 0, 0, 1, 1 + 3 * 6 + 4] = 0.3  # cell 5
     weights[0, 1, 0, 0, 36] = 1.0  # cell 8
     weights[0, 1, 0, 2, 0] = 1.0
-    assert float(mass_within(weights, named_cell_mask(named, cells))[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
+    assert float(attention_mass_within(weights, named_cell_mask(named, cells))[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
     counts = np.array([[True, True, False], [True, False, True]])
     first = 0.5**2 + 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 8)
     second = 35.0
@@ -240,7 +242,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
 def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: dict) -> None:
     view = view_of(task, CaptionerAttention.HARD)
     texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top center"]
-    answers = task.answer(view, Request(texts, decoding=options))
+    answers = task.answer(view, PredictionRequest(texts, decoding=options))
     assert len(answers.lines) == 2
     known = set(task.symbols[END + 1 :])
     assert all(set(line.split()) <= known for line in answers.lines)
@@ -276,7 +278,7 @@ def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: d
 )
 def test_what_cannot_be_captioned_is_refused(task: Captioning, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        task.answer(view_of(task), Request([text], decoding=options))
+        task.answer(view_of(task), PredictionRequest([text], decoding=options))
 
 
 @pytest.mark.parametrize(

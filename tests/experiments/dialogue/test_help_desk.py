@@ -6,12 +6,12 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.help_desk import DEVICES, ENDINGS, OPENINGS, SYMPTOMS, is_new
-from transformer.data.datasets.translation import TranslationSet, open_translation
+from transformer.data.datasets.translation import TranslationDataset, open_translation_dataset
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 
-def opened(options: str) -> TranslationSet:
-    return open_translation(options, prepared_dir="unused")
+def opened(options: str) -> TranslationDataset:
+    return open_translation_dataset(options, prepared_dir="unused")
 
 
 def words(*lines: str) -> set[str]:
@@ -70,4 +70,4 @@ def test_impossible_options_are_refused(name: str, said: str) -> None:
 
 def test_a_set_made_here_goes_one_way() -> None:
     with pytest.raises(UserError, match="goes from question to answer"):
-        open_translation("help_desk", prepared_dir="unused", languages=("answer", "question"))
+        open_translation_dataset("help_desk", prepared_dir="unused", languages=("answer", "question"))

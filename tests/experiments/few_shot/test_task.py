@@ -11,7 +11,7 @@ from experiments.few_shot.data import RotationAugmentation
 from experiments.few_shot.task import EPISODE, SHOT, FewShotClassification, FewShotConfig, build, synthetic
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 SMALL: dict[str, Any] = {
     "dataset": "strokes/train=4,validation=4,test=4,num_drawers=4",
@@ -27,11 +27,11 @@ def task() -> FewShotClassification:
     return build(FewShotConfig(**SMALL, shots=(1, 2), num_eval_examples=6), Path())
 
 
-def of_model(logits: Any) -> View:
+def of_model(logits: Any) -> StateView:
     """A view of a model that gives these logits, whatever it reads."""
     aux = SimpleNamespace(state={}, maps={}, losses={})
     model: Any = SimpleNamespace(apply=lambda variables, inputs, **options: (logits(inputs), aux))
-    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    return StateView(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
 def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task: FewShotClassification) -> None:

@@ -18,7 +18,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import leaves_by_path
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 KEY = jax.random.key(1)
 CONFIG = HandshakeRLConfig(
@@ -34,14 +34,14 @@ TASK_OF_IT = TASK.synthetic(CONFIG, 1)
 
 
 @functools.cache
-def view_of() -> View:
+def view_of() -> StateView:
     """An agent that knows nothing, and a target network that knows something else."""
     config = RecurrentQNetworkConfig(GridEncoderConfig((2,), (3,)), width=4)
     model = FAMILY.build(config, TASK_OF_IT.interface, Precision())
     variables = jax.jit(model.init)(jax.random.key(0))
     variables = variables._replace(params=jax.tree.map(lambda leaf: 2.0 * leaf, variables.params))
     average = {path: -leaf for path, leaf in leaves_by_path(variables.params).items()}
-    return View(model, variables, {"target": average}, {}, jnp.int32(0), train=True)
+    return StateView(model, variables, {"target": average}, {}, jnp.int32(0), train=True)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import pytest
 from experiments.in_context_learning.linear_functions import FunctionBatch, least_squares, sample_functions
 from experiments.in_context_learning.linear_regression_task import LinearRegression, LinearRegressionConfig, report
 from transformer.config import UserError
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +17,11 @@ def task() -> LinearRegression:
     return LinearRegression(LinearRegressionConfig(dimensions=3, batch_size=8, num_eval_examples=24, min_dimensions=1))
 
 
-def of_model(answers: Any) -> View:
+def of_model(answers: Any) -> StateView:
     """A view of a model that answers this, whatever it reads but not ahead."""
     aux = SimpleNamespace(state={}, maps={}, losses={})
     model: Any = SimpleNamespace(apply=lambda variables, inputs, **options: (answers(inputs["vectors"]), aux))
-    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    return StateView(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
 def test_batches_are_of_seed_and_step_and_show_points_and_values_in_turn(task: LinearRegression) -> None:

@@ -18,7 +18,7 @@ from experiments.in_context_learning.task import (
 )
 from transformer.attention import Axis, Site
 from transformer.config import UserError, from_config
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 FEW = {"batch_size": 4, "num_eval_examples": 8}
 SMALL = FEW | {"alphabet_size": 8, "shots": (0, 2)}  # of pairs
@@ -38,11 +38,11 @@ def texts(task: InContextLearning, batch: Any) -> list[str]:
     return [task.tokenizer.decode([*tokens[:length], labels[length - 1]]) for tokens, labels, length in rows]
 
 
-def of_model(logits: Any) -> View:
+def of_model(logits: Any) -> StateView:
     """A view of a model that answers this."""
     aux = SimpleNamespace(state={}, maps={}, losses={})
     model: Any = SimpleNamespace(apply=lambda variables, inputs, **options: (logits(inputs), aux))
-    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    return StateView(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", Problem)

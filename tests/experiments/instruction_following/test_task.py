@@ -24,7 +24,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 CONFIG = InstructionFollowingConfig(
     num_mazes=5,
@@ -43,13 +43,13 @@ def task() -> InstructionFollowing:
     return InstructionFollowing(CONFIG)
 
 
-def view_of(task: InstructionFollowing) -> View:
+def view_of(task: InstructionFollowing) -> StateView:
     """A model without parameters: for what its sites alone decide."""
     model = FAMILY.build(ListenAttendWalkConfig(width=4, embedding=3), task.interface, Precision())
-    return View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
 
 
-def learned_nothing(task: InstructionFollowing) -> View:
+def learned_nothing(task: InstructionFollowing) -> StateView:
     view = view_of(task)
     return view._replace(variables=jax.jit(view.model.init)(jax.random.key(0)))
 
@@ -195,7 +195,7 @@ def test_an_instruction_is_followed_where_it_can_be(
     assert set(actions[1:]) == {"forward"}
     batch = task.sequences([actions, ["left"]])
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(batch["labels"]))
-    answers = task.answer(view_of(task), Request(texts, decoding={"seed": 5}))
+    answers = task.answer(view_of(task), PredictionRequest(texts, decoding={"seed": 5}))
     assert answers.lines[0].startswith(f"{' '.join(actions)}: ends at row ")
     assert answers.lines[0].endswith("as asked")
     assert answers.lines[1].startswith("left: ends at row ")
@@ -214,11 +214,11 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
     cut = rows["labels"][:, : len(true.walk.actions)]
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))
     answers = task.answer(
-        view_of(task), Request(["walk to the lamp ."], decoding={"seed": 5, "max_new_tokens": cut.shape[1]})
+        view_of(task), PredictionRequest(["walk to the lamp ."], decoding={"seed": 5, "max_new_tokens": cut.shape[1]})
     )
     assert answers.lines[0].startswith(f"{' '.join(task.said_in(cut[0]))}: does not stop")
     assert answers.labels.tokens["target"] == (tuple(task.said_in(cut[0])),)
-    said = task.say(view_of(task), task._batch([true]), task.decoding(Request([""]), "walks", ""))
+    said = task.say(view_of(task), task._batch([true]), task.decoding(PredictionRequest([""]), "walks", ""))
     np.testing.assert_array_equal(said["target"][0, : cut.shape[1]], [BEGIN, *cut[0, :-1]])
     assert (said["target"][0, cut.shape[1] :] == PAD).all()
 
@@ -227,7 +227,7 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
 def test_a_model_walks_by_itself_and_is_looked_at(task: InstructionFollowing) -> None:
     view = learned_nothing(task)
     for options in ({}, {"beams": 2}, {"temperature": 1.0, "seed": 3}):
-        answers = task.answer(view, Request(["turn left . walk to the lamp ."], decoding=options))
+        answers = task.answer(view, PredictionRequest(["turn left . walk to the lamp ."], decoding=options))
         labels = answers.labels.completed(view.model.sites)
         maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
         np.testing.assert_allclose(maps[0, 0, 0, : len(labels.tokens["target"][0])].sum(-1), 1, rtol=1e-5)
@@ -248,7 +248,7 @@ def test_requests_that_cannot_be_met_are_refused(
     task: InstructionFollowing, text: str, options: dict, said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        task.answer(view_of(task), Request([text], decoding=options))
+        task.answer(view_of(task), PredictionRequest([text], decoding=options))
 
 
 @pytest.mark.parametrize(

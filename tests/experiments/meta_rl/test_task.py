@@ -11,7 +11,7 @@ import pytest
 from experiments.meta_rl.data import Trajectories
 from experiments.meta_rl.task import MetaRL, MetaRLConfig, make_inputs, run_policy
 from transformer.config import UserError, from_config
-from transformer.tasks.task import View
+from transformer.tasks.task import StateView
 
 SMALL: dict[str, Any] = {
     "num_states": 2,
@@ -33,11 +33,11 @@ def task() -> MetaRL:
     return MetaRL(config_of())
 
 
-def of_model(logits: Any) -> View:
+def of_model(logits: Any) -> StateView:
     """A view of a model that gives these logits of what it reads."""
     aux = SimpleNamespace(state={}, maps={}, losses={})
     model: Any = SimpleNamespace(apply=lambda variables, inputs, **options: (logits(inputs["vectors"]), aux))
-    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    return StateView(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
 def test_a_step_reads_the_state_the_action_before_its_reward_and_whether_an_episode_begins() -> None:

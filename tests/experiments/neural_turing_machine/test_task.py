@@ -16,7 +16,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.registry import build, synthetic, task_config
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "bits": 3,
@@ -33,10 +33,10 @@ def task_of(**values: Any) -> Any:
     return build(task_config({"name": "experiments.neural_turing_machine.task", **SMALL, **values}), Path())
 
 
-def view_of(task: Algorithms) -> View:
+def view_of(task: Algorithms) -> StateView:
     config = model_config({"family": "experiments.neural_turing_machine.ntm", "width": 6, "slots": 8, "slot_width": 4})
     model = build_model(config, task.interface, Precision())
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
 
 def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -> None:
@@ -110,7 +110,7 @@ def test_n_grams_are_measured_above_the_optimum() -> None:
 def test_a_text_of_bits_is_answered_by_as_many_words_with_maps_of_its_steps() -> None:
     task = task_of()
     view = view_of(task)
-    answers = task.answer(view, Request(["101 001", "110"], decoding={}))
+    answers = task.answer(view, PredictionRequest(["101 001", "110"], decoding={}))
     assert [len(line.split()) for line in answers.lines] == [2, 1]
     assert set("".join(answers.lines)) <= {"0", "1", " "}
     weights = answers.look(Capture(("memory/read",)))["memory/read"].weights
@@ -125,7 +125,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
         with pytest.raises(UserError, match=r"cannot be copied: give words of 3 bits, such as '100 001'"):
             parse_bits(text, 3)
     with pytest.raises(UserError, match="problem=priority_sort does not answer texts: only copy does"):
-        task_of(problem="priority_sort").answer(view_of(task), Request(["101"], decoding={}))
+        task_of(problem="priority_sort").answer(view_of(task), PredictionRequest(["101"], decoding={}))
 
 
 @pytest.mark.parametrize(

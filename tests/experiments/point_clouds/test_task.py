@@ -5,11 +5,11 @@ import pytest
 
 from experiments.point_clouds.task import PointClouds, PointCloudsConfig
 from transformer.config import UserError
-from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, draw_clouds
+from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, draw_point_clouds
 
 
 def test_points_lie_on_the_lines_anywhere_alike() -> None:
-    (cloud,) = draw_clouds(["L"], 4000, np.random.default_rng(0), NO_VARIATION, noise=0.0)
+    (cloud,) = draw_point_clouds(["L"], 4000, np.random.default_rng(0), NO_VARIATION, noise=0.0)
     (corners,) = GLYPHS["L"]
     (x, top), (_, bottom), (right, _) = corners
     down, along = np.abs(cloud[:, 0] - x) < 1e-5, np.abs(cloud[:, 1] - bottom) < 1e-5

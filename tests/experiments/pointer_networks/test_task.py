@@ -17,8 +17,8 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import RecurrentConfig
 from transformer.models.task_interface import POINTER_END
-from transformer.tasks.decoding_config import Decoding
-from transformer.tasks.task import Request, View
+from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.task import PredictionRequest, StateView
 
 # The longest answers, which take the longest; `make slow` takes them too.
 ALL_BUT_TRIANGLES = [
@@ -39,11 +39,11 @@ def task_of(problem: Problem, **values: Any) -> Geometry:
     return Geometry(GeometryConfig(problem, **values))
 
 
-def view_of(task: Geometry, loudness: float = 3.0) -> View:
+def view_of(task: Geometry, loudness: float = 3.0) -> StateView:
     """A model that has learned nothing, but is sure of it."""
     model = FAMILY.build(PointerNetworkConfig(RecurrentConfig(width=6)), task.interface, Precision())
     variables = jax.jit(model.init)(jax.random.key(0))
-    return View(model, jax.tree.map(lambda leaf: loudness * leaf, variables), {}, {}, np.int32(0), train=False)
+    return StateView(model, jax.tree.map(lambda leaf: loudness * leaf, variables), {}, {}, np.int32(0), train=False)
 
 
 @pytest.mark.parametrize("problem", Problem)
@@ -119,7 +119,7 @@ def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, b
     task = task_of(problem)
     # An end that is always likely, so that a triangulation too is over at some time.
     view, batch = view_of(task, loudness=2.0), task.source(9)[0]
-    decoding = Decoding(max_new_tokens=40 if problem is Problem.DELAUNAY else 7, beams=beams, length_penalty=0.0)
+    decoding = DecodingConfig(max_new_tokens=40 if problem is Problem.DELAUNAY else 7, beams=beams, length_penalty=0.0)
     found = {}
     for constrained in (True, False):
         rollout = jax.jit(
@@ -145,7 +145,7 @@ def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Pr
     """Beams that are short of hypotheses go on with impossible ones, which may be made of padding."""
     task = task_of(problem)
     view, batch = view_of(task), task.source(2)[0]
-    decoding = Decoding(max_new_tokens=problem.steps(6), beams=4, length_penalty=0.0)
+    decoding = DecodingConfig(max_new_tokens=problem.steps(6), beams=4, length_penalty=0.0)
     said = jax.jit(lambda batch: decode_answers(view, batch, problem, decoding, constrained=True))
     padding = np.arange(6) >= batch["lengths"][:, None]
     filled = batch | {"points": np.where(padding[..., None], np.float32(np.nan), batch["points"])}
@@ -244,7 +244,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
     text = " ".join(f"{x},{y}" for x, y in SQUARE)
     task = task_of(problem)
     view = view_of(task)
-    answers = task.answer(view, Request([text, "0.1,0.2 0.5,0.9 0.7,0.3"], decoding={"beams": 2}))
+    answers = task.answer(view, PredictionRequest([text, "0.1,0.2 0.5,0.9 0.7,0.3"], decoding={"beams": 2}))
     first, second = answers.lines
     flat = [int(index) for index in first.replace(",", " ").split()]
     if problem is Problem.DELAUNAY:
@@ -268,16 +268,16 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
 def test_texts_that_are_no_points_are_refused(text: str) -> None:
     task = task_of(Problem.HULL)
     with pytest.raises(UserError, match="give at least 3 points of the unit square"):
-        task.answer(view_of(task), Request([text]))
+        task.answer(view_of(task), PredictionRequest([text]))
 
 
 def test_what_a_run_cannot_do_is_refused() -> None:
     task = task_of(Problem.HULL)
     for request in (
-        Request(["0,0 0,1 1,0"], "de"),
-        Request(["0,0 0,1 1,0"], decoding={"num_samples": 2, "top_k": 2}),
-        Request(["0,0 0,1 1,0"], decoding={"stop_sequences": ("0",)}),
-        Request(["0,0 0,1 1,0"], decoding={"beams": 2, "coverage_penalty": 0.2}),
+        PredictionRequest(["0,0 0,1 1,0"], "de"),
+        PredictionRequest(["0,0 0,1 1,0"], decoding={"num_samples": 2, "top_k": 2}),
+        PredictionRequest(["0,0 0,1 1,0"], decoding={"stop_sequences": ("0",)}),
+        PredictionRequest(["0,0 0,1 1,0"], decoding={"beams": 2, "coverage_penalty": 0.2}),
     ):
         with pytest.raises(
             UserError, match="leave out --target_language, --num_samples, --stop and --coverage_penalty"
@@ -336,7 +336,7 @@ def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_re
     shuffled = [3, 0, 4, 2, 1]
     view = view_of(task)
     asked = [SQUARE, SQUARE[shuffled], SQUARE[:3]]
-    answers = task.answer(view, Request([" ".join(f"{x},{y}" for x, y in points) for points in asked]))
+    answers = task.answer(view, PredictionRequest([" ".join(f"{x},{y}" for x, y in points) for points in asked]))
     first, second, third = ([int(word) for word in line.split()] for line in answers.lines)
     # The two of x = 0 and of x = 1 are read in the order in which they are given: only for distinct x is the order one.
     assert sorted(first) == sorted(second) == [0, 1, 2, 3, 4]
@@ -353,5 +353,7 @@ def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_re
     assert labels.tokens["target"][0] == (*map(str, first), "end")
     distinct = np.float32([[0.3, 0.9], [0.8, 0.2], [0.1, 0.4], [0.6, 0.7]])
     texts = [" ".join(f"{x},{y}" for x, y in distinct[point_order]) for point_order in ([0, 1, 2, 3], [2, 0, 3, 1])]
-    straight, turned = ([int(word) for word in line.split()] for line in task.answer(view, Request(texts)).lines)
+    straight, turned = (
+        [int(word) for word in line.split()] for line in task.answer(view, PredictionRequest(texts)).lines
+    )
     assert distinct[straight].tolist() == distinct[[2, 0, 3, 1]][turned].tolist()

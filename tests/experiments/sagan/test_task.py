@@ -15,7 +15,7 @@ from experiments.sagan.task import PairedDigits, PairedDigitsConfig, image_grid
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.model import leaves_by_path
-from transformer.tasks.task import Request
+from transformer.tasks.task import PredictionRequest
 from transformer.training.build import TrainingComponents, build_components
 from transformer.training.config import resolve_config
 from transformer.training.evaluate import compile_evaluations, evaluation_view
@@ -239,11 +239,15 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
     components: TrainingComponents, first: TrainState
 ) -> None:
     view = evaluation_view(components.model, first, "smooth")
-    answers = components.task.answer(view, Request(["7", "8"]))
+    answers = components.task.answer(view, PredictionRequest(["7", "8"]))
     assert [len(line.split()) for line in answers.lines] == [2, 2]
     assert set(answers.labels.images) == {"sample_4", "canvas_4"}
     assert answers.labels.images["sample_4"].shape == (2, 8, 16, 3)
-    for wrong in (Request(["seven"]), Request(["7"], "de"), Request(["7"], None, {"beams": 4})):
+    for wrong in (
+        PredictionRequest(["seven"]),
+        PredictionRequest(["7"], "de"),
+        PredictionRequest(["7"], None, {"beams": 4}),
+    ):
         with pytest.raises(UserError):
             components.task.answer(view, wrong)
 

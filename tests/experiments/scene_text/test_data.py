@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.scene_text.data import RenderedText, TextLine, TextRenderer, render_text
-from transformer.data.synthetic_glyphs import NO_VARIATION, cover, draw_glyphs, strokes
+from transformer.data.synthetic_glyphs import NO_VARIATION, draw_glyphs, rasterize_strokes, sample_strokes
 
 KIND = TextRenderer()
 
@@ -69,8 +69,8 @@ def test_a_glyph_is_painted_where_its_square_stands() -> None:
         image = render_text(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
         bright = (image - np.median(image)) / (np.percentile(image, 99.5) - np.median(image))
         expected = np.zeros((40, 40))
-        drawn = strokes(text, np.random.default_rng(0), NO_VARIATION)
-        own = cover(*drawn, 200)
+        drawn = sample_strokes(text, np.random.default_rng(0), NO_VARIATION)
+        own = rasterize_strokes(*drawn, 200)
         for row in range(40):
             for column in range(40):
                 for number, ((x, y), turn) in enumerate(zip(written.middles, written.turns, strict=True)):
@@ -106,7 +106,7 @@ def test_no_image_is_like_another_and_each_is_a_function_of_its_generator() -> N
 
 def test_drawings_of_their_own_are_those_of_strokes() -> None:
     drawn = draw_glyphs(["A", "4"], 24, np.random.default_rng(2))
-    np.testing.assert_array_equal(drawn, cover(*strokes(["A", "4"], np.random.default_rng(2)), 24))
+    np.testing.assert_array_equal(drawn, rasterize_strokes(*sample_strokes(["A", "4"], np.random.default_rng(2)), 24))
 
 
 @pytest.mark.parametrize(

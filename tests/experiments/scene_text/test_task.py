@@ -14,10 +14,10 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.tasks.attention_mass import mass_within
+from transformer.tasks.attention_mass import attention_mass_within
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
-from transformer.tasks.string_metrics import edits, inside, looking_report, string_report
-from transformer.tasks.task import Request, View
+from transformer.tasks.string_metrics import attention_mass_report, edit_distance, inside, string_report
+from transformer.tasks.task import PredictionRequest, StateView
 
 GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
@@ -34,12 +34,12 @@ def model_of(task: SceneText, attention: AttentionInput = AttentionInput.NEIGHBO
 
 
 @functools.cache
-def view_of(task: SceneText, *, train: bool = False) -> View:
+def view_of(task: SceneText, *, train: bool = False) -> StateView:
     """A model that has learned nothing."""
     model, normal = model_of(task), np.random.default_rng(0).normal
     shapes = model.functional.shapes()
     variables = Variables(jax.tree.map(lambda leaf: 0.3 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
-    return View(model, variables, {}, {}, np.int32(0), train)
+    return StateView(model, variables, {}, {}, np.int32(0), train)
 
 
 def places_by_hand(batch: dict, row: int, step: int) -> set[int]:
@@ -136,9 +136,9 @@ def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
     weights[0, 0, :, 1] = [[0.5, 0.5, 0, 0], [0, 0, 0.25, 0.75]]
     weights[0, 0, :, 2] = 0.25  # the end, which has no place
     found = np.array([[[True, False, False, False], [False, False, True, True], [False] * 4]])
-    mass = np.asarray(mass_within(weights, found))
+    mass = np.asarray(attention_mass_within(weights, found))
     np.testing.assert_allclose(mass, [[0.1, 1.7]], rtol=1e-6)
-    report = looking_report({"glyphs": np.array(2), "mass/a": mass, "mass/b": np.array([[1.0]])}, None)
+    report = attention_mass_report({"glyphs": np.array(2), "mass/a": mass, "mass/b": np.array([[1.0]])}, None)
     assert report.scalars == {"glyph_mass": pytest.approx(0.85)}
     assert report.note == "a, layer 0, head 1; 2 glyphs"
 
@@ -166,7 +166,7 @@ def test_a_class_token_has_no_glyph_and_only_grids_have_places() -> None:
     ],
 )
 def test_edits_are_levenshteins(output: str, reference: str, count: int) -> None:
-    assert edits(output, reference) == edits(reference, output) == count
+    assert edit_distance(output, reference) == edit_distance(reference, output) == count
 
 
 def test_the_report_counts_whole_strings_and_glyphs() -> None:
@@ -199,7 +199,7 @@ def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
 )
 def test_a_given_string_is_painted_and_read(task: SceneText, options: dict) -> None:
     view = view_of(task)
-    answers = task.answer(view, Request(["A4K", "straight PT2", "curved JJJ"], decoding=options))
+    answers = task.answer(view, PredictionRequest(["A4K", "straight PT2", "curved JJJ"], decoding=options))
     assert len(answers.lines) == 3
     labels = answers.labels.completed(view.model.sites)
     assert labels.titles == tuple(answers.lines)
@@ -213,7 +213,7 @@ def test_places_are_known_of_strings_that_were_read_right(task: SceneText, monke
     numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
     said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
     monkeypatch.setattr(task, "decode", lambda *given: said[:, 0])
-    answers = task.answer(view_of(task), Request(["A4K", "straight PT2"]))
+    answers = task.answer(view_of(task), PredictionRequest(["A4K", "straight PT2"]))
     assert answers.lines == ["A4K", "A4K"]
     assert answers.labels.links is not None
     right, wrong = answers.labels.links[SITE]
@@ -236,7 +236,7 @@ def test_places_are_known_of_strings_that_were_read_right(task: SceneText, monke
 )
 def test_what_cannot_be_read_is_refused(task: SceneText, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        task.answer(view_of(task), Request([text], decoding=options))
+        task.answer(view_of(task), PredictionRequest([text], decoding=options))
 
 
 @pytest.mark.parametrize(

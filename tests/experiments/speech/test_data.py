@@ -13,7 +13,7 @@ from experiments.speech.data import concatenate_recordings as joined
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
-from transformer.data.wav import read_wav, wav
+from transformer.data.wav import encode_wav, read_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 
 TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(1000) / SAMPLE_RATE)).astype(np.float32)
@@ -60,7 +60,7 @@ def test_rates_that_recorders_have_are_read(rate: int) -> None:
 @pytest.mark.parametrize(("size", "within"), [(1, 0.01), (2, 1e-4), (3, 1e-6), (4, 1e-6)])
 def test_files_of_any_width_are_read_and_ours_come_back(size: int, within: float) -> None:
     np.testing.assert_allclose(read_wav(file_of(TONE, size=size), "tone"), TONE, atol=within)
-    np.testing.assert_allclose(read_wav(wav(TONE), "ours"), TONE, atol=1e-4)
+    np.testing.assert_allclose(read_wav(encode_wav(TONE), "ours"), TONE, atol=1e-4)
 
 
 def test_channels_are_averaged_and_another_rate_is_brought_to_ours() -> None:
@@ -147,7 +147,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number, speaker in enumerate(("anna", "ben")):
                 for take in range(9):
                     samples = TONE[: 10 * (10 * digit + take) + number + 1]
-                    file.writestr(f"recordings/{digit}_{speaker}_{take}.wav", wav(samples))
+                    file.writestr(f"recordings/{digit}_{speaker}_{take}.wav", encode_wav(samples))
     return folder
 
 

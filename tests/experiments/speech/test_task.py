@@ -26,13 +26,13 @@ from experiments.speech.task import (
 )
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.data.wav import read_wav, wav
+from transformer.data.wav import encode_wav, read_wav
 from transformer.layers.functional_module import Precision
 from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.models.model import Variables
 from transformer.tasks.registry import task_config
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
-from transformer.tasks.task import Request, Sentences, View
+from transformer.tasks.task import InputTexts, PredictionRequest, StateView
 
 CONFIG = SpokenDigitRecognitionConfig(
     dataset="synthetic/num_speakers=2,num_takes=3",
@@ -53,7 +53,7 @@ def task() -> SpokenDigitRecognition:
 
 
 @functools.cache
-def view_of(task: SpokenDigitRecognition) -> View:
+def view_of(task: SpokenDigitRecognition) -> StateView:
     """A model that has learned nothing."""
     small = {
         "listener_width": 2,
@@ -66,7 +66,7 @@ def view_of(task: SpokenDigitRecognition) -> View:
     model = FAMILY.build(ListenAttendSpellConfig(**small), task.interface, Precision())
     shapes, normal = model.functional.shapes(), np.random.default_rng(0).normal
     variables = Variables(jax.tree.map(lambda leaf: 0.3 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
-    return View(model, variables, {}, {}, jnp.int32(0), train=False)
+    return StateView(model, variables, {}, {}, jnp.int32(0), train=False)
 
 
 def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigitRecognition) -> None:
@@ -229,8 +229,8 @@ def test_errors_are_edits_over_the_references_characters() -> None:
 @pytest.mark.slow
 def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecognition, tmp_path: Path) -> None:
     view, file = view_of(task), tmp_path / "two.WAV"
-    file.write_bytes(wav(task.shown["sound"][0, : task.shown["lengths"][0]]))
-    answers = task.answer(view, Request(["3 1", str(file)], decoding={"max_new_tokens": 3}))
+    file.write_bytes(encode_wav(task.shown["sound"][0, : task.shown["lengths"][0]]))
+    answers = task.answer(view, PredictionRequest(["3 1", str(file)], decoding={"max_new_tokens": 3}))
     assert [len(line) for line in answers.lines] == [3, 3]
     assert set("".join(answers.lines)) <= set(OutputUnits.LETTERS.symbols)
     assert len(answers.labels.sounds["frames"]) == 2
@@ -239,7 +239,7 @@ def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecogn
     )
     # A run is read without its recordings: the same interface, and a target of one's own.
     assert READER.interface(CONFIG, None).inputs == task.interface.inputs
-    reading = READER.read(CONFIG, view, None, Sentences(["3 1"], ["three one"]))
+    reading = READER.read(CONFIG, view, None, InputTexts(["3 1"], ["three one"]))
     assert reading.labels.tokens["target"] == (("t", "h", "r", "e", "e", " ", "o", "n", "e", "<end>"),)
     assert reading.inputs["lengths"].tolist() == [len(read_wav(reading.labels.sounds["frames"][0], ""))]
 
@@ -250,16 +250,16 @@ def test_strings_of_more_digits_than_any_are_refused_before_they_are_spelled() -
 
 
 def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitRecognition, tmp_path: Path) -> None:
-    (tmp_path / "long.wav").write_bytes(wav(np.full(2 * SAMPLE_RATE, 0.1)))
+    (tmp_path / "long.wav").write_bytes(encode_wav(np.full(2 * SAMPLE_RATE, 0.1)))
     for text, said in (
         ("three", "'three' is neither a .wav file nor digits"),
         ("nothing.wav", "'nothing.wav' is no file"),
         (str(tmp_path / "long.wav"), "lasts 2.00 seconds: this run's sounds have at most 1.6"),
     ):
         with pytest.raises(UserError, match=said):
-            task.answer(view_of(task), Request([text]))
+            task.answer(view_of(task), PredictionRequest([text]))
     with pytest.raises(UserError, match="target='drei' has 'd': this run writes with"):
-        READER.read(CONFIG, view_of(task), None, Sentences(["3"], ["drei"]))
+        READER.read(CONFIG, view_of(task), None, InputTexts(["3"], ["drei"]))
     for wrong, said in (
         ({"min_digits": 5}, "min_digits=5 digits are more than max_digits=2"),
         ({"max_seconds": 0.0}, "max_seconds=0.0"),

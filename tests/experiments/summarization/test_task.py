@@ -16,7 +16,7 @@ from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL: dict[str, Any] = {
     "max_facts": 2,
@@ -35,11 +35,11 @@ def task_of(unseen: OOVTarget = OOVTarget.COPIED) -> Summarization:
 
 
 @functools.cache
-def view_of(task: Summarization) -> View:
+def view_of(task: Summarization) -> StateView:
     """A model that has learned nothing."""
     family = FAMILIES["experiments.summarization.model"]
     model = family.build(family.config(width=4, embedding=3, coverage=1.0), task.interface, Precision())
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
 
 
 def test_what_is_asked_of_a_model_is_decided_by_what_unseen_words_become() -> None:
@@ -112,7 +112,9 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
 def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: dict) -> None:
     task = task_of(unseen)
     view = view_of(task)
-    answers = task.answer(view, Request(["The mill near Oslo now belongs to Ann-Marie.", "Ben runs"], decoding=options))
+    answers = task.answer(
+        view, PredictionRequest(["The mill near Oslo now belongs to Ann-Marie.", "Ben runs"], decoding=options)
+    )
     texts = answers.labels.tokens["source"]
     assert texts == (("the", "mill", "near", "Oslo", "now", "belongs", "to", "Ann-Marie", "."), ("Ben", "runs"))
     for line, text in zip(answers.lines, texts, strict=True):
@@ -152,9 +154,9 @@ def test_copying_is_measured_where_true_summaries_have_unseen_names() -> None:
 )
 def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: dict, said: str) -> None:
     task = task_of()
-    nothing = View(None, Variables({}, {}), {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    nothing = StateView(None, Variables({}, {}), {}, {}, np.int32(0), False)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=said) as error:
-        task.answer(nothing, Request([text], decoding=options))
+        task.answer(nothing, PredictionRequest([text], decoding=options))
     assert "\n" not in str(error.value)
 
 

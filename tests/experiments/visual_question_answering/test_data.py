@@ -11,7 +11,7 @@ from experiments.visual_question_answering.data import (
     tokenize_question,
 )
 from transformer.config import UserError
-from transformer.data.images import scaled, unscaled
+from transformer.data.images import scale_pixels, unscale_pixels
 
 TERMS = QuestionVocabulary(
     ("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "color"), 4, 2, 3, ("color",)
@@ -47,8 +47,8 @@ def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none(
 
 def test_every_pixel_comes_back_from_its_scale() -> None:
     pixels = np.arange(256, dtype=np.uint8)
-    assert (scaled(pixels).min(), scaled(pixels).max()) == (-1, 1)
-    np.testing.assert_array_equal(unscaled(scaled(pixels)), pixels)
+    assert (scale_pixels(pixels).min(), scale_pixels(pixels).max()) == (-1, 1)
+    np.testing.assert_array_equal(unscale_pixels(scale_pixels(pixels)), pixels)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from experiments.visual_question_answering.synthetic_scenes import ONE_HOP, RELA
 from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import SHAPES
-from transformer.data.synthetic_scenes import COLORS, Item, SceneKind
+from transformer.data.synthetic_scenes import COLORS, SceneGenerator, SceneItem
 
 SMALL = SceneQuestions(pixels=8, validation=20, test=30)
 PLACES = [f"{row} {column}" for row in ("top", "middle", "bottom") for column in ("left", "center", "right")]
@@ -19,13 +19,13 @@ STEPS = {"right of": lambda r, c: (r, c + 1), "left of": lambda r, c: (r, c - 1)
 STEPS |= {"below": lambda r, c: (r + 1, c), "above": lambda r, c: (r - 1, c)}
 
 
-def right_answers(text: str, items: tuple[Item, ...]) -> list[tuple[str, tuple[int, ...]]]:
+def right_answers(text: str, items: tuple[SceneItem, ...]) -> list[tuple[str, tuple[int, ...]]]:
     """Every answer to a question that could be meant, each with the cells that lead to it: from its words alone."""
 
-    def meant(name: str) -> list[Item]:
+    def meant(name: str) -> list[SceneItem]:
         return [item for item in items if name in (item.shape, f"{item.color} thing")]
 
-    def neighbors(relation: str, item: Item) -> list[Item]:
+    def neighbors(relation: str, item: SceneItem) -> list[SceneItem]:
         place = STEPS[relation](*divmod(item.cell, 3))
         return [other for other in items if divmod(other.cell, 3) == place]
 
@@ -47,7 +47,7 @@ def right_answers(text: str, items: tuple[Item, ...]) -> list[tuple[str, tuple[i
 @pytest.mark.parametrize("one_of_each", [True, False])
 def test_every_question_about_a_scene_has_the_one_right_answer(one_of_each: bool) -> None:
     """Also where items share a shape or a color, and then are not named by it."""
-    kind = SceneKind(fewest=3, most=6, shapes=tuple(SHAPES)[:6], colors=tuple(COLORS), one_of_each=one_of_each)
+    kind = SceneGenerator(fewest=3, most=6, shapes=tuple(SHAPES)[:6], colors=tuple(COLORS), one_of_each=one_of_each)
     random, count = np.random.default_rng(0), 0
     for _ in range(60):
         items = kind.draw(random)

@@ -20,7 +20,7 @@ from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.tasks.task import Request, View
+from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "name": "experiments.visual_question_answering.task",
@@ -42,18 +42,18 @@ def task() -> VisualQuestionAnswering:
 
 
 @pytest.fixture(scope="module")
-def view(task: VisualQuestionAnswering) -> View:
+def view(task: VisualQuestionAnswering) -> StateView:
     model = build_model(model_config(MODEL), task.interface, Precision())
-    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
 
-def summed(step: Any, view: View, batches: Any) -> dict[str, np.ndarray]:
+def summed(step: Any, view: StateView, batches: Any) -> dict[str, np.ndarray]:
     run = jax.jit(lambda batch: step(view, batch, jax.random.key(0))[0])
     sums = [jax.device_get(run(batch)) for batch in batches]
     return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums)
 
 
-def test_evaluations_measure_every_question_of_a_split_once(task: VisualQuestionAnswering, view: View) -> None:
+def test_evaluations_measure_every_question_of_a_split_once(task: VisualQuestionAnswering, view: StateView) -> None:
     evaluation = task.evaluations[2]
     assert [(each.name, each.split, each.at_end) for each in task.evaluations] == [
         ("answers", "validation", False),
@@ -77,7 +77,7 @@ def test_evaluations_measure_every_question_of_a_split_once(task: VisualQuestion
     assert float(task.totals(batch)["examples"]) == 6
 
 
-def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAnswering, view: View) -> None:
+def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAnswering, view: StateView) -> None:
     (batch,) = task.evaluations[2].batches
     totals = task.totals(batch)
     loss, aux = jax.jit(lambda key: task.objectives[0].loss(view, batch, totals, key))(jax.random.key(0))
@@ -109,7 +109,7 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestion
     assert "question_only_accuracy/relational" in beside.scalars
 
 
-def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[View, Site]:
+def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[StateView, Site]:
     """A model that gives the cells of each question these weights, at its first and its second look."""
     answer, grid = Axis("answer", AxisKind.SLOTS, size=1), Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0)
     site = Site("any", answer, grid, layers=("0", "1"), heads=("0",))
@@ -133,7 +133,7 @@ def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[V
                 maps.append(np.array(of_rows)[:, None, None])
             return None, Aux({site.name: Captured(jnp.array(maps, jnp.float32), {}, {})}, {}, {})
 
-    return View(Knows(), {}, {}, {}, jnp.int32(0), train=False), site  # type: ignore[arg-type]
+    return StateView(Knows(), {}, {}, {}, jnp.int32(0), train=False), site  # type: ignore[arg-type]
 
 
 def test_looks_are_measured_where_the_cells_of_a_question_are(task: VisualQuestionAnswering) -> None:
@@ -150,7 +150,7 @@ def test_looks_are_measured_where_the_cells_of_a_question_are(task: VisualQuesti
     assert found.scalars["attention_mass/hop_2/named"] == pytest.approx(0.125 / 8, abs=1e-5)
 
 
-def test_the_looks_of_a_real_model_are_those_of_its_maps(task: VisualQuestionAnswering, view: View) -> None:
+def test_the_looks_of_a_real_model_are_those_of_its_maps(task: VisualQuestionAnswering, view: StateView) -> None:
     evaluation = task.evaluations[1]
     assert evaluation.applies(view.model.sites)
     found = evaluation.finish(summed(evaluation.step, view, evaluation.batches), None).scalars
@@ -178,7 +178,7 @@ def test_places_lie_in_the_cell_that_holds_their_middle(
         assert np.flatnonzero(found[:, leading + place]).tolist() == [int(3 * row + column)]
 
 
-def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionAnswering, view: View) -> None:
+def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionAnswering, view: StateView) -> None:
     labels = task.labels(view.model.sites)
     (batch, _) = task.evaluations[0].batches
     assert labels.links is not None
@@ -202,8 +202,8 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionA
     assert task.labels(()).links is None  # a model that looks at nothing has no site
 
 
-def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswering, view: View) -> None:
-    request = Request(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
+def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswering, view: StateView) -> None:
+    request = PredictionRequest(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
     answers = task.answer(view, request)
     images = answers.labels.images["grid"]
     np.testing.assert_array_equal(images[0], task.questions.image(2))
@@ -219,15 +219,15 @@ def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswe
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(["7: where is the star ?"]), "images 0 to 5"),
-        (Request(["where is the dog ?"]), "'dog' is no word of these questions"),
-        (Request(["0:"]), "has 0 words"),
-        (Request(["where is it ?"], decoding={"beams": 2}), "--beams is for runs that generate"),
-        (Request(["where is it ?"], "de"), "--target_language=de is for runs that translate"),
+        (PredictionRequest(["7: where is the star ?"]), "images 0 to 5"),
+        (PredictionRequest(["where is the dog ?"]), "'dog' is no word of these questions"),
+        (PredictionRequest(["0:"]), "has 0 words"),
+        (PredictionRequest(["where is it ?"], decoding={"beams": 2}), "--beams is for runs that generate"),
+        (PredictionRequest(["where is it ?"], "de"), "--target_language=de is for runs that translate"),
     ],
 )
 def test_what_a_run_cannot_answer_is_refused(
-    task: VisualQuestionAnswering, view: View, request_: Request, message: str
+    task: VisualQuestionAnswering, view: StateView, request_: PredictionRequest, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         task.answer(view, request_)

@@ -12,7 +12,7 @@ import jax
 
 from transformer.benchmarks.programs.program_main import program_main
 from transformer.benchmarks.random_tokens import RandomLanguageModeling, RandomTokenTask
-from transformer.data.batches import Source
+from transformer.data.batches import BatchSource
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
@@ -45,7 +45,7 @@ class CompiledStep(NamedTuple):
 
     begin: Callable[[jax.Array], TrainState]
     step: Any
-    source: Source
+    source: BatchSource
 
 
 def build_decoder(settings: Mapping[str, Any]) -> tuple[Model, RandomLanguageModeling]:

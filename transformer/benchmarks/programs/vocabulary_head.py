@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from transformer.benchmarks.programs.program_main import program_main
-from transformer.tasks.losses import LOGITS_AT_ONCE, hidden_token_loss
+from transformer.tasks.losses import LOGITS_AT_ONCE, chunked_token_loss
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     def loss(arrays: tuple[Array, Array], logits_at_once: int) -> Array:
         hidden_BxTxE, table_VxE = arrays
         counts = jnp.ones(labels_BxT.shape, bool)
-        sums = hidden_token_loss(
+        sums = chunked_token_loss(
             lambda x: x @ table_VxE.T, hidden_BxTxE, labels_BxT, counts, 0.0, logits_at_once=logits_at_once
         )
         return sums.smoothed / labels_BxT.size

@@ -12,14 +12,14 @@ Span = tuple[str, str | None]
 """One or more words, and the slot that they fill: None where the other language has no counterpart."""
 
 
-class Links(NamedTuple):
+class WordAlignment(NamedTuple):
     """Word links (source word, target word), 0-based; `possible` holds every sure link too."""
 
     sure: tuple[tuple[int, int], ...]
     possible: tuple[tuple[int, int], ...]
 
     @classmethod
-    def from_text(cls, text: str) -> "Links":
+    def from_text(cls, text: str) -> "WordAlignment":
         """The links as gold alignments are written: "0-1" is a sure link, "2p3" one that is only possible."""
         sure, possible = [], []
         for item in text.split():
@@ -32,12 +32,12 @@ class Links(NamedTuple):
         return cls(tuple(sure), tuple(possible))
 
 
-class Phrase(NamedTuple):
+class AlignedPair(NamedTuple):
     """One sentence pair with its known word alignment."""
 
     source: str
     target: str
-    links: Links
+    links: WordAlignment
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def _items(template: str) -> tuple[tuple[str, str | None, bool], ...]:
     return tuple(items)
 
 
-def fill(template: str, fields: Mapping[str, Sequence[Span]]) -> list[Span]:
+def fill_template(template: str, fields: Mapping[str, Sequence[Span]]) -> list[Span]:
     """The spans of a template with its fields put in.
 
     Raises:
@@ -67,7 +67,7 @@ def fill(template: str, fields: Mapping[str, Sequence[Span]]) -> list[Span]:
     return spans
 
 
-def as_one(spans: Sequence[Span], slot: str) -> list[Span]:
+def merge_spans(spans: Sequence[Span], slot: str) -> list[Span]:
     """The same words, all in one slot: for a language that writes them as a single word."""
     return [(text, slot) for text, _ in spans]
 
@@ -83,7 +83,7 @@ def _words(spans: Sequence[Span]) -> tuple[list[str], dict[str, list[int]]]:
     return words, places
 
 
-def align(source: Sequence[Span], target: Sequence[Span]) -> Phrase:
+def align_spans(source: Sequence[Span], target: Sequence[Span]) -> AlignedPair:
     """The phrase that two labeled sides spell, linked slot by slot.
 
     A slot of one word on both sides gives a sure link; any other slot links each of its source words
@@ -98,4 +98,6 @@ def align(source: Sequence[Span], target: Sequence[Span]) -> Phrase:
         possible += links
         if len(links) == 1:
             sure += links
-    return Phrase(" ".join(source_words), " ".join(target_words), Links(tuple(sorted(sure)), tuple(sorted(possible))))
+    return AlignedPair(
+        " ".join(source_words), " ".join(target_words), WordAlignment(tuple(sorted(sure)), tuple(sorted(possible)))
+    )

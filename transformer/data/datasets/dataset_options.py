@@ -3,7 +3,7 @@
 from transformer.config import UserError, convert
 
 
-def whole_numbers(name: str, options: str, example: str) -> dict[str, int]:
+def parse_int_options(name: str, options: str, example: str) -> dict[str, int]:
     """The numbers by key that options such as "length=12,symbols=16" give the set of this name.
 
     Raises:

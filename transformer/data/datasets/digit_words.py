@@ -8,7 +8,7 @@ _LINES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _FEWEST, _MOST = 2, 4
 
 
-def digit_words() -> tuple[dict[str, list[str]], str]:
+def generate_digit_lines() -> tuple[dict[str, list[str]], str]:
     """A document a split, of lines of 2 to 4 digits each, and what they are made from: every string is as likely."""
     splits = {}
     for number, (split, count) in enumerate(_LINES.items()):

@@ -5,22 +5,22 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.glue import SETS
+from transformer.data.datasets.glue import GLUE_DATASETS
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
-    HeldOut,
+    HeldOutFiles,
     divide_into_splits,
     has_fields,
     locate_file,
     read_fields,
 )
-from transformer.data.datasets.synthetic_grammar import PROBLEMS, grammar, problem_of
-from transformer.data.datasets.text_classification import classes_of, open_labeled
-from transformer.data.fine_tuning_inputs import Form
-from transformer.data.labeled_text_batches import Example, Labeled
+from transformer.data.datasets.synthetic_grammar import PROBLEMS, generate_grammar_examples, problem_of
+from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.fine_tuning_inputs import SequenceLayout
+from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 
 
-class Problem(enum.Enum):
+class FineTuningProblem(enum.Enum):
     """What files of your own ask, which says their columns beside that of the label.
 
     classification: `text`. entailment: `premise` and `hypothesis`. similarity: `first` and `second`. choice: `context`
@@ -34,20 +34,20 @@ class Problem(enum.Enum):
 
 
 _COLUMNS = {
-    Problem.ENTAILMENT: ("premise", "hypothesis"),
-    Problem.SIMILARITY: ("first", "second"),
-    Problem.CHOICE: ("context",),
+    FineTuningProblem.ENTAILMENT: ("premise", "hypothesis"),
+    FineTuningProblem.SIMILARITY: ("first", "second"),
+    FineTuningProblem.CHOICE: ("context",),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class ExampleShape:
     """What the examples of a set are: their form, how many texts each has, and its classes; none for scores or choices.
 
     The outputs of a model for each sequence are the classes, or one number.
     """
 
-    form: Form
+    form: SequenceLayout
     texts: int
     classes: tuple[str, ...] = ()
 
@@ -64,10 +64,12 @@ class Shape:
     @property
     def scores(self) -> bool:
         """Whether an example's label is a score, not the number of a class or of an answer."""
-        return not self.classes and self.form is not Form.CHOICE
+        return not self.classes and self.form is not SequenceLayout.CHOICE
 
 
-def shape_of(name: str, classes: tuple[str, ...] = (), problem: Problem = Problem.CLASSIFICATION) -> Shape:
+def example_shape(
+    name: str, classes: tuple[str, ...] = (), problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION
+) -> ExampleShape:
     """What a set's examples are, of which nothing is read; `problem` says it of files of one's own.
 
     Raises:
@@ -76,32 +78,34 @@ def shape_of(name: str, classes: tuple[str, ...] = (), problem: Problem = Proble
     """
     kind, _, rest = name.partition("/")
     own = has_fields(name)
-    if problem is not Problem.CLASSIFICATION and not own:
+    if problem is not FineTuningProblem.CLASSIFICATION and not own:
         raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
-    sets_of_glue = tuple(f"glue/{each}" for each in SETS)
-    if own and problem is not Problem.CLASSIFICATION:
+    sets_of_glue = tuple(f"glue/{each}" for each in GLUE_DATASETS)
+    if own and problem is not FineTuningProblem.CLASSIFICATION:
         return _own_shape(name, classes, problem)
     if own or kind == "word_order" or name in sets_of_glue:
-        return Shape(Form.SINGLE, 1, classes_of(name, classes))
+        return ExampleShape(SequenceLayout.SINGLE, 1, class_names(name, classes))
     if kind != "grammar":
         known = *(f"grammar/{each}" for each in PROBLEMS), *sets_of_glue, "word_order", "FILE.tsv", "FILE.jsonl"
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
     found = problem_of(rest)
     if classes:
         raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
-    return Shape(found.form, found.texts, found.classes)
+    return ExampleShape(found.form, found.texts, found.classes)
 
 
-def _own_shape(name: str, classes: tuple[str, ...], problem: Problem) -> Shape:
+def _own_shape(name: str, classes: tuple[str, ...], problem: FineTuningProblem) -> ExampleShape:
     """What examples of several texts in files are."""
-    if problem is Problem.SIMILARITY and not classes:
-        return Shape(Form.UNORDERED, 2)
+    if problem is FineTuningProblem.SIMILARITY and not classes:
+        return ExampleShape(SequenceLayout.UNORDERED, 2)
     if len(classes) < 2 or len(set(classes)) < len(classes):
-        what = "the columns of the answers" if problem is Problem.CHOICE else "the labels"
+        what = "the columns of the answers" if problem is FineTuningProblem.CHOICE else "the labels"
         raise UserError(f"config.task.classes={classes} must be {what} of {name}, at least two, all different")
-    if problem is Problem.CHOICE:
-        return Shape(Form.CHOICE, 1 + len(classes))
-    return Shape(Form.PAIR if problem is Problem.ENTAILMENT else Form.UNORDERED, 2, classes)
+    if problem is FineTuningProblem.CHOICE:
+        return ExampleShape(SequenceLayout.CHOICE, 1 + len(classes))
+    return ExampleShape(
+        SequenceLayout.PAIR if problem is FineTuningProblem.ENTAILMENT else SequenceLayout.UNORDERED, 2, classes
+    )
 
 
 def open_examples(
@@ -109,9 +113,9 @@ def open_examples(
     *,
     data_dir: str | None = None,
     classes: tuple[str, ...] = (),
-    problem: Problem = Problem.CLASSIFICATION,
-    held_out: HeldOut = NOTHING_HELD_OUT,
-) -> Mapping[str, Sequence[Example]]:
+    problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION,
+    held_out: HeldOutFiles = NOTHING_HELD_OUT,
+) -> Mapping[str, Sequence[LabeledExample]]:
     """The examples of a set by split.
 
     `name` is one of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", made here
@@ -124,28 +128,28 @@ def open_examples(
         UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
-    if problem is Problem.CLASSIFICATION and has_fields(name):
+    if problem is FineTuningProblem.CLASSIFICATION and has_fields(name):
         # Without their classes these say which they have.
-        return _of_one_text(open_labeled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
-    shape = shape_of(name, classes, problem)
+        return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+    shape = example_shape(name, classes, problem)
     if has_fields(name):
-        columns = (*_COLUMNS[problem], *(classes if shape.form is Form.CHOICE else ()), "label")
+        columns = (*_COLUMNS[problem], *(classes if shape.form is SequenceLayout.CHOICE else ()), "label")
         read = {}
         for split, file in {"train": name, **held_out.named}.items():
             path = locate_file(file, data_dir)
             read[split] = [
-                Example(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
+                LabeledExample(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
                 for *texts, label in read_fields(path, columns)
             ]
         return divide_into_splits(name, read.pop("train"), lambda each: each.texts[0], read)
     if kind == "grammar":
         held_out.refuse(name)
-        return grammar(rest)
-    return _of_one_text(open_labeled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+        return generate_grammar_examples(rest)
+    return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
 
 
-def _of_one_text(splits: Mapping[str, Sequence[Labeled]]) -> dict[str, list[Example]]:
-    return {split: [Example((text,), label) for text, label in examples] for split, examples in splits.items()}
+def _of_one_text(splits: Mapping[str, Sequence[LabeledText]]) -> dict[str, list[LabeledExample]]:
+    return {split: [LabeledExample((text,), label) for text, label in examples] for split, examples in splits.items()}
 
 
 def _label(label: str, classes: tuple[str, ...], path: str) -> float:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import read_text, refuse_empty
-from transformer.data.labeled_text_batches import Labeled
+from transformer.data.labeled_text_batches import LabeledText
 from transformer.text_lines import split_lines
 
 
 @dataclasses.dataclass(frozen=True)
-class Glue:
+class GlueDataset:
     """One set: its classes by number, its files by split, and where a line has the sentence and the label.
 
     `development` are the splits that together are GLUE's labeled development set, where all of them have labels, and
@@ -27,8 +27,8 @@ class Glue:
     columns: tuple[int, int] | None = None
 
 
-SETS = {
-    "SST-2": Glue(
+GLUE_DATASETS = {
+    "SST-2": GlueDataset(
         ("negative", "positive"),
         {"train": "SST-2/train.tsv", "validation": "SST-2/dev.tsv", "test": "SST-2/test.tsv"},
         ("test",),
@@ -36,7 +36,7 @@ SETS = {
         "a header and the columns sentence and label",
     ),
     # Sentences from the training set's sources, and from others.
-    "CoLA": Glue(
+    "CoLA": GlueDataset(
         ("unacceptable", "acceptable"),
         {
             "train": "CoLA/raw/in_domain_train.tsv",
@@ -51,7 +51,7 @@ SETS = {
 }
 
 
-def glue(name: str, data_dir: str | None) -> dict[str, list[Labeled]]:
+def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
     """The sentences of one of `SETS` by split, and once more as "development" those that GLUE calls so.
 
     The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split, and dev.tsv beside
@@ -61,7 +61,7 @@ def glue(name: str, data_dir: str | None) -> dict[str, list[Labeled]]:
     Raises:
         UserError: For files that are missing or are not as expected.
     """
-    made = SETS[name]
+    made = GLUE_DATASETS[name]
     how = (
         f"give the folder that holds {', '.join(made.files.values())} by --data_dir, each with {made.layout}, "
         "separated by tabs"
@@ -82,13 +82,13 @@ def glue(name: str, data_dir: str | None) -> dict[str, list[Labeled]]:
     return {**splits, "development": [each for split in of_development for each in splits[split]]}
 
 
-def measure_of(dataset: str) -> str | None:
+def glue_metric(dataset: str) -> str | None:
     """The measure by which GLUE scores a set, "glue/CoLA" for example; None for one that is not of GLUE."""
     kind, _, name = dataset.partition("/")
-    return SETS[name].scored if kind == "glue" and name in SETS else None
+    return GLUE_DATASETS[name].scored if kind == "glue" and name in GLUE_DATASETS else None
 
 
-def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labeled] | None:
+def _read(path: pathlib.Path, made: GlueDataset, how: str) -> list[LabeledText] | None:
     """The sentences of a file in its order; None for one whose header names no label."""
     lines = split_lines(read_text(path))
     if not lines:
@@ -108,7 +108,7 @@ def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labeled] | None:
         cells = line.split("\t")
         if len(cells) <= max(columns) or cells[label] not in labels:
             raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {how}")
-        read.append(Labeled(cells[sentence].strip(), labels[cells[label]]))
+        read.append(LabeledText(cells[sentence].strip(), labels[cells[label]]))
     if not read:
         raise UserError(f"{path} has no sentences: {how}")
     refuse_empty([number for number, each in enumerate(read, first) if not each.text], path, "sentence")

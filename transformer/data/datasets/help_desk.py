@@ -10,7 +10,7 @@ import random
 from typing import NamedTuple
 
 from transformer.config import Config, Positive, from_config
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"
@@ -43,7 +43,7 @@ SYMPTOMS = {
 }
 
 
-class Question(NamedTuple):
+class HelpDeskQuestion(NamedTuple):
     """A question, its answer, and whether its device and symptom are a pair that is never trained on."""
 
     text: str
@@ -63,7 +63,7 @@ class Question(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class HelpDesk(Config):
+class HelpDeskConfig(Config):
     """How many questions each split has, drawn from `seed`: of about 10,000 that train, and those that are held out.
 
     Half of those that validate and test are of pairs that are never trained on.
@@ -74,10 +74,10 @@ class HelpDesk(Config):
     test: Positive = 400
     seed: int = 0
 
-    def draw(self, split: str) -> list[Question]:
+    def draw(self, split: str) -> list[HelpDeskQuestion]:
         """The questions of a split; in those that are held out known and new pairs take turns."""
         generator = random.Random(f"{NAME}-{split}-{self.seed}")
-        drawn: list[Question] = []
+        drawn: list[HelpDeskQuestion] = []
         while len(drawn) < getattr(self, split):
             question = _draw_one(generator)
             new = split != "train" and len(drawn) % 2 == 1
@@ -86,13 +86,13 @@ class HelpDesk(Config):
         return drawn
 
 
-def help_desk(options: str) -> dict[str, list[Question]]:
+def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
     """The questions by split; `options` are fields, as in "train=2000,test=100".
 
     Raises:
         UserError: For an unknown option, a value that is no whole number, and sizes below 1.
     """
-    config = from_config(HelpDesk, whole_numbers(NAME, options, "train=2000,test=100"), NAME)
+    config = from_config(HelpDeskConfig, parse_int_options(NAME, options, "train=2000,test=100"), NAME)
     return {split: config.draw(split) for split in SPLITS}
 
 
@@ -101,11 +101,11 @@ def is_new(device: str, answer: str) -> bool:
     return (list(DEVICES).index(device) + list(SYMPTOMS).index(answer)) % len(DEVICES) == 0
 
 
-def _draw_one(generator: random.Random) -> Question:
+def _draw_one(generator: random.Random) -> HelpDeskQuestion:
     device, answer = generator.choice(list(DEVICES)), generator.choice(list(SYMPTOMS))
     said = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
     text = " ".join(filter(None, map(generator.choice, said)))
-    return Question(text, answer.format(device=device), is_new(device, answer))
+    return HelpDeskQuestion(text, answer.format(device=device), is_new(device, answer))
 
 
 def _hash(text: str) -> int:

@@ -10,18 +10,25 @@ import numpy as np
 from jaxtyping import Bool
 
 from transformer.config import Config, Positive, Range, UserError, from_config, nearest
-from transformer.data.datasets.dataset_options import whole_numbers
-from transformer.data.datasets.image_files import UNCHANGED, Resizing, decode, read_split, splits_in, stacked
+from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.image_files import (
+    NO_RESIZING,
+    Resizing,
+    decode_image,
+    find_image_splits,
+    read_split,
+    stack_images,
+)
 from transformer.data.datasets.local_files import canonical_split_names, describe_left_out, join_notes, locate_file
 from transformer.data.datasets.omniglot import read_omniglot
-from transformer.data.datasets.split_overlap import said_of_overlap
+from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.datasets.tfds_preparation import Kind, prepared_by_name, tfds_name
-from transformer.data.datasets.tfds_records import Features, image_of, open_prepared
+from transformer.data.datasets.tfds_preparation import DatasetKind, find_prepared, parse_tfds_name
+from transformer.data.datasets.tfds_records import TfdsFeatures, decode_labeled_image, open_prepared
 from transformer.data.images import ImageSpec, LabeledImages
 from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
-_KIND = Kind("set of images", "tfds/NAME, such as tfds/mnist", ())
+_KIND = DatasetKind("set of images", "tfds/NAME, such as tfds/mnist", ())
 OMNIGLOT, TFDS = "omniglot", "tfds"
 _VALIDATION_STEP = 20  # Of so many training images one validates where files hold no such split.
 _GLYPHS = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
@@ -55,7 +62,7 @@ class ImageDataset:
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawnGlyphs(Config):
+class SyntheticGlyphsConfig(Config):
     """Gray images of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
 
     Drawn from `seed` and the split, with classes that take turns.
@@ -79,7 +86,7 @@ class DrawnGlyphs(Config):
         return LabeledImages((255 * np.clip(noisy, 0, 1)).astype(np.uint8)[..., None], labels.astype(np.int32))
 
 
-def open_images(name: str, *, data_dir: str | None = None, resizing: Resizing = UNCHANGED) -> ImageDataset:
+def open_image_dataset(name: str, *, data_dir: str | None = None, resizing: Resizing = NO_RESIZING) -> ImageDataset:
     """Open a set of labeled images.
 
     `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", images drawn here;
@@ -106,13 +113,13 @@ def open_images(name: str, *, data_dir: str | None = None, resizing: Resizing = 
     return _make_set(name, *_read_folder(name, path, resizing))
 
 
-def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> ImageDataset:
+def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_RESIZING) -> ImageDataset:
     """So many training images that are all gray, of the size that the set's have: nothing is read or drawn.
 
     Of files, whose classes only they say, there are two classes, in color and, if not resized, of 32 pixels a side.
 
     Raises:
-        UserError: As `open_images`, of the name.
+        UserError: As `open_image_dataset`, of the name.
     """
     kind, _, _ = name.partition("/")
     shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
@@ -124,13 +131,15 @@ def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> ImageDa
     return ImageDataset(name, classes, {"train": LabeledImages(np.full((count, *shape), 127, np.uint8), labels)})
 
 
-def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[DrawnGlyphs, tuple[str, ...]]:
+def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsConfig, tuple[str, ...]]:
     """What a drawn set's images are, and its classes."""
     kind, _, options = name.partition("/")
-    if resizing != UNCHANGED:
+    if resizing != NO_RESIZING:
         keys = "config.task.side, resize_side and resample"
         raise UserError(f"{keys} are for files: say the size of drawn images by {kind}/size={resizing.side or 20}")
-    return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _GLYPHS[kind]
+    return from_config(SyntheticGlyphsConfig, parse_int_options(kind, options, "size=20,train=2000"), kind), _GLYPHS[
+        kind
+    ]
 
 
 def read_prepared(
@@ -144,8 +153,8 @@ def read_prepared(
         UserError: For a set that is not prepared, of which TFDS could write no image without TensorFlow, for one
             without images or classes, and for files that cannot be read.
     """
-    tfds_name(name, _KIND)
-    folder = prepared_by_name(name, data_dir)
+    parse_tfds_name(name, _KIND)
+    folder = find_prepared(name, data_dir)
     if folder is None:
         where = f"in {data_dir}" if data_dir else "where config.task.data_dir says"
         raise UserError(
@@ -158,19 +167,19 @@ def read_prepared(
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
-        read = [image_of(record, image, label) for record in records]
+        read = [decode_labeled_image(record, image, label) for record in records]
         if not read:
             raise UserError(f"{folder} has no record in its split {split!r}: prepare it again")
         if strangers := [number for _, number in read if not 0 <= number < len(classes)]:
             raise UserError(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
-        pixels = [decode(content, f"{folder}: {split}", resizing, gray=gray) for content, _ in read]
-        splits[own] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
+        pixels = [decode_image(content, f"{folder}: {split}", resizing, gray=gray) for content, _ in read]
+        splits[own] = stack_images(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 
 
-def _features(name: str, features: Features) -> tuple[str, str]:
+def _features(name: str, features: TfdsFeatures) -> tuple[str, str]:
     """The names of the image and of the class."""
     chosen = []
     for known, what in ((features.images, "image"), (features.classes, "class")):
@@ -184,7 +193,7 @@ def _features(name: str, features: Features) -> tuple[str, str]:
 def _read_folder(
     name: str, path: pathlib.Path, resizing: Resizing
 ) -> tuple[Mapping[str, LabeledImages], tuple[str, ...], str]:
-    sources, left_out = splits_in(path)
+    sources, left_out = find_image_splits(path)
     if "train" not in sources:
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
     train = read_split(sources.pop("train"), resizing, None)
@@ -212,7 +221,7 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
     splits = {"train": train, **splits}
     in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
     digests = {split: [sha256(one.tobytes()).digest() for one in splits[split].pixels] for split in in_order}
-    overlap = said_of_overlap(digests, "images")
+    overlap = describe_overlap(digests, "images")
     return ImageDataset(name, classes, splits, join_notes((cut, said, overlap)))
 
 

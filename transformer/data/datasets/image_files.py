@@ -28,7 +28,7 @@ from transformer.data.png import SIGNATURE
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")
 # No set has images of more bytes than this; decoding what is larger could fill the memory.
-MOST_BYTES = 64 * 2**20
+MAX_IMAGE_BYTES = 64 * 2**20
 _THREADS = 4
 
 
@@ -40,7 +40,7 @@ class _File(NamedTuple):
     content: bytes
 
 
-class Resample(enum.Enum):
+class ResampleFilter(enum.Enum):
     """Pillow's filters, by which images are resized."""
 
     NEAREST = "nearest"
@@ -63,7 +63,7 @@ class Resizing(Config, path="config.task"):
 
     side: Positive | None = None
     resize_side: int | None = None
-    resample: Resample = Resample.BILINEAR
+    resample: ResampleFilter = ResampleFilter.BILINEAR
 
     def _check(self) -> None:
         if self.resize_side is not None and (self.side is None or self.resize_side < self.side):
@@ -84,17 +84,17 @@ class Resizing(Config, path="config.task"):
         return image.crop((first, first, first + self.side, first + self.side))
 
 
-UNCHANGED = Resizing()
+NO_RESIZING = Resizing()
 
 
-class Sources(NamedTuple):
+class ImageSources(NamedTuple):
     """Where the images of each split lie, and the names of what is not read."""
 
     splits: dict[str, pathlib.Path]
     left_out: tuple[str, ...]
 
 
-def splits_in(path: pathlib.Path) -> Sources:
+def find_image_splits(path: pathlib.Path) -> ImageSources:
     """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
 
     Raises:
@@ -116,10 +116,10 @@ def splits_in(path: pathlib.Path) -> Sources:
     refuse_unknown(path, unknown, _ARCHIVES)
     if not splits:
         raise UserError(f"{path} holds no split: put folders such as train/CLASS/*.jpg or train.tar.gz into it")
-    return Sources(splits, tuple(left_out))
+    return ImageSources(splits, tuple(left_out))
 
 
-class Split(NamedTuple):
+class ImageSplit(NamedTuple):
     """The images of a split, its classes, and what there is to say of its files, in words."""
 
     images: LabeledImages
@@ -127,7 +127,7 @@ class Split(NamedTuple):
     said: str
 
 
-def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> Split:
+def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> ImageSplit:
     """The images of a split in color, sorted by class and name.
 
     Raises:
@@ -148,12 +148,12 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
             f"{source} has the class {strangers[0]!r}, which train has not: {nearest(strangers[0], classes)}"
         )
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", resizing), files))
+        pixels = list(pool.map(lambda file: decode_image(file.content, f"{source}: {file.name}", resizing), files))
     numbers = {label: number for number, label in enumerate(classes)}
-    images = stacked(str(source), pixels, [numbers[file.label] for file in files])
+    images = stack_images(str(source), pixels, [numbers[file.label] for file in files])
     wide = sum(_has_16_bits(file.content) for file in files)
     depth = f"of {wide:,} images of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
-    return Split(
+    return ImageSplit(
         images, classes, join_notes((depth, describe_left_out([f"{source.name}/{name}" for name in left_out])))
     )
 
@@ -163,7 +163,9 @@ def _has_16_bits(content: bytes) -> bool:
     return content[:8] == SIGNATURE and content[24:25] == b"\x10"
 
 
-def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> LabeledImages:
+def stack_images(
+    source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]
+) -> LabeledImages:
     """Images of one size with their classes.
 
     Raises:
@@ -179,8 +181,8 @@ def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], 
     return LabeledImages(np.stack(pixels), np.array(labels, np.int32))
 
 
-def decode(
-    content: bytes, name: str, resizing: Resizing = UNCHANGED, *, gray: bool = False
+def decode_image(
+    content: bytes, name: str, resizing: Resizing = NO_RESIZING, *, gray: bool = False
 ) -> UInt8[np.ndarray, "height width C"]:
     """The pixels of a JPEG or PNG file as it is meant to be seen, in color or in one channel, and resized.
 
@@ -193,8 +195,8 @@ def decode(
         from PIL import Image, ImageOps
     except ModuleNotFoundError:
         raise UserError("images in files are read by Pillow, which is not installed: pip install pillow") from None
-    if len(content) > MOST_BYTES:
-        raise UserError(f"{name} has {len(content):,} bytes, more than {MOST_BYTES:,}: make it smaller")
+    if len(content) > MAX_IMAGE_BYTES:
+        raise UserError(f"{name} has {len(content):,} bytes, more than {MAX_IMAGE_BYTES:,}: make it smaller")
     try:
         # No other format of Pillow's is ever tried: a stranger's file chooses none of its decoders.
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
@@ -275,7 +277,7 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
                     (left_out if is_about_data(name) else unknown).append(member.name)
                 elif not folders:
                     raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
-                elif member.size > MOST_BYTES:
+                elif member.size > MAX_IMAGE_BYTES:
                     raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
                 else:
                     content = archive.extractfile(member)

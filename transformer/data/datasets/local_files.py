@@ -42,7 +42,7 @@ _ABOUT_DATA = ("readme", "license", "licence", "copying", "citation", "notice", 
 _NAMES_SHOWN = 3
 
 
-class HeldOut(NamedTuple):
+class HeldOutFiles(NamedTuple):
     """The files of splits that have files of their own, as a config names them; "" where a split is cut."""
 
     validation: str = ""
@@ -71,7 +71,7 @@ class HeldOut(NamedTuple):
         return "; ".join(said + files)
 
 
-NOTHING_HELD_OUT = HeldOut()
+NOTHING_HELD_OUT = HeldOutFiles()
 
 
 def has_fields(name: str) -> bool:
@@ -241,7 +241,7 @@ def divide_into_splits[T](
     return {**splits, **{split: list(own) for split, own in held_out.items()}}
 
 
-class Folder(NamedTuple):
+class FolderListing(NamedTuple):
     """The files of a folder and beneath it that are read, in the order of their names, and the names of what is not."""
 
     files: tuple[pathlib.Path, ...]
@@ -286,7 +286,7 @@ def canonical_split_names(splits: Iterable[str]) -> dict[str, str]:
     return {split: name if counts[name] == 1 else split for split, name in own.items()}
 
 
-def list_files(folder: pathlib.Path, endings: Sequence[str]) -> Folder:
+def list_files(folder: pathlib.Path, endings: Sequence[str]) -> FolderListing:
     """The files of these endings, in small or capital letters, in a folder and beneath it.
 
     What is hidden, and what tells of the data, is not read.
@@ -305,7 +305,7 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> Folder:
         else:
             (left_out if is_about_data(entry.name) else unknown).append(name)
     refuse_unknown(folder, sorted(unknown), endings)
-    return Folder(tuple(sorted(files)), tuple(sorted(left_out)))
+    return FolderListing(tuple(sorted(files)), tuple(sorted(left_out)))
 
 
 def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError
-from transformer.data.datasets.image_files import MOST_BYTES, Resizing, decode, stacked
+from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, Resizing, decode_image, stack_images
 from transformer.data.datasets.local_files import describe_left_out, locate_file, read_members, unread_members
 from transformer.data.images import LabeledImages
 
@@ -39,9 +39,9 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
     splits = {}
     for split, drawers in _DRAWERS.items():
         chosen = sorted(key for key in files if key[1] in drawers)
-        pixels = [decode(files[key], f"{folder}: {key[0]}", resizing, gray=True) for key in chosen]
-        splits[split] = stacked("omniglot", pixels, [numbers[character] for character, _ in chosen])
-    return splits, characters, said_of_unread(data_dir, BACKGROUND)
+        pixels = [decode_image(files[key], f"{folder}: {key[0]}", resizing, gray=True) for key in chosen]
+        splits[split] = stack_images("omniglot", pixels, [numbers[character] for character, _ in chosen])
+    return splits, characters, describe_unread_archives(data_dir, BACKGROUND)
 
 
 def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]]:
@@ -59,7 +59,7 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
         files = _drawings_in(folder, archives)
         characters: dict[str, list[np.ndarray]] = {}
         for key in sorted(files):
-            pixels = decode(files[key], f"{folder}: {key[0]}", Resizing(side), gray=True)[..., 0]
+            pixels = decode_image(files[key], f"{folder}: {key[0]}", Resizing(side), gray=True)[..., 0]
             characters.setdefault(key[0], []).append(pixels)
         if len(hands := {len(drawn) for drawn in characters.values()}) > 1:
             raise UserError(f"{folder}: characters of {archives} have from {min(hands)} to {max(hands)} drawings")
@@ -72,7 +72,7 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
     return read
 
 
-def said_of_unread(data_dir: str | None, *archives: str) -> str:
+def describe_unread_archives(data_dir: str | None, *archives: str) -> str:
     """Which members of the archives are not read, in words.
 
     Raises:
@@ -91,5 +91,5 @@ def _drawings_in(folder: pathlib.Path, archives: str) -> dict[tuple[str, int], b
     return {
         (match[1], int(match[2])): drawing
         for path in sorted(folder.glob(archives))
-        for match, _, drawing in read_members(path, _NAME, MOST_BYTES)
+        for match, _, drawing in read_members(path, _NAME, MAX_IMAGE_BYTES)
     }

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 _LEAST_LETTERS = 40
 
 
-def said_of_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str:
+def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str:
     """How many examples of a split stand in an earlier one as well, in words; "" for none.
 
     `splits` are in their order, training first, which is read once and not kept; `what` the examples are called.

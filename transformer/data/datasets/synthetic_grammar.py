@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from transformer.config import Config, Positive, UserError, from_config, nearest
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.fine_tuning_inputs import Form
-from transformer.data.labeled_text_batches import Example
+from transformer.data.fine_tuning_inputs import SequenceLayout
+from transformer.data.labeled_text_batches import LabeledExample
 
 NOUNS = ("dog", "cat", "bird", "girl", "king", "cook")
 VERBS = ("sleep", "laugh", "wait", "run", "sing")
@@ -25,7 +25,7 @@ MOST_THINGS = 4
 Fact = tuple[str, str]  # the first is taller than the second
 
 
-def acceptability(random: np.random.Generator) -> list[Example]:
+def acceptability(random: np.random.Generator) -> list[LabeledExample]:
     """Two sentences that differ in the number of their verb alone: acceptable where it agrees with the subject.
 
     A noun in between has a number of its own, drawn by itself, so that what stands next to the verb says nothing.
@@ -35,10 +35,12 @@ def acceptability(random: np.random.Generator) -> list[Example]:
     between = f" {random.choice(PLACES)} the {other}{'s' * int(others)}" if random.random() < 0.75 else ""
     verb = str(random.choice(VERBS))
     front = f"the {subject}{'s' * int(plural)}{between}"
-    return [Example((f"{front} {form}",), int(agrees == plural)) for agrees, form in enumerate((f"{verb}s", verb))]
+    return [
+        LabeledExample((f"{front} {form}",), int(agrees == plural)) for agrees, form in enumerate((f"{verb}s", verb))
+    ]
 
 
-def entailment(random: np.random.Generator) -> list[Example]:
+def entailment(random: np.random.Generator) -> list[LabeledExample]:
     """Who is taller than whom: what the premise implies, what it leaves open, what it excludes.
 
     "Taller" is a strict order: a hypothesis follows where a chain of facts leads from its first person to its second,
@@ -46,34 +48,34 @@ def entailment(random: np.random.Generator) -> list[Example]:
     """
     people = [str(name) for name in random.choice(PEOPLE, 4, replace=False)]
     facts = [(people[0], people[1]), (people[1], people[2])][: random.integers(1, 3)]
-    known = implied(facts)
+    known = transitive_closure(facts)
     pairs = list(itertools.permutations(people, 2))
     label = int(random.integers(0, 3))
-    of_label = [pair for pair in pairs if judged(pair, known) == label]
+    of_label = [pair for pair in pairs if entailment_label(pair, known) == label]
     first, second = of_label[random.integers(len(of_label))]
-    return [Example((_said(facts, random), f"{first} is taller than {second}"), label)]
+    return [LabeledExample((_said(facts, random), f"{first} is taller than {second}"), label)]
 
 
-def similarity(random: np.random.Generator) -> list[Example]:
+def similarity(random: np.random.Generator) -> list[LabeledExample]:
     """Two lists of different things in any order; the score is how many of them both have, 0 to `MOST_THINGS`."""
     shared = int(random.integers(0, MOST_THINGS + 1))
     drawn = [str(thing) for thing in random.choice(THINGS, 2 * MOST_THINGS - shared, replace=False)]
     lists = drawn[:MOST_THINGS], [*drawn[:shared], *drawn[MOST_THINGS:]]
     first, second = (" and ".join(random.permutation(things)) for things in lists)
-    return [Example((first, second), float(shared))]
+    return [LabeledExample((first, second), float(shared))]
 
 
-def choice(random: np.random.Generator) -> list[Example]:
+def choice(random: np.random.Generator) -> list[LabeledExample]:
     """Facts about three people and a question: who of them is tallest or smallest?"""
     order = [str(name) for name in random.choice(PEOPLE, ANSWERS, replace=False)]
     tallest = bool(random.integers(0, 2))
     asked = "who is tallest" if tallest else "who is smallest"
     answers = [str(name) for name in random.permutation(order)]
     right = answers.index(order[0] if tallest else order[-1])
-    return [Example((f"{_said(list(itertools.pairwise(order)), random)} . {asked}", *answers), right)]
+    return [LabeledExample((f"{_said(list(itertools.pairwise(order)), random)} . {asked}", *answers), right)]
 
 
-def implied(facts: Sequence[Fact]) -> set[Fact]:
+def transitive_closure(facts: Sequence[Fact]) -> set[Fact]:
     """The facts and all that follows from them: the transitive closure."""
     known = set(facts)
     while new := {(a, d) for a, b in known for c, d in known if b == c} - known:
@@ -81,7 +83,7 @@ def implied(facts: Sequence[Fact]) -> set[Fact]:
     return known
 
 
-def judged(fact: Fact, known: set[Fact]) -> int:
+def entailment_label(fact: Fact, known: set[Fact]) -> int:
     """The class of a hypothesis: 0 entailment, 1 neutral, 2 contradiction."""
     return 0 if fact in known else 2 if fact[::-1] in known else 1
 
@@ -98,28 +100,28 @@ def _said(facts: Sequence[Fact], random: np.random.Generator) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class GrammarProblem:
     """A problem: which sequences its texts make, its classes (none: scores), and how an example or two are drawn.
 
     `texts` is how many an example has.
     """
 
-    form: Form
+    form: SequenceLayout
     texts: int
     classes: tuple[str, ...]
-    draw: Callable[[np.random.Generator], list[Example]]
+    draw: Callable[[np.random.Generator], list[LabeledExample]]
 
 
-PROBLEMS: Mapping[str, Problem] = {
-    "acceptability": Problem(Form.SINGLE, 1, ("unacceptable", "acceptable"), acceptability),
-    "entailment": Problem(Form.PAIR, 2, ("entailment", "neutral", "contradiction"), entailment),
-    "similarity": Problem(Form.UNORDERED, 2, (), similarity),
-    "choice": Problem(Form.CHOICE, 1 + ANSWERS, (), choice),
+PROBLEMS: Mapping[str, GrammarProblem] = {
+    "acceptability": GrammarProblem(SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"), acceptability),
+    "entailment": GrammarProblem(SequenceLayout.PAIR, 2, ("entailment", "neutral", "contradiction"), entailment),
+    "similarity": GrammarProblem(SequenceLayout.UNORDERED, 2, (), similarity),
+    "choice": GrammarProblem(SequenceLayout.CHOICE, 1 + ANSWERS, (), choice),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes(Config):
+class GrammarConfig(Config):
     """How many times each split draws, from `seed` and the split; short texts may be in more than one split."""
 
     train: Positive = 4096
@@ -128,7 +130,7 @@ class Sizes(Config):
     seed: int = 0
 
 
-def problem_of(rest: str) -> Problem:
+def problem_of(rest: str) -> GrammarProblem:
     """The problem that "entailment" or "entailment/train=512" names.
 
     Raises:
@@ -140,15 +142,17 @@ def problem_of(rest: str) -> Problem:
     return PROBLEMS[name]
 
 
-def grammar(rest: str) -> dict[str, list[Example]]:
-    """The examples of a problem by split; options are fields of `Sizes`, as in "entailment/train=512,test=64".
+def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
+    """The examples of a problem by split; options are fields of `GrammarConfig`, as in "entailment/train=512,test=64".
 
     Raises:
         UserError: For an unknown problem or option, a value that is no whole number, and impossible sizes.
     """
     name, _, options = rest.partition("/")
     problem = problem_of(rest)
-    sizes = from_config(Sizes, whole_numbers(f"grammar/{name}", options, "train=512,test=64"), f"grammar/{name}")
+    sizes = from_config(
+        GrammarConfig, parse_int_options(f"grammar/{name}", options, "train=512,test=64"), f"grammar/{name}"
+    )
     splits = {}
     for number, split in enumerate(SPLITS):
         random = np.random.default_rng((sizes.seed, number))

@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 
 from transformer.config import Config, Positive, Range, UserError, from_config
-from transformer.data.datasets.aligned_templates import Links, Phrase
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
+from transformer.data.datasets.dataset_options import parse_int_options
 
 # Letters and digits of Latin scripts, so that every symbol is one character that can be seen and written anywhere.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -21,7 +21,7 @@ SYMBOL_LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "co
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolPairs(Config):
+class SymbolPairsConfig(Config):
     """What the pairs are: `length` words each, every one of them one of so many `symbols`, all equally likely.
 
     With `shortest`, lengths from that to `length` are equally likely, with `tested` those of the test split are that. A
@@ -49,7 +49,7 @@ class SymbolPairs(Config):
         """The least number of words."""
         return self.length if self.shortest is None else self.shortest
 
-    def draw(self, split: str, step: int) -> list[Phrase]:
+    def draw(self, split: str, step: int) -> list[AlignedPair]:
         """The pairs of a split; `step` is 1 where targets are said forwards, -1 backwards."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         count = getattr(self, split)
@@ -58,23 +58,23 @@ class SymbolPairs(Config):
             words_N[:] = self.tested
         symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.symbols, (count, self.length))]
         return [
-            Phrase(" ".join(row[:words]), " ".join(row[:words][::step]), _links(words, step))
+            AlignedPair(" ".join(row[:words]), " ".join(row[:words][::step]), _links(words, step))
             for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True)
         ]
 
 
-def symbol_pairs(name: str, options: str) -> dict[str, list[Phrase]]:
+def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair]]:
     """The pairs of the set of this name by split; `options` are fields, as in "length=12,symbols=16".
 
     Raises:
         UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
-    config = from_config(SymbolPairs, whole_numbers(name, options, "length=12,symbols=16"), name)
+    config = from_config(SymbolPairsConfig, parse_int_options(name, options, "length=12,symbols=16"), name)
     return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
 
 
 @dataclasses.dataclass(frozen=True)
-class RepeatedSegments(Config, path="repeated"):
+class RepeatedSegmentsConfig(Config, path="repeated"):
     """What the documents are: `length` symbols each, of an alphabet of so many `symbols`.
 
     A document is a segment of `shortest` to `longest` symbols, all lengths and all symbols equally likely, over and
@@ -110,19 +110,19 @@ class RepeatedSegments(Config, path="repeated"):
         return ["".join(row) for row in np.array(list(ALPHABET))[document_NxT]]
 
 
-def repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:
+def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:
     """The documents by split, and what they were drawn from; `options` are fields, as in "symbols=32,longest=16".
 
     Raises:
         UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
-    values = whole_numbers("repeated", options, "symbols=32,longest=16")
-    config = from_config(RepeatedSegments, values, "repeated")
+    values = parse_int_options("repeated", options, "symbols=32,longest=16")
+    config = from_config(RepeatedSegmentsConfig, values, "repeated")
     return {split: config.draw(split) for split in SPLITS}, f"seed {config.seed}"
 
 
 @functools.cache
-def _links(words: int, step: int) -> Links:
+def _links(words: int, step: int) -> WordAlignment:
     """The links of every pair of so many words: each with itself, or first with last and last with first."""
     links = tuple(zip(range(words), range(words)[::step], strict=True))
-    return Links(links, links)
+    return WordAlignment(links, links)

@@ -7,25 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.digit_words import digit_words
+from transformer.data.datasets.digit_words import generate_digit_lines
 from transformer.data.datasets.local_files import (
     BY_PLACE,
     NOTHING_HELD_OUT,
-    HeldOut,
+    HeldOutFiles,
     canonical_split_names,
     describe_left_out,
     join_notes,
     locate_file,
 )
-from transformer.data.datasets.synthetic_symbols import repeated_segments
+from transformer.data.datasets.synthetic_symbols import generate_repeated_segments
 from transformer.data.datasets.text_files import python_docs, read_files, tinyshakespeare, wikitext
-from transformer.data.datasets.tfds_preparation import Kind, prepare_named
-from transformer.data.datasets.tfds_records import Features, open_prepared, prepared_under, texts_of
+from transformer.data.datasets.tfds_preparation import DatasetKind, prepare_tfds_dataset
+from transformer.data.datasets.tfds_records import TfdsFeatures, decode_texts, open_prepared, prepared_under
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
 DIGIT_WORDS = "digit_words"
 _READ_AHEAD = 1024
-_KIND = Kind(
+_KIND = DatasetKind(
     "text set",
     "python_docs, digit_words, tinyshakespeare, wikitext-2, repeated, a .txt or .jsonl file or a folder of them, a "
     "TFDS name such as lm1b",
@@ -36,7 +36,7 @@ _HELD_OUT = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class TextSet:
+class TextDataset:
     """A text set: by split, a random-access sequence of documents; `made_from` says what the text depends on.
 
     `said` tells which splits of a user's files were cut, and by what. The text of a set that is not made here, but
@@ -83,8 +83,8 @@ class RecordTexts(Sequence[str]):
         places = range(self.start, self.stop)
         if isinstance(index, slice):
             records = self.records.__getitems__(list(places[index]))
-            return [text for record in records for text in texts_of(record, [self.feature])]
-        return texts_of(self.records[places[operator.index(index)]], [self.feature])[0]
+            return [text for record in records for text in decode_texts(record, [self.feature])]
+        return decode_texts(self.records[places[operator.index(index)]], [self.feature])[0]
 
     def __iter__(self) -> Iterator[str]:
         # Many at once cost a fraction of one by one.
@@ -92,9 +92,9 @@ class RecordTexts(Sequence[str]):
             yield from self[start : start + _READ_AHEAD]
 
 
-def open_text(
-    name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOut = NOTHING_HELD_OUT
-) -> TextSet:
+def open_text_dataset(
+    name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOutFiles = NOTHING_HELD_OUT
+) -> TextDataset:
     """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
 
     `name` is one of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
@@ -113,25 +113,25 @@ def open_text(
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
         found = read_files(files, held)
         how = held_out.describe(BY_PLACE, found.by_name)
-        return TextSet(
+        return TextDataset(
             name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True
         )
     held_out.refuse(name)
     if name == PYTHON_DOCS:
-        return TextSet(name, *python_docs())
+        return TextDataset(name, *python_docs())
     if name == DIGIT_WORDS:
-        return TextSet(name, *digit_words())
+        return TextDataset(name, *generate_digit_lines())
     if name.partition("/")[0] == REPEATED:
-        return TextSet(name, *repeated_segments(name.partition("/")[2]))
+        return TextDataset(name, *generate_repeated_segments(name.partition("/")[2]))
     if name in (TINYSHAKESPEARE, WIKITEXT):
         if data_dir is None:
             raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
         read = tinyshakespeare if name == TINYSHAKESPEARE else wikitext
-        return TextSet(name, read(pathlib.Path(data_dir).expanduser()), data_dir, from_files=True)
+        return TextDataset(name, read(pathlib.Path(data_dir).expanduser()), data_dir, from_files=True)
     path = pathlib.Path(name).expanduser()
     if path.is_dir() and prepared_under(path):
         return _open_folder(name, path)
-    folder = prepare_named(
+    folder = prepare_tfds_dataset(
         name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda features: _feature_of(name, features)
     )
     return _open_folder(name, folder)
@@ -162,7 +162,7 @@ def _existing(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
+def _open_folder(name: str, folder: pathlib.Path) -> TextDataset:
     prepared = open_prepared(folder)
     feature = _feature_of(name, prepared.features)
     splits = {}
@@ -174,10 +174,10 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
         cut = whole.stop - whole.stop // _HELD_OUT
         splits["train"] = dataclasses.replace(whole, stop=cut)
         splits["validation"] = dataclasses.replace(whole, start=cut)
-    return TextSet(name, splits, str(prepared.folder), from_files=True)
+    return TextDataset(name, splits, str(prepared.folder), from_files=True)
 
 
-def _feature_of(name: str, features: Features) -> str:
+def _feature_of(name: str, features: TfdsFeatures) -> str:
     """The feature that holds a set's text.
 
     Raises:

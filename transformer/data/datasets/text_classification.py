@@ -4,31 +4,31 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.glue import SETS, glue
+from transformer.data.datasets.glue import GLUE_DATASETS, read_glue
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
-    HeldOut,
+    HeldOutFiles,
     divide_into_splits,
     has_fields,
     locate_file,
     read_fields,
 )
-from transformer.data.datasets.word_order import CLASSES, word_order
-from transformer.data.labeled_text_batches import Labeled
+from transformer.data.datasets.word_order import CLASSES, generate_word_order
+from transformer.data.labeled_text_batches import LabeledText
 
 _FIELDS = ("text", "label")
 _SHOWN = 100  # classes that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledSet:
+class LabeledTextDataset:
     """A set of labeled texts: the names of its classes by number, and its texts by split."""
 
     name: str
     classes: tuple[str, ...]
-    splits: Mapping[str, Sequence[Labeled]]
+    splits: Mapping[str, Sequence[LabeledText]]
 
-    def split(self, name: str) -> Sequence[Labeled]:
+    def split(self, name: str) -> Sequence[LabeledText]:
         """The texts of a split.
 
         Raises:
@@ -39,9 +39,9 @@ class LabeledSet:
         return self.splits[name]
 
 
-def open_labeled(
-    name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOut = NOTHING_HELD_OUT
-) -> LabeledSet:
+def open_labeled_texts(
+    name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOutFiles = NOTHING_HELD_OUT
+) -> LabeledTextDataset:
     """Open a set of labeled texts.
 
     `name` is one of: "word_order" or "word_order/longest=6,train=512", sentences made here
@@ -55,12 +55,14 @@ def open_labeled(
     kind, _, rest = name.partition("/")
     if has_fields(name):
         return _of_files(name, data_dir, classes, held_out)
-    known = classes_of(name, classes)
+    known = class_names(name, classes)
     held_out.refuse(name)
-    return LabeledSet(name, known, word_order(rest) if kind == "word_order" else glue(rest, data_dir))
+    return LabeledTextDataset(
+        name, known, generate_word_order(rest) if kind == "word_order" else read_glue(rest, data_dir)
+    )
 
 
-def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOut) -> LabeledSet:
+def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOutFiles) -> LabeledTextDataset:
     files = {"train": name, **held_out.named}
     paths = {split: locate_file(file, data_dir) for split, file in files.items()}
     rows = {
@@ -79,11 +81,11 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
                 f"{paths[split]} has the label {unknown[0]!r}, which is none of config.task.classes: "
                 f"{nearest(unknown[0], classes)}"
             )
-        read[split] = [Labeled(text, numbers[label]) for text, label in of_split]
-    return LabeledSet(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
+        read[split] = [LabeledText(text, numbers[label]) for text, label in of_split]
+    return LabeledTextDataset(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
 
 
-def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
+def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The names of a set's classes, of which its texts are not read; those of files are `classes`.
 
     Raises:
@@ -98,7 +100,7 @@ def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
         raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
     if kind == "word_order":
         return CLASSES
-    if kind == "glue" and rest in SETS:
-        return SETS[rest].classes
-    known = "word_order", *(f"glue/{each}" for each in SETS), "FILE.tsv", "FILE.jsonl"
+    if kind == "glue" and rest in GLUE_DATASETS:
+        return GLUE_DATASETS[rest].classes
+    known = "word_order", *(f"glue/{each}" for each in GLUE_DATASETS), "FILE.tsv", "FILE.jsonl"
     raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")

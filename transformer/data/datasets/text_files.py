@@ -11,7 +11,7 @@ from typing import NamedTuple
 from transformer.config import UserError
 from transformer.data.datasets.local_files import (
     SPLITS,
-    Folder,
+    FolderListing,
     list_files,
     read_fields,
     read_text,
@@ -72,7 +72,7 @@ def _articles(text: str) -> Iterator[str]:
         yield text[start:stop]
 
 
-class Texts(NamedTuple):
+class SplitTexts(NamedTuple):
     """The documents of files by split, the splits that names say, and the names of what is not read."""
 
     splits: dict[str, list[str]]
@@ -80,7 +80,7 @@ class Texts(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> Texts:
+def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> SplitTexts:
     """The documents of text files by split.
 
     A text file is a document, and so is the field text of every line of a .jsonl; a folder has those of all .txt and
@@ -105,10 +105,10 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     files = {**by_name, **{split: of_split.files for split, of_split in held.items()}}
     own = {split: _read_documents(files[split]) for split in SPLITS if split in files}
     if "train" in own:
-        return Texts(own, tuple(by_name), left_out)
+        return SplitTexts(own, tuple(by_name), left_out)
     documents = _read_documents(others)
     if len(own) == len(SPLITS) - 1:
-        return Texts({"train": documents, **own}, tuple(by_name), left_out)
+        return SplitTexts({"train": documents, **own}, tuple(by_name), left_out)
     total = sum(map(len, documents))
     # Of a split with files of its own nothing is cut: its part trains.
     train, rest = _cut_at_line_end(documents, total * (18 + len(own)) // 20)
@@ -117,7 +117,7 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     for split, texts in splits.items():
         if not texts:
             raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")
-    return Texts(splits, tuple(by_name), left_out)
+    return SplitTexts(splits, tuple(by_name), left_out)
 
 
 def _files_by_split(
@@ -146,14 +146,14 @@ def _files_by_split(
     return others, by_name
 
 
-def _text_files(path: pathlib.Path) -> Folder:
+def _text_files(path: pathlib.Path) -> FolderListing:
     """The file, or the text files in a folder and beneath it.
 
     Raises:
         UserError: For a folder without any; as `list_files`.
     """
     if not path.is_dir():
-        return Folder((path,), ())
+        return FolderListing((path,), ())
     found = list_files(path, _SUFFIXES)
     if not found.files:
         raise UserError(f"{path} holds no .txt file, and no .jsonl: name a folder with texts, or a file")

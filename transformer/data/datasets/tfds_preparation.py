@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from transformer.config import UserError, choice
-from transformer.data.datasets.tfds_records import INFO, Features, prepared_under
+from transformer.data.datasets.tfds_records import INFO, TfdsFeatures, prepared_under
 
 # What TFDS calls its own sets: name, config, version. With a colon before the config it would ask another host.
 _NAME = re.compile(r"([a-z]\w*)(?:/(\w[\w.+-]*))?(?::(\d+\.\d+\.\d+))?", re.ASCII)
@@ -27,7 +27,7 @@ _ALLOWED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVa
 
 
 @contextlib.contextmanager
-def downloads(allowed: Collection[str] | None) -> Iterator[None]:
+def allow_downloads(allowed: Collection[str] | None) -> Iterator[None]:
     """While the context lasts no set is downloaded but those named (None: any).
 
     The name of a set in a run's own config.json is its writer's, and a download asks another host.
@@ -64,7 +64,7 @@ def prepare_multi30k(
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class DatasetKind:
     """A kind of data set, as messages call it, the names that this library gives, and TFDS's modules that hold more."""
 
     what: str
@@ -72,7 +72,7 @@ class Kind:
     modules: tuple[str, ...]
 
 
-TRANSLATION = Kind(
+TRANSLATION = DatasetKind(
     "translation set",
     "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, FILE.en,FILE.de, FILE.tsv, FILE.jsonl, a "
     "TFDS name such as wmt14_translate/de-en",
@@ -80,8 +80,8 @@ TRANSLATION = Kind(
 )
 
 
-def prepare_named(
-    name: str, kind: Kind, *, data_dir: str | None, prepared_dir: str, check: Callable[[Features], object]
+def prepare_tfds_dataset(
+    name: str, kind: DatasetKind, *, data_dir: str | None, prepared_dir: str, check: Callable[[TfdsFeatures], object]
 ) -> pathlib.Path:
     """The folder of any TFDS set: prepared under either folder, or downloaded to `prepared_dir`.
 
@@ -91,8 +91,8 @@ def prepare_named(
         UserError: For an unknown name, for one of another host's sets, and where the set is neither prepared nor can be
             downloaded.
     """
-    named = tfds_name(name, kind)
-    if folder := prepared_by_name(name, data_dir, prepared_dir):
+    named = parse_tfds_name(name, kind)
+    if folder := find_prepared(name, data_dir, prepared_dir):
         return folder
     allowed = _ALLOWED.get()
     if allowed is not None and name not in allowed:
@@ -103,7 +103,7 @@ def prepare_named(
     import tensorflow_datasets as tfds
 
     dataset, config, version = named
-    with quiet():
+    with silence_output():
         for module in kind.modules:
             _import_builders(module)
         try:
@@ -117,7 +117,7 @@ def prepare_named(
             ) from error
         except Exception as error:
             raise UserError(f"TFDS cannot build {name!r}: {one_line(error)}") from error
-    check(Features.of(builder))
+    check(TfdsFeatures.of(builder))
     log = logging.getLogger(__name__)
     log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
     try:
@@ -132,7 +132,7 @@ def prepare_named(
         ) from error
 
 
-def tfds_name(name: str, kind: Kind) -> tuple[str, str | None, str | None]:
+def parse_tfds_name(name: str, kind: DatasetKind) -> tuple[str, str | None, str | None]:
     """The name, the config and the version of a TFDS set.
 
     Raises:
@@ -145,7 +145,7 @@ def tfds_name(name: str, kind: Kind) -> tuple[str, str | None, str | None]:
     return match[1], match[2], match[3]
 
 
-def prepared_by_name(name: str, *roots: str | None) -> pathlib.Path | None:
+def find_prepared(name: str, *roots: str | None) -> pathlib.Path | None:
     """The folder of a TFDS set that is prepared under one of these."""
     folders = (pathlib.Path(root).expanduser() / name.replace(":", "/") for root in roots if root)
     return next(filter(None, map(prepared_under, folders)), None)
@@ -171,14 +171,14 @@ def _folder_of(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.P
 def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
     import tensorflow_datasets as tfds
 
-    with quiet():
+    with silence_output():
         builder = make()
     folder = pathlib.Path(builder.data_dir)
     if (folder / INFO).is_file():
         return folder
     config = tfds.download.DownloadConfig(manual_dir=manual_dir, try_download_gcs=False)
     try:
-        with quiet():
+        with silence_output():
             builder.download_and_prepare(download_config=config)
     except Exception:
         # Another process that prepared the same set has finished first: its folder is as good.
@@ -193,7 +193,7 @@ def one_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_output() -> Iterator[None]:
     """Keep TFDS's progress bars, prints and log lines away from the console."""
     from absl import logging as absl_logging
     from tensorflow_datasets.core.utils import tqdm_utils

@@ -34,7 +34,7 @@ _WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
-class Features:
+class TfdsFeatures:
     """What the records of a set hold: the names of all features, those that are texts, and those called supervised.
 
     `images`: how many channels each feature has that is an image; `classes`: the names of each that is a class.
@@ -47,7 +47,7 @@ class Features:
     classes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, builder: Any) -> "Features":
+    def of(cls, builder: Any) -> "TfdsFeatures":
         """The features that a builder of TFDS declares in its code."""
         import tensorflow_datasets as tfds
 
@@ -67,11 +67,11 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreparedSet:
+class PreparedDataset:
     """A prepared folder: its features, and by split its files with their numbers of records."""
 
     folder: pathlib.Path
-    features: Features
+    features: TfdsFeatures
     splits: Mapping[str, tuple[Shard, ...]]
     stored_as: str
 
@@ -90,10 +90,10 @@ class PreparedSet:
         for shard in shards:
             if not pathlib.Path(shard.filename).is_file():
                 raise UserError(f"{self.folder} cannot be read: it has no file {pathlib.Path(shard.filename).name}")
-        return Records(self.folder, shards)
+        return ShardRecords(self.folder, shards)
 
 
-class Records(Sequence[bytes]):
+class ShardRecords(Sequence[bytes]):
     """The records of some shards, one after another.
 
     Raises:
@@ -137,7 +137,7 @@ def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
     return versions[max(versions)] if versions else None
 
 
-def open_prepared(folder: pathlib.Path) -> PreparedSet:
+def open_prepared(folder: pathlib.Path) -> PreparedDataset:
     """The set in a prepared folder, or in the newest version in it.
 
     Raises:
@@ -158,10 +158,10 @@ def open_prepared(folder: pathlib.Path) -> PreparedSet:
             f"({type(error).__name__}: {error}): prepare it again"
         ) from error
     _refuse_unlisted(prepared, stored_as, splits)
-    return PreparedSet(prepared, read, splits, stored_as)
+    return PreparedDataset(prepared, read, splits, stored_as)
 
 
-def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
+def decode_texts(record: bytes, names: Sequence[str]) -> list[str]:
     """The named text features of a record; TFDS's own decoding takes four times as long.
 
     Raises:
@@ -172,7 +172,7 @@ def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
         return [features[name].bytes_list.value[0].decode() for name in names]
 
 
-def image_of(record: bytes, image: str, label: str) -> tuple[bytes, int]:
+def decode_labeled_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:
     """The file that a record's image is stored as, and the number of its class.
 
     Raises:
@@ -199,7 +199,7 @@ def _decodable(what: str) -> Iterator[None]:
         raise UserError(f"a record of the data set holds no {what}: prepare it again") from error
 
 
-def direction_of(name: str, features: Features, languages: tuple[str, str] | None) -> tuple[str, str]:
+def language_direction(name: str, features: TfdsFeatures, languages: tuple[str, str] | None) -> tuple[str, str]:
     """The source and the target of a set whose features are one text a language.
 
     Raises:
@@ -214,10 +214,10 @@ def direction_of(name: str, features: Features, languages: tuple[str, str] | Non
     return source, target
 
 
-def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tuple[str, ...]) -> Features:
+def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tuple[str, ...]) -> TfdsFeatures:
     if described["pythonClassName"] == _TRANSLATION:
         languages = tuple(_text(language) for language in described["translation"]["languages"])
-        return Features(languages, languages, supervised)
+        return TfdsFeatures(languages, languages, supervised)
     features = described["featuresDict"]["features"]
     of_kind = {
         kind: {name: feature for name, feature in features.items() if feature["pythonClassName"] == kind}
@@ -225,7 +225,7 @@ def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tu
     }
     images = {name: int(each["image"]["shape"]["dimensions"][-1]) for name, each in of_kind[_IMAGE].items()}
     classes = {name: _classes(folder, name, each["classLabel"]) for name, each in of_kind[_CLASS].items()}
-    return Features(tuple(features), tuple(of_kind[_TEXT]), supervised, images, classes)
+    return TfdsFeatures(tuple(features), tuple(of_kind[_TEXT]), supervised, images, classes)
 
 
 def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
-from transformer.data.datasets.aligned_templates import Links
+from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
-    HeldOut,
+    HeldOutFiles,
     canonical_split_names,
     divide_into_splits,
     has_fields,
@@ -24,10 +24,10 @@ from transformer.data.datasets.local_files import (
     read_lines,
 )
 from transformer.data.datasets.synthetic_symbols import SYMBOL_LANGUAGES as SYMBOLS
-from transformer.data.datasets.synthetic_symbols import symbol_pairs
-from transformer.data.datasets.tfds_preparation import TRANSLATION, prepare_multi30k, prepare_named
-from transformer.data.datasets.tfds_records import INFO, direction_of, open_prepared, prepared_under, texts_of
-from transformer.data.phrases.generate import PHRASES, phrases
+from transformer.data.datasets.synthetic_symbols import generate_symbol_pairs
+from transformer.data.datasets.tfds_preparation import TRANSLATION, prepare_multi30k, prepare_tfds_dataset
+from transformer.data.datasets.tfds_records import INFO, decode_texts, language_direction, open_prepared, prepared_under
+from transformer.data.phrases.generate import PHRASES, generate_phrases
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 
 _FIELDS = ("source", "target")
@@ -35,54 +35,54 @@ PAIR_FILES = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
 _READ_AHEAD = 1024
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """A sentence pair; `language` is the target's code. Phrases have a `kind`, and they and reversals `links`."""
 
     source: str
     target: str
     language: str
     kind: str | None = None
-    links: Links | None = None
+    links: WordAlignment | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class PairSequence(Sequence[Pair]):
+class PairSequence(Sequence[SentencePair]):
     """The pairs of one split, read at random from disk; a Grain data source."""
 
     records: Any
-    read: Callable[[bytes], Pair]
+    read: Callable[[bytes], SentencePair]
 
     def __len__(self) -> int:
         return len(self.records)
 
     @overload
-    def __getitem__(self, index: int) -> Pair: ...
+    def __getitem__(self, index: int) -> SentencePair: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Pair]: ...
-    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
+    def __getitem__(self, index: slice) -> list[SentencePair]: ...
+    def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
         if isinstance(index, slice):
             return self.__getitems__(range(len(self))[index])
         return self.read(self.records[range(len(self))[operator.index(index)]])
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Pair]:
+    def __getitems__(self, indices: Sequence[int]) -> list[SentencePair]:
         """Many pairs at once, which costs a fraction of one by one."""
         return [self.read(record) for record in self.records.__getitems__(list(indices))]
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator[SentencePair]:
         for start in range(0, len(self), _READ_AHEAD):
             yield from self[start : start + _READ_AHEAD]
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationSet:
+class TranslationDataset:
     """A translation set; `languages` has the source's code first, then every target's. `pairs` opens a split."""
 
     name: str
     languages: tuple[str, ...]
     splits: tuple[str, ...]
-    pairs: Callable[[str], Sequence[Pair]]
+    pairs: Callable[[str], Sequence[SentencePair]]
 
-    def split(self, name: str) -> Sequence[Pair]:
+    def split(self, name: str) -> Sequence[SentencePair]:
         """The pairs of a split.
 
         Raises:
@@ -93,14 +93,14 @@ class TranslationSet:
         return self.pairs(name)
 
 
-def open_translation(
+def open_translation_dataset(
     name: str,
     *,
     data_dir: str | None = None,
     prepared_dir: str,
     languages: tuple[str, str] | None = None,
-    held_out: HeldOut = NOTHING_HELD_OUT,
-) -> TranslationSet:
+    held_out: HeldOutFiles = NOTHING_HELD_OUT,
+) -> TranslationDataset:
     """Open a translation set, preparing it under `prepared_dir` at its first use.
 
     `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
@@ -120,8 +120,8 @@ def open_translation(
     first, *parts = name.split("/")
     if is_pair_files(name):
         direction, splits = open_pairs(name, data_dir=data_dir, languages=languages, held_out=held_out)
-        read = {split: [Pair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
-        return TranslationSet(name, direction, tuple(read), read.__getitem__)
+        read = {split: [SentencePair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
+        return TranslationDataset(name, direction, tuple(read), read.__getitem__)
     held_out.refuse(name)
     if first == PHRASES:
         return _open_phrases(name, "/".join(parts), languages)
@@ -139,12 +139,12 @@ def open_translation(
         if prepared_under(path) is None:
             raise UserError(f"{path} is no prepared set, which holds {INFO}, and names no pairs: {PAIR_FILES}")
         return _open_folder(name, path, languages)
-    folder = prepare_named(
+    folder = prepare_tfds_dataset(
         name,
         TRANSLATION,
         data_dir=data_dir,
         prepared_dir=prepared_dir,
-        check=lambda features: direction_of(name, features, languages),
+        check=lambda features: language_direction(name, features, languages),
     )
     return _open_folder(name, folder, languages)
 
@@ -160,7 +160,7 @@ def is_pair_files(name: str) -> bool:
 
 
 def open_pairs(
-    name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOut
+    name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOutFiles
 ) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
     """The languages, source first, and the pairs of every split.
 
@@ -209,41 +209,44 @@ def _read_pairs(files: str, data_dir: str | None, fields: tuple[str, str]) -> li
     return list(zip(sources, targets, strict=True))
 
 
-def _open_phrases(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+def _open_phrases(name: str, options: str, languages: tuple[str, str] | None) -> TranslationDataset:
     source, *targets = languages or ("en", *PHRASE_LANGUAGES)
     if source != "en":
         raise UserError(f"languages={languages}: the phrases are written in English, so 'en' comes first")
     if not set(targets) <= set(PHRASE_LANGUAGES):
         raise UserError(f"languages={languages}: the second must be some of {', '.join(PHRASE_LANGUAGES)}")
     drawn = {
-        split: [Pair(phrase.source, phrase.target, language, kind, phrase.links) for kind, language, phrase in written]
-        for split, written in phrases(options, targets).items()
+        split: [
+            SentencePair(phrase.source, phrase.target, language, kind, phrase.links)
+            for kind, language, phrase in written
+        ]
+        for split, written in generate_phrases(options, targets).items()
     }
-    return TranslationSet(name, (source, *targets), tuple(drawn), drawn.__getitem__)
+    return TranslationDataset(name, (source, *targets), tuple(drawn), drawn.__getitem__)
 
 
-def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str] | None) -> TranslationDataset:
     direction = SYMBOLS[kind]
     _check_direction(name, direction, languages)
     target = direction[1]
     drawn = {
-        split: [Pair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
-        for split, phrases in symbol_pairs(kind, options).items()
+        split: [SentencePair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
+        for split, phrases in generate_symbol_pairs(kind, options).items()
     }
-    return TranslationSet(name, direction, tuple(drawn), drawn.__getitem__)
+    return TranslationDataset(name, direction, tuple(drawn), drawn.__getitem__)
 
 
-def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) -> TranslationDataset:
     direction = help_desk.LANGUAGES
     _check_direction(name, direction, languages)
     drawn = {
         split: [
-            Pair(asked.text, asked.answer, direction[1], "new_pair" if asked.new_pair else "known_pair")
+            SentencePair(asked.text, asked.answer, direction[1], "new_pair" if asked.new_pair else "known_pair")
             for asked in questions
         ]
-        for split, questions in help_desk.help_desk(options).items()
+        for split, questions in help_desk.generate_help_desk(options).items()
     }
-    return TranslationSet(name, direction, tuple(drawn), drawn.__getitem__)
+    return TranslationDataset(name, direction, tuple(drawn), drawn.__getitem__)
 
 
 def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str, str] | None) -> None:
@@ -252,12 +255,12 @@ def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str
         raise UserError(f"languages={languages}: {name} goes from {direction[0]} to {direction[1]}: leave it out")
 
 
-def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:
+def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationDataset:
     prepared = open_prepared(folder)
-    direction = direction_of(name, prepared.features, languages)
+    direction = language_direction(name, prepared.features, languages)
     read = _TranslationReader(*direction)
     splits = {own: split for split, own in canonical_split_names(prepared.splits).items()}
-    return TranslationSet(
+    return TranslationDataset(
         name, direction, tuple(splits), lambda split: PairSequence(prepared.records(splits[split]), read)
     )
 
@@ -267,6 +270,6 @@ class _TranslationReader:
     source: str
     target: str
 
-    def __call__(self, record: bytes) -> Pair:
-        source, target = texts_of(record, (self.source, self.target))
-        return Pair(source, target, self.target)
+    def __call__(self, record: bytes) -> SentencePair:
+        source, target = decode_texts(record, (self.source, self.target))
+        return SentencePair(source, target, self.target)

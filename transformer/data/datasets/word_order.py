@@ -6,9 +6,9 @@ from typing import Annotated
 import numpy as np
 
 from transformer.config import Config, Positive, Range, UserError, from_config
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.labeled_text_batches import Labeled
+from transformer.data.labeled_text_batches import LabeledText
 
 # Which of the two stands in front; neither word of these says more about one than about the other.
 CLASSES = ("cat", "dog")
@@ -16,7 +16,7 @@ FILLERS = ("old", "small", "quiet", "brown", "very", "still", "here", "today", "
 
 
 @dataclasses.dataclass(frozen=True)
-class WordOrder(Config, path="word_order"):
+class WordOrderConfig(Config, path="word_order"):
     """What the sentences are: `shortest` to `longest` words, all lengths equally likely.
 
     Among them are "dog", "behind" and "cat", in this order or as "cat", "behind", "dog", at places drawn at random, and
@@ -39,7 +39,7 @@ class WordOrder(Config, path="word_order"):
                 f"word_order: shortest={self.shortest} and longest={self.longest} must rise, from at least 3 words"
             )
 
-    def draw(self, split: str) -> list[Labeled]:
+    def draw(self, split: str) -> list[LabeledText]:
         """The sentences of a split, the two of a pair one behind the other."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         sentences = []
@@ -48,15 +48,15 @@ class WordOrder(Config, path="word_order"):
             places = np.sort(random.choice(length, 3, replace=False))
             for label, front in enumerate(CLASSES):
                 words[places] = CLASSES[1 - label], "behind", front
-                sentences.append(Labeled(" ".join(words), label))
+                sentences.append(LabeledText(" ".join(words), label))
         return sentences
 
 
-def word_order(options: str) -> dict[str, list[Labeled]]:
+def generate_word_order(options: str) -> dict[str, list[LabeledText]]:
     """The sentences by split; `options` are fields, as in "longest=6,train=512".
 
     Raises:
         UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
-    config = from_config(WordOrder, whole_numbers("word_order", options, "longest=6,train=512"), "word_order")
+    config = from_config(WordOrderConfig, parse_int_options("word_order", options, "longest=6,train=512"), "word_order")
     return {split: config.draw(split) for split in SPLITS}

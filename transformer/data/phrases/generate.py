@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 from transformer.config import Config, Positive, Range, from_config
-from transformer.data.datasets.aligned_templates import Phrase
-from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.aligned_templates import AlignedPair
+from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 from transformer.data.phrases.phrase_kinds import KINDS, Value, rounded_down
 from transformer.data.phrases.templates import WHOLE
@@ -24,7 +24,7 @@ SPLITS = ("train", "validation", "test")
 _REDRAWS = 20
 
 
-class Drawn(NamedTuple):
+class SampledPhrase(NamedTuple):
     """One value of a kind, in a frame."""
 
     kind: str
@@ -59,7 +59,7 @@ def split_of(kind: str, value: Value) -> str:
     return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
 
 
-def draw(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[Drawn]:
+def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[SampledPhrase]:
     """The values of one split: `size` of them, the kinds in turn, a pure function of the arguments.
 
     `rounded` percent of the times are rounded down to five minutes, in which clocks are spoken; without it one time
@@ -67,7 +67,7 @@ def draw(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[Drawn]:
     """
     generator = random.Random(f"phrases-{split}-{seed}")
     kinds = tuple(KINDS)
-    seen: set[Drawn] = set()
+    seen: set[SampledPhrase] = set()
     for index in range(size):
         kind = kinds[index % len(kinds)]
         for _ in range(_REDRAWS):
@@ -78,17 +78,17 @@ def draw(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[Drawn]:
         yield drawn
 
 
-def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> Drawn:
+def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> SampledPhrase:
     while True:
         value, frame = KINDS[kind].draw(generator)
         # Nothing is drawn where nothing is rounded: those phrases have figures on record.
         if kind == "time" and rounded and generator.randrange(100) < rounded:
             value = rounded_down(value)
         if split_of(kind, value) == split:
-            return Drawn(kind, value, frame)
+            return SampledPhrase(kind, value, frame)
 
 
-def write(drawn: Drawn, language: str) -> Phrase:
+def write_phrase(drawn: SampledPhrase, language: str) -> AlignedPair:
     """The sentence pair of a drawn value, from English to `language` ("de" or "fr")."""
     return KINDS[drawn.kind].write(drawn.value, drawn.frame, language)
 
@@ -97,7 +97,7 @@ def write(drawn: Drawn, language: str) -> Phrase:
 class PhrasesConfig(Config):
     """How much to generate: values of each split, each of them written in every language, and the seed.
 
-    `rounded` is the percentage of times that are rounded down to five minutes (`draw`).
+    `rounded` is the percentage of times that are rounded down to five minutes (`sample_phrases`).
 
     Raises:
         UserError: For a size below one, and for a percentage above one hundred.
@@ -110,15 +110,15 @@ class PhrasesConfig(Config):
     rounded: Annotated[int, Range(0, 100)] = 0
 
 
-class Written(NamedTuple):
+class PhrasePair(NamedTuple):
     """A phrase, of which kind it is, and from English to which language."""
 
     kind: str
     language: str
-    phrase: Phrase
+    phrase: AlignedPair
 
 
-def phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) -> dict[str, list[Written]]:
+def generate_phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) -> dict[str, list[PhrasePair]]:
     """The phrases of every split; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
 
     Kinds and languages take turns, so that every prefix of a split holds them evenly.
@@ -126,11 +126,11 @@ def phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) -> dict[s
     Raises:
         UserError: For an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
     """
-    config = from_config(PhrasesConfig, whole_numbers(PHRASES, options, "train=2000,test=200"), PHRASES)
+    config = from_config(PhrasesConfig, parse_int_options(PHRASES, options, "train=2000,test=200"), PHRASES)
     return {
         split: [
-            Written(drawn.kind, language, write(drawn, language))
-            for drawn in draw(split, getattr(config, split), config.seed, config.rounded)
+            PhrasePair(drawn.kind, language, write_phrase(drawn, language))
+            for drawn in sample_phrases(split, getattr(config, split), config.seed, config.rounded)
             for language in languages
         ]
         for split in SPLITS

@@ -9,7 +9,7 @@ import functools
 
 from num2words import num2words
 
-from transformer.data.datasets.aligned_templates import Span, as_one
+from transformer.data.datasets.aligned_templates import Span, merge_spans
 
 LARGEST = 999_999
 
@@ -24,7 +24,7 @@ def _ordinals(language: str) -> tuple[str, ...]:
     return tuple(num2words(number, lang=language, to="ordinal") for number in range(32))
 
 
-def small(number: int, language: str) -> str:
+def small_number(number: int, language: str) -> str:
     """The cardinal of a number from 0 to 99 as it is counted: German "eins", French masculine "un"."""
     return _table(language)[number]
 
@@ -34,12 +34,12 @@ def ordinal(number: int, language: str) -> str:
     return _ordinals(language)[number]
 
 
-def feminine(words: str) -> str:
+def feminine_form(words: str) -> str:
     """French words of a number before a feminine noun: a final "un" becomes "une"."""
     return words + "e" if words == "un" or words.endswith((" un", "-un")) else words
 
 
-def german(number: int) -> str:
+def german_number(number: int) -> str:
     """One word: 421305 is "vierhunderteinundzwanzigtausenddreihundertfünf"."""
     thousands, rest = divmod(number, 1000)
     if not thousands:
@@ -54,23 +54,23 @@ def _english_group(number: int, slot: str) -> list[Span]:
     spans: list[Span] = []
     if hundreds:
         # French says plain "cent" for "one hundred": both English words are then one slot.
-        spans.append((small(hundreds, "en"), f"{slot}hundreds" if hundreds > 1 else f"{slot}hundred"))
+        spans.append((small_number(hundreds, "en"), f"{slot}hundreds" if hundreds > 1 else f"{slot}hundred"))
         spans.append(("hundred", f"{slot}hundred"))
         if rest:
             spans.append(("and", None))
     if rest:
-        spans.append((small(rest, "en"), f"{slot}tens"))
+        spans.append((small_number(rest, "en"), f"{slot}tens"))
     return spans
 
 
 def _english(number: int, slot: str) -> list[Span]:
     thousands, rest = divmod(number, 1000)
     if not number:
-        return [(small(0, "en"), f"{slot}tens")]
+        return [(small_number(0, "en"), f"{slot}tens")]
     spans: list[Span] = []
     if thousands:
         head = _english_group(thousands, f"{slot}thousand-")
-        spans = as_one(head, f"{slot}thousand") if thousands == 1 else head
+        spans = merge_spans(head, f"{slot}thousand") if thousands == 1 else head
         spans.append(("thousand", f"{slot}thousand"))
         if 0 < rest < 100:
             spans.append(("and", None))
@@ -81,11 +81,11 @@ def _french_group(number: int, slot: str, final: bool) -> list[Span]:
     hundreds, rest = divmod(number, 100)
     spans: list[Span] = []
     if hundreds > 1:
-        spans.append((small(hundreds, "fr"), f"{slot}hundreds"))
+        spans.append((small_number(hundreds, "fr"), f"{slot}hundreds"))
     if hundreds:
         spans.append(("cents" if hundreds > 1 and not rest and final else "cent", f"{slot}hundred"))
     if rest:
-        words = small(rest, "fr") if final or rest != 80 else "quatre-vingt"
+        words = small_number(rest, "fr") if final or rest != 80 else "quatre-vingt"
         spans.append((words, f"{slot}tens"))
     return spans
 
@@ -93,7 +93,7 @@ def _french_group(number: int, slot: str, final: bool) -> list[Span]:
 def _french(number: int, slot: str, gender: str) -> list[Span]:
     thousands, rest = divmod(number, 1000)
     if not number:
-        return [(small(0, "fr"), f"{slot}tens")]
+        return [(small_number(0, "fr"), f"{slot}tens")]
     spans: list[Span] = []
     if thousands:
         # "cent" and "vingt" take no plural s before "mille", and "un mille" is never said.
@@ -102,11 +102,13 @@ def _french(number: int, slot: str, gender: str) -> list[Span]:
     spans += _french_group(rest, slot, final=True)
     if gender == "f" and rest:
         words, label = spans[-1]
-        spans[-1] = (feminine(words), label)
+        spans[-1] = (feminine_form(words), label)
     return spans
 
 
-def number(value: int, language: str, *, gender: str = "m", slot: str = "number-") -> tuple[list[Span], list[Span]]:
+def number_spans(
+    value: int, language: str, *, gender: str = "m", slot: str = "number-"
+) -> tuple[list[Span], list[Span]]:
     """The spans of a number from 0 to 999,999 in English and in `language` ("de" or "fr").
 
     French parts correspond one by one ("hundred" and "cent"); a German number is one word, so that all its
@@ -119,11 +121,11 @@ def number(value: int, language: str, *, gender: str = "m", slot: str = "number-
         raise ValueError(f"value={value} is out of range: numbers go from 0 to {LARGEST}")
     source = _english(value, slot)
     if language == "de":
-        return as_one(source, slot), [(german(value), slot)]
+        return merge_spans(source, slot), [(german_number(value), slot)]
     return source, _french(value, slot, gender)
 
 
-def year(value: int, language: str) -> tuple[list[Span], list[Span]]:
+def year_spans(value: int, language: str) -> tuple[list[Span], list[Span]]:
     """The spans of a year from 1100 to 2099 in English and in `language` ("de" or "fr").
 
     English and German count hundreds ("nineteen oh five", "neunzehnhundertfünf"), from 2000 on German counts
@@ -138,17 +140,17 @@ def year(value: int, language: str) -> tuple[list[Span], list[Span]]:
     if value < 2010 and century == 20:
         source: list[Span] = [("two thousand", "century")]
         if rest:
-            source += [("and", None), (small(rest, "en"), "year")]
+            source += [("and", None), (small_number(rest, "en"), "year")]
     elif not rest:
-        source = [(f"{small(century, 'en')} hundred", "century")]
+        source = [(f"{small_number(century, 'en')} hundred", "century")]
     else:
-        source = [(small(century, "en"), "century")]
-        source.append((small(rest, "en") if rest > 9 else f"oh {small(rest, 'en')}", "year"))
+        source = [(small_number(century, "en"), "century")]
+        source.append((small_number(rest, "en") if rest > 9 else f"oh {small_number(rest, 'en')}", "year"))
     if language == "de":
-        hundreds = f"{small(century, 'de')}hundert" if century != 20 else "zweitausend"
-        return as_one(source, "year"), [(hundreds + (small(rest, "de") if rest else ""), "year")]
+        hundreds = f"{small_number(century, 'de')}hundert" if century != 20 else "zweitausend"
+        return merge_spans(source, "year"), [(hundreds + (small_number(rest, "de") if rest else ""), "year")]
     hundreds = " ".join(text for text, _ in _french(century * 100, "", "m")).removesuffix("s")
     target: list[Span] = [(hundreds, "century")]
     if rest:
-        target.append((small(rest, "fr") if rest != 80 else "quatre-vingt", "year"))
+        target.append((small_number(rest, "fr") if rest != 80 else "quatre-vingt", "year"))
     return source, target

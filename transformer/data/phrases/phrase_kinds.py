@@ -11,10 +11,17 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from transformer.data.datasets.aligned_templates import Phrase, Span, align, as_one, fill
+from transformer.data.datasets.aligned_templates import AlignedPair, Span, align_spans, fill_template, merge_spans
 from transformer.data.phrases import lexicon
-from transformer.data.phrases.number_words import LARGEST, feminine, number, ordinal, small, year
-from transformer.data.phrases.templates import DISPLAYED, FRAMES, SPOKEN, WHOLE, Frame
+from transformer.data.phrases.number_words import (
+    LARGEST,
+    feminine_form,
+    number_spans,
+    ordinal,
+    small_number,
+    year_spans,
+)
+from transformer.data.phrases.templates import DISPLAYED, FRAMES, SPOKEN, WHOLE, PhraseTemplate
 
 Value = tuple[Any, ...]
 Fields = dict[str, list[Span]]
@@ -22,17 +29,17 @@ Fields = dict[str, list[Span]]
 FIRST_YEAR, LAST_YEAR = 1700, 2099
 
 
-class Kind(NamedTuple):
+class PhraseKind(NamedTuple):
     """How one kind of phrase is drawn and written."""
 
     draw: Callable[[random.Random], tuple[Value, int]]
     """A value and the index of a frame."""
-    write: Callable[[Value, int, str], Phrase]
+    write: Callable[[Value, int, str], AlignedPair]
     """The phrase of a value and a frame in a target language."""
 
 
-def _compose(frame: Frame, language: str, source: Fields, target: Fields) -> Phrase:
-    return align(fill(frame.en, source), fill(getattr(frame, language), target))
+def _compose(frame: PhraseTemplate, language: str, source: Fields, target: Fields) -> AlignedPair:
+    return align_spans(fill_template(frame.en, source), fill_template(getattr(frame, language), target))
 
 
 def _magnitude(generator: random.Random, digits: int) -> int:
@@ -53,9 +60,9 @@ def _draw_date(generator: random.Random) -> tuple[Value, int]:
     return (day.year, day.month, day.day), generator.randrange(len(FRAMES["date"]))
 
 
-def _write_date(value: Value, frame: int, language: str) -> Phrase:
+def _write_date(value: Value, frame: int, language: str) -> AlignedPair:
     date = datetime.date(*value)
-    source_year, target_year = year(date.year, language)
+    source_year, target_year = year_spans(date.year, language)
     source: Fields = {
         "weekday": [(lexicon.weekday(date.weekday(), "en"), "weekday")],
         "day": [(ordinal(date.day, "en"), "day")],
@@ -64,7 +71,7 @@ def _write_date(value: Value, frame: int, language: str) -> Phrase:
     }
     day = ordinal(date.day, language)
     if language == "fr" and date.day > 1:
-        day = small(date.day, "fr")
+        day = small_number(date.day, "fr")
     target: Fields = {
         "weekday": [(lexicon.weekday(date.weekday(), language), "weekday")],
         "day": [(day, "day")],
@@ -87,10 +94,10 @@ def rounded_down(time: Value) -> Value:
 
 
 def _clock_fields(hour: int, minute: int) -> Fields:
-    words = small(minute, "en")
+    words = small_number(minute, "en")
     return {
-        "hour": [(small((hour - 1) % 12 + 1, "en"), "hour")],
-        "next": [(small(hour % 12 + 1, "en"), "hour")],
+        "hour": [(small_number((hour - 1) % 12 + 1, "en"), "hour")],
+        "next": [(small_number(hour % 12 + 1, "en"), "hour")],
         "minute": [(words, "minute")],
         "period": [(lexicon.day_period(hour, "en"), "period")],
     }
@@ -99,10 +106,10 @@ def _clock_fields(hour: int, minute: int) -> Fields:
 def _german_clock(hour: int, minute: int) -> Fields:
     twelve = (hour - 1) % 12 + 1
     return {
-        "hour": [(small(twelve, "de"), "hour")],
-        "counted": [("ein" if twelve == 1 else small(twelve, "de"), "hour")],
-        "next": [(small(hour % 12 + 1, "de"), "hour")],
-        "minute": [(small(minute, "de"), "minute")],
+        "hour": [(small_number(twelve, "de"), "hour")],
+        "counted": [("ein" if twelve == 1 else small_number(twelve, "de"), "hour")],
+        "next": [(small_number(hour % 12 + 1, "de"), "hour")],
+        "minute": [(small_number(minute, "de"), "minute")],
         "period": [(lexicon.day_period(hour, "de"), "period")],
     }
 
@@ -110,7 +117,7 @@ def _german_clock(hour: int, minute: int) -> Fields:
 def _french_hour(hour: int) -> tuple[list[Span], list[Span]]:
     if hour % 12 == 0:
         return [("midi" if hour == 12 else "minuit", "hour")], []
-    return [(feminine(small(hour % 12, "fr")), "hour")], [("heures" if hour % 12 > 1 else "heure", "clock")]
+    return [(feminine_form(small_number(hour % 12, "fr")), "hour")], [("heures" if hour % 12 > 1 else "heure", "clock")]
 
 
 def _french_clock(hour: int, minute: int) -> Fields:
@@ -122,7 +129,7 @@ def _french_clock(hour: int, minute: int) -> Fields:
         "hours": hours,
         "next": next_hour,
         "next_hours": next_hours,
-        "minute": [(small(minute, "fr"), "minute")],
+        "minute": [(small_number(minute, "fr"), "minute")],
         "half": [("demi" if named else "demie", "half")],
         "period": [] if named else [(lexicon.day_period(hour, "fr"), "period")],
     }
@@ -131,15 +138,15 @@ def _french_clock(hour: int, minute: int) -> Fields:
 def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
     to = minute > 30
     frame = WHOLE[hour] if not minute and hour in WHOLE else SPOKEN[minute]
-    source = fill(frame.en, _clock_fields(hour, 60 - minute if to else minute))
+    source = fill_template(frame.en, _clock_fields(hour, 60 - minute if to else minute))
     if language == "de":
         if minute in (25, 35):
             # "twenty-five past" and "fünf vor halb" correspond only as wholes.
             source = [(text, "minute" if slot == "past" else slot) for text, slot in source]
-        return source, fill(frame.de, _german_clock(hour, 60 - minute if to else minute))
-    target = fill(
+        return source, fill_template(frame.de, _german_clock(hour, 60 - minute if to else minute))
+    target = fill_template(
         frame.fr,
-        _french_clock(hour, minute) | {"minute": [(small(60 - minute if to else minute, "fr"), "minute")]},
+        _french_clock(hour, minute) | {"minute": [(small_number(60 - minute if to else minute, "fr"), "minute")]},
     )
     if not any(slot == "period" for _, slot in target):
         # "midi" and "minuit" say the part of the day too.
@@ -150,24 +157,24 @@ def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Spa
 def _displayed(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
     fields = _clock_fields(hour, minute)
     if minute < 10:
-        fields["minute"] = [(f"oh {small(minute, 'en')}", "minute")]
+        fields["minute"] = [(f"oh {small_number(minute, 'en')}", "minute")]
     # The part of the day decides which of twenty-four hours is meant.
-    fields["period"] = as_one(fields["period"], "hour")
+    fields["period"] = merge_spans(fields["period"], "hour")
     if language == "de":
         target: Fields = {
-            "counted": [("ein" if hour == 1 else small(hour, "de"), "hour")],
-            "minute": [(small(minute, "de"), "minute")],
+            "counted": [("ein" if hour == 1 else small_number(hour, "de"), "hour")],
+            "minute": [(small_number(minute, "de"), "minute")],
         }
-        return fill(DISPLAYED.en, fields), fill(DISPLAYED.de, target)
+        return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.de, target)
     target = {
-        "counted": [(feminine(small(hour, "fr")), "hour")],
+        "counted": [(feminine_form(small_number(hour, "fr")), "hour")],
         "hours": [("heures" if hour > 1 else "heure", None)],
-        "minute": [(feminine(small(minute, "fr")), "minute")],
+        "minute": [(feminine_form(small_number(minute, "fr")), "minute")],
     }
-    return fill(DISPLAYED.en, fields), fill(DISPLAYED.fr, target)
+    return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.fr, target)
 
 
-def _write_time(value: Value, frame: int, language: str) -> Phrase:
+def _write_time(value: Value, frame: int, language: str) -> AlignedPair:
     hour, minute = value
     row = min(frame, len(FRAMES["time"]) - 1)
     day = frame - row
@@ -186,8 +193,8 @@ def _draw_number(generator: random.Random) -> tuple[Value, int]:
     return (value,), generator.randrange(len(FRAMES["number"])) if value > 1 else 0
 
 
-def _write_number(value: Value, frame: int, language: str) -> Phrase:
-    source, target = number(value[0], language)
+def _write_number(value: Value, frame: int, language: str) -> AlignedPair:
+    source, target = number_spans(value[0], language)
     return _compose(FRAMES["number"][frame], language, {"number": source}, {"number": target})
 
 
@@ -220,15 +227,15 @@ def _german_currency(code: str, count: int, gender: str, case: str, spans: list[
     return spans
 
 
-def _write_amount(value: Value, frame: int, language: str) -> Phrase:
+def _write_amount(value: Value, frame: int, language: str) -> AlignedPair:
     code, major, minor = value
     german_gender, french_gender, subunit = lexicon.CURRENCIES[code]
-    source, counted = number(major, language, gender=french_gender, slot="major-")
+    source, counted = number_spans(major, language, gender=french_gender, slot="major-")
     # "US-Dollar" is one word: then the English words fill one slot.
     whole = len(lexicon.currency(code, language, 2).split()) == 1
     source = source + _currency_spans(code, "en", major, noun_first=False, whole=whole)
     name = _currency_spans(code, language, major, noun_first=language == "fr", whole=whole)
-    source_minor, target_minor = number(minor, language, slot="minor-")
+    source_minor, target_minor = number_spans(minor, language, slot="minor-")
     before: list[Span] = [("und" if language == "de" else "et", "plus")]
     after: list[Span] = []
     if minor and subunit is not None:
@@ -274,13 +281,13 @@ def _german_things(
     ]
 
 
-def _write_quantity(value: Value, frame: int, language: str) -> Phrase:
+def _write_quantity(value: Value, frame: int, language: str) -> AlignedPair:
     count, size, color, index = value
     thing = lexicon.THINGS[index]
     sizes = [(lexicon.SIZES[size], "size")] if size >= 0 else []
     colors = [(lexicon.COLORS[color], "color")] if color >= 0 else []
     gender = thing.fr[0]
-    source, counted = number(count, language, gender=gender)
+    source, counted = number_spans(count, language, gender=gender)
     source = [
         *source,
         *((adjective.en, slot) for adjective, slot in sizes + colors),
@@ -301,10 +308,10 @@ def _write_quantity(value: Value, frame: int, language: str) -> Phrase:
     return _compose(FRAMES["quantity"][frame], language, {"things": source}, target)
 
 
-KINDS: dict[str, Kind] = {
-    "date": Kind(_draw_date, _write_date),
-    "time": Kind(_draw_time, _write_time),
-    "number": Kind(_draw_number, _write_number),
-    "amount": Kind(_draw_amount, _write_amount),
-    "quantity": Kind(_draw_quantity, _write_quantity),
+KINDS: dict[str, PhraseKind] = {
+    "date": PhraseKind(_draw_date, _write_date),
+    "time": PhraseKind(_draw_time, _write_time),
+    "number": PhraseKind(_draw_number, _write_number),
+    "amount": PhraseKind(_draw_amount, _write_amount),
+    "quantity": PhraseKind(_draw_quantity, _write_quantity),
 }

@@ -46,7 +46,7 @@ _NAMES = {
 }
 
 
-def gpt2(vocab_json: Path, merges_txt: Path) -> Tokenizer:
+def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
     """GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> stands between texts.
 
     Raises:
@@ -60,7 +60,7 @@ def gpt2(vocab_json: Path, merges_txt: Path) -> Tokenizer:
     return Tokenizer(backend, begin=end, end=end)
 
 
-def wordpiece(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
+def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
     """BERT's WordPiece (Devlin et al. 2019, section 3); `lowercase` drops case and accents, as the uncased models do.
 
     Raises:
@@ -82,7 +82,7 @@ def _wordpiece_model(path: Path) -> models.WordPiece:
     return models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
 
 
-def from_huggingface(folder: Path) -> AnyTokenizer:
+def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
     """The tokenizer of a Hugging Face folder, with the roles that its other files give to tokens.
 
     Read from tokenizer.json; where there is none, from source.spm, target.spm and vocab.json (Marian), or, where the
@@ -137,14 +137,14 @@ def _open(folder: Path, said: Mapping[str, Any]) -> Tokenizer:
         known = " and ".join(f"{', '.join(names)} of a {name}" for name, names in _WITHOUT_JSON.items())
         raise UserError(f"{folder} has no tokenizer.json, but {told}: without one only {known} are read; {advice}")
     if kind == "BertTokenizer":
-        tokenizer = wordpiece(folder / "vocab.txt")
+        tokenizer = load_wordpiece_tokenizer(folder / "vocab.txt")
         tokenizer.backend.normalizer = normalizers.BertNormalizer(
             lowercase=_switch(said, "do_lower_case", True),
             strip_accents=_switch(said, "strip_accents", None),
             handle_chinese_chars=_switch(said, "tokenize_chinese_chars", True),
         )
         return tokenizer
-    tokenizer = gpt2(folder / "vocab.json", folder / "merges.txt")
+    tokenizer = load_gpt2_tokenizer(folder / "vocab.json", folder / "merges.txt")
     prefix = _switch(said, "add_prefix_space", False)
     tokenizer.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     return tokenizer if kind == "GPT2Tokenizer" else _as_roberta(tokenizer, folder)

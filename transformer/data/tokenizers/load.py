@@ -6,7 +6,7 @@ import tokenizers
 
 from transformer.config import UserError
 from transformer.data.tokenizers.marian import MarianTokenizer
-from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, saved_in
+from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
 from transformer.json_files import read_as, read_regular
 
 type AnyTokenizer = Tokenizer | MarianTokenizer
@@ -19,7 +19,7 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
     Raises:
         UserError: If the directory holds no tokenizer, or a damaged one.
     """
-    if not saved_in(directory):
+    if not has_tokenizer(directory):
         raise UserError(f"{directory} holds no {ROLES_FILE}: it has no tokenizer")
     try:
         roles = read_as(RolesFile, directory / ROLES_FILE)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from transformer.config import Count, UserError, convert, refuse_single_text
-from transformer.data.tokenizers.token_text import Writing, bytes_of, label_tokens
-from transformer.data.tokenizers.tokenizer import ROLES, save_roles, tags_of, up_to_end
+from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
+from transformer.data.tokenizers.tokenizer import ROLES, language_tags, save_roles, up_to_end
 from transformer.json_files import read_object
 from transformer.storage.paths import storage_of
 
@@ -152,12 +152,16 @@ class MarianTokenizer:
         numbers = [int(number) for number in ids]
         textless = self.special | (set(numbers) - self._pieces.keys())
         pieces = zip(numbers, self.pieces(numbers), strict=True)
-        return label_tokens([piece if n in textless else bytes_of(piece, Writing.SPACES) for n, piece in pieces])
+        return label_tokens(
+            [piece if n in textless else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in pieces]
+        )
 
     def token_bytes(self) -> list[bytes]:
         """The bytes that each token adds to a text, by token number: nothing for special tokens."""
         pieces = self.pieces(range(self.vocabulary))
-        return [b"" if n in self.special else bytes_of(piece, Writing.SPACES) for n, piece in enumerate(pieces)]
+        return [
+            b"" if n in self.special else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in enumerate(pieces)
+        ]
 
     def first_bytes(self) -> list[bytes]:
         """The bytes that each token adds to an empty text: as `token_bytes`, less the space in front."""
@@ -178,7 +182,7 @@ class MarianTokenizer:
         Raises:
             UserError: For a language that the model was not trained for.
         """
-        return tags_of(language, self.languages, self.numbers.get(f">>{language}<<"))
+        return language_tags(language, self.languages, self.numbers.get(f">>{language}<<"))
 
 
 def _processor(model: bytes, name: str) -> Any:

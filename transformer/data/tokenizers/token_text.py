@@ -19,7 +19,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SIZES = ((0x00, 0x7F, 1), (0xC2, 0xDF, 2), (0xE0, 0xEF, 3), (0xF0, 0xF4, 4))
 
 
-class Writing(enum.Enum):
+class TokenEncoding(enum.Enum):
     """What the characters of a piece mean."""
 
     BYTES = "bytes"
@@ -40,14 +40,14 @@ class Writing(enum.Enum):
 _SENTENCEPIECE = {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
 
 _SINGLE_STAGE = {
-    "ByteLevel": Writing.BYTES,
-    "WordPiece": Writing.WORDS,
-    "BPEDecoder": Writing.WORD_ENDS,
-    "Fuse": Writing.PLAIN,
+    "ByteLevel": TokenEncoding.BYTES,
+    "WordPiece": TokenEncoding.WORDS,
+    "BPEDecoder": TokenEncoding.WORD_ENDS,
+    "Fuse": TokenEncoding.PLAIN,
 }
 
 
-def writing_of(backend: tokenizers.Tokenizer) -> Writing:
+def detect_token_encoding(backend: tokenizers.Tokenizer) -> TokenEncoding:
     """How a tokenizer writes, known by its decoder.
 
     Raises:
@@ -63,7 +63,7 @@ def writing_of(backend: tokenizers.Tokenizer) -> Writing:
                 f"{suffix!r}, which its decoder does not read back"
             )
     if described is None:
-        return Writing.JOINED
+        return TokenEncoding.JOINED
     kinds = {stage["type"] for stage in stages}
     if (
         len(kinds) == 1
@@ -74,7 +74,7 @@ def writing_of(backend: tokenizers.Tokenizer) -> Writing:
     spaces = [stage for stage in stages if stage["type"] == "Metaspace" or stage.get("pattern")]
     marks = {stage.get("replacement") or stage["pattern"].get("String") for stage in spaces}
     if kinds <= _SENTENCEPIECE and marks == {WORD_START} and all(stage.get("content", " ") == " " for stage in stages):
-        return Writing.SPACES
+        return TokenEncoding.SPACES
     raise UserError(
         f"the tokenizer's decoder {json.dumps(described)[:200]} is not read: only those of byte-level BPE, WordPiece, "
         "SentencePiece and GPT-1 are"
@@ -99,22 +99,22 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(0x100)]
 
 
-def bytes_of(piece: str, writing: Writing, decoder: tokenizers.decoders.Decoder | None = None) -> bytes:
+def piece_bytes(piece: str, writing: TokenEncoding, decoder: tokenizers.decoders.Decoder | None = None) -> bytes:
     """The bytes that a piece adds within a text; a space between words is brought by the piece that writes it.
 
     `decoder` is the tokenizer's own: of words it knows which stand without a space, such as a full stop.
     """
-    if writing is Writing.BYTES:
+    if writing is TokenEncoding.BYTES:
         return b"".join(_BYTE_OF[c] if c in _BYTE_OF else c.encode() for c in piece)
-    if writing is Writing.SPACES:
+    if writing is TokenEncoding.SPACES:
         if byte := _BYTE.fullmatch(piece):
             return bytes.fromhex(byte[1])
         return piece.replace(WORD_START, " ").encode()
-    if writing is Writing.JOINED:
+    if writing is TokenEncoding.JOINED:
         return f" {piece}".encode()
-    if writing is Writing.WORDS and decoder is not None:
+    if writing is TokenEncoding.WORDS and decoder is not None:
         return decoder.decode(["x", piece]).removeprefix("x").encode()
-    if writing is Writing.WORD_ENDS and decoder is not None:
+    if writing is TokenEncoding.WORD_ENDS and decoder is not None:
         return decoder.decode([piece, "x"]).removesuffix("x").encode()
     return piece.encode()
 

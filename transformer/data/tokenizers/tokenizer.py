@@ -15,10 +15,10 @@ from transformer.config import Range, UserError, nearest, refuse_single_text
 from transformer.data.tokenizers.token_text import (
     CONTINUATION_PREFIX,
     WORD_START,
-    Writing,
-    bytes_of,
+    TokenEncoding,
+    detect_token_encoding,
     label_tokens,
-    writing_of,
+    piece_bytes,
 )
 from transformer.storage.paths import storage_of
 
@@ -28,7 +28,7 @@ ROLES = ("pad", "begin", "end", "unknown", "mask")
 FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
 
-def tag(language: str) -> str:
+def language_tag(language: str) -> str:
     """The token that asks for a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
 
@@ -73,14 +73,14 @@ class Tokenizer:
         return [number for number in whole[:1] if number == self.begin]
 
     @functools.cached_property
-    def writing(self) -> Writing:
+    def writing(self) -> TokenEncoding:
         """What the characters of a piece mean."""
-        return writing_of(self.backend)
+        return detect_token_encoding(self.backend)
 
     @functools.cached_property
     def _characters(self) -> frozenset[str] | None:
         """The only characters that can be encoded; None where every text can."""
-        if self.unknown is not None or self.writing is not Writing.PLAIN:
+        if self.unknown is not None or self.writing is not TokenEncoding.PLAIN:
             return None
         pieces = self.backend.get_vocab().items()
         return frozenset(piece for piece, number in pieces if number not in self.special)
@@ -161,7 +161,7 @@ class Tokenizer:
         """
         numbers = [int(number) for number in ids]
         pieces = self.pieces(numbers)
-        if self.writing is Writing.PLAIN:
+        if self.writing is TokenEncoding.PLAIN:
             return pieces
         # Numbers beyond the vocabulary stand for no text either.
         textless = self.special | {number for number in numbers if number >= self.vocabulary}
@@ -174,9 +174,9 @@ class Tokenizer:
         return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
 
     def _bytes(self, number: int, piece: str) -> bytes:
-        if self.writing is Writing.BYTES and number in self._added:
+        if self.writing is TokenEncoding.BYTES and number in self._added:
             return self._added[number]
-        return bytes_of(piece, self.writing, self.backend.decoder)
+        return piece_bytes(piece, self.writing, self.backend.decoder)
 
     def token_bytes(self) -> list[bytes]:
         """The bytes that each token adds within a text, by token number: nothing for special tokens.
@@ -194,8 +194,8 @@ class Tokenizer:
     def first_bytes(self) -> list[bytes]:
         """The bytes that each token adds to an empty text: as `token_bytes`, less a space in front that is dropped."""
         decoder, writing = self.backend.decoder, self.writing
-        drops = writing in (Writing.WORDS, Writing.JOINED)
-        drops |= writing is Writing.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
+        drops = writing in (TokenEncoding.WORDS, TokenEncoding.JOINED)
+        drops |= writing is TokenEncoding.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
         return [text.removeprefix(b" ") if drops else text for text in self._written]
 
     def word_starts(self) -> np.ndarray:
@@ -204,9 +204,9 @@ class Tokenizer:
         Raises:
             UserError: If a token says that a word ends, not that one begins.
         """
-        if self.writing is Writing.WORD_ENDS:
+        if self.writing is TokenEncoding.WORD_ENDS:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
-        if self.writing is Writing.WORDS:
+        if self.writing is TokenEncoding.WORDS:
             # A full stop is a word although it brings no space.
             starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocabulary))]
         else:
@@ -224,7 +224,7 @@ class Tokenizer:
         Raises:
             UserError: If the tokenizer was trained with tags, but not with this one.
         """
-        return tags_of(language, self.languages, self.backend.token_to_id(tag(language)))
+        return language_tags(language, self.languages, self.backend.token_to_id(language_tag(language)))
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
@@ -244,7 +244,7 @@ def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[in
     return kept
 
 
-def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int]:
+def language_tags(language: str, known: Sequence[str], number: int | None) -> list[int]:
     """What asks for a language whose tag has this number, among the known ones.
 
     Raises:
@@ -277,7 +277,7 @@ def save_roles(directory: Path, roles: dict) -> None:
     storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
 
 
-def saved_in(directory: Path) -> bool:
+def has_tokenizer(directory: Path) -> bool:
     """Whether a directory holds a tokenizer that `save` wrote."""
     return (directory / ROLES_FILE).is_file()
 

@@ -7,14 +7,14 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from transformer.config import UserError, choice, refuse_single_text
 from transformer.data.tokenizers.token_text import WORD_START, byte_characters
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, tag
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, language_tag
 
 _JOINT_ROLES = ("pad", "begin", "end", "unknown")
 # A run of letters and digits, or one other character, with the space before it.
 _PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
 
 
-def token_of(role: str) -> str:
+def special_token(role: str) -> str:
     """How the special token of a role is written.
 
     Raises:
@@ -32,8 +32,8 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
     """
     refuse_single_text(texts, "texts")
     refuse_single_text(languages, "languages")
-    special = [token_of(role) for role in _JOINT_ROLES]
-    backend = tokenizers.Tokenizer(models.BPE(unk_token=token_of("unknown")))
+    special = [special_token(role) for role in _JOINT_ROLES]
+    backend = tokenizers.Tokenizer(models.BPE(unk_token=special_token("unknown")))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement=WORD_START, split=False),
@@ -41,7 +41,9 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
         ]
     )
     backend.decoder = decoders.Metaspace(replacement=WORD_START)
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*special, *map(tag, languages)], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[*special, *map(language_tag, languages)], show_progress=False
+    )
     backend.train_from_iterator(texts, trainer)
     return _with_roles(backend, _JOINT_ROLES)
 
@@ -67,7 +69,7 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     return _with_roles(backend, roles)
 
 
-def characters(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
+def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
     """One token for every character that the texts have, in the order of Unicode, then the tokens of `roles`.
 
     Raises:
@@ -79,7 +81,7 @@ def characters(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
         raise UserError("the training text is empty, so it has no characters")
     vocabulary = {character: number for number, character in enumerate(known)}
     # Byte-pair encoding without merges leaves single characters.
-    unknown = token_of("unknown") if "unknown" in roles else None
+    unknown = special_token("unknown") if "unknown" in roles else None
     if unknown is not None:
         # The model's own unknown token must be in its vocabulary.
         vocabulary[unknown] = len(vocabulary)
@@ -101,5 +103,5 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
 def _with_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
     """The tokenizer with a special token for every role, behind what it has if it lacks them."""
     refuse_single_text(roles, "roles")
-    backend.add_special_tokens([token_of(role) for role in roles])
-    return Tokenizer(backend, **{role: backend.token_to_id(token_of(role)) for role in roles})
+    backend.add_special_tokens([special_token(role) for role in roles])
+    return Tokenizer(backend, **{role: backend.token_to_id(special_token(role)) for role in roles})

@@ -19,7 +19,7 @@ from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
 from transformer.runs.jsonl_records import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 # A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
 # its level are two parameters, for which Schwarz's criterion asks 2 log n; the rest covers noise estimated from few
@@ -143,7 +143,7 @@ def _roles_at_last_step(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
     return tuple(each for each in roles if each.role is not Role.INDUCTION or (each.layer, each.head) in copying)
 
 
-def find_roles(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:
+def find_roles(steps: Sequence[int], site: Site, labels: AxisLabels, statistics: Statistics) -> tuple[HeadRole, ...]:
     """Every role that a head of one site plays at the last step; a head may play several.
 
     The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples; c
@@ -181,7 +181,7 @@ def describe_role(role: HeadRole, store: MapStore) -> str:
     return f"{head} became {name} at step {role.onset} (score {role.score:.2f})"
 
 
-def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
+def chance(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
     """The score of a role that an untrained head has on each example; NaN for an example that cannot show the role.
 
     It is that of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
@@ -308,7 +308,7 @@ def _beyond_chance(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np
         return mean, np.where(expected < 1, (mean - expected) / (1 - expected), np.nan)
 
 
-def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
+def _chance_mass(role: Role, site: Site, labels: AxisLabels, example: int) -> float:
     queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
     query = np.arange(queries)
     key = query

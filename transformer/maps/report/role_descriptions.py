@@ -10,7 +10,7 @@ from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, Role
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 
@@ -79,7 +79,7 @@ ROLE_TEXTS = {
 }
 
 
-def role_texts(labels: Labels) -> dict[Role, RoleText]:
+def role_texts(labels: AxisLabels) -> dict[Role, RoleText]:
     """The words of every role, where a head that follows the gold links is called by what the task says it reads."""
     if labels.linked is None:
         return ROLE_TEXTS

@@ -17,7 +17,7 @@ from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import SAMPLE_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
@@ -159,7 +159,7 @@ def _coarsest(store: MapStore, site: Site) -> _View:
 
 
 def gold_alignment_mass(
-    weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels
+    weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: AxisLabels
 ) -> Float[np.ndarray, "L H"]:
     """The weight that a head puts on gold links, averaged over all query positions that have one."""
     assert labels.links is not None
@@ -182,7 +182,7 @@ def count_crossings(pairs: list[tuple[int, int]]) -> int:
     return sum(a[0] < b[0] and a[1] > b[1] for a in pairs for b in pairs)
 
 
-def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[Link] | None) -> list[tuple[int, int]]:
+def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldLink] | None) -> list[tuple[int, int]]:
     """Each query with its strongest key, without pairs that are no gold link where links are known."""
     attending = np.flatnonzero(weights_QxK.max(axis=-1, initial=0.0))
     strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]

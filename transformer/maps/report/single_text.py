@@ -10,13 +10,19 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import MapsConfig, plan_capture
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 Look = Callable[[Capture], Mapping[str, Captured]]
 
 
 def store_single_text(
-    path: Path, sites: Sequence[Site], labels: Labels, look: Look, config: MapsConfig, config_hash: str, step: int = 0
+    path: Path,
+    sites: Sequence[Site],
+    labels: AxisLabels,
+    look: Look,
+    config: MapsConfig,
+    config_hash: str,
+    step: int = 0,
 ) -> tuple[MapStore, Mapping[str, Captured]]:
     """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.
 

@@ -10,7 +10,7 @@ from transformer.attention.capture import Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.report.payload import Block, pack
-from transformer.tasks.axis_labels import Labels
+from transformer.tasks.axis_labels import AxisLabels
 
 LARGEST = 8_000_000  # bytes of all queries and keys of a page
 _HALF = float(np.finfo(np.float16).max)
@@ -35,7 +35,7 @@ def check_size(traced: Mapping[str, Captured]) -> None:
 
 
 def value_norms(
-    sites: Sequence[Site], labels: Labels, captured: Mapping[str, Captured], vectors: bool
+    sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, Captured], vectors: bool
 ) -> tuple[list[dict[str, Any]], list[Block]]:
     """The page's facts of each site, and its blocks: a text's norms, and a layer's queries and keys of a text.
 

@@ -22,7 +22,7 @@ from transformer.models import registry as models
 from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
 from transformer.studies.ablations.ablation import Ablation, DepthSweep
 from transformer.tasks import registry as tasks
-from transformer.tasks.task import Batch, Task, View
+from transformer.tasks.task import Batch, StateView, Task
 from transformer.training.config import ExperimentConfig, apply_overrides, resolve_config
 from transformer.training.state import derive_key
 
@@ -141,7 +141,7 @@ def gradient_norms(experiments: Sequence[ExperimentConfig], task: Task) -> list[
 
 def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
     variables = model.init(derive_key(key, 0, "init"))
-    view = View(model, variables, {}, {}, jnp.int32(0), train=True)
+    view = StateView(model, variables, {}, {}, jnp.int32(0), train=True)
     view = view._replace(extra=task.init_extra(view, derive_key(key, 0, "extra")))
     prepared, extra = task.prepare(view, batch, derive_key(key, 0, "prepare"))
     totals = task.totals(prepared)

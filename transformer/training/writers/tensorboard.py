@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
-from transformer.data.png import png
+from transformer.data.png import encode_png
 from transformer.maps.attention_png import render_head_grid
 from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.quantize import Quantized
@@ -102,7 +102,7 @@ class TensorBoardWriter(NullWriter):
                     height=image.shape[0],
                     width=image.shape[1],
                     colorspace=1,
-                    encoded_image_string=png(image),
+                    encoded_image_string=encode_png(image),
                 )
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
                 self._write(step=step, summary=self._summary.Summary(value=[value]))
