@@ -298,7 +298,7 @@ def test_a_path_is_that_of_the_reader_or_of_the_section() -> None:
             if self.share == self.rate:
                 raise UserError("config.share is config.rate")
 
-    with pytest.raises(UserError, match=r"^config\.averages\.mean\.count=-1 must"):
+    with pytest.raises(UserError, match=r"^config\.parameter_averages\.mean\.count=-1 must"):
         from_config(Own, {"count": -1}, "config.parameter_averages.mean")
     with pytest.raises(UserError, match=r"^config\.share=2.0 must be at most 1$"):
         Own(share=2.0)
