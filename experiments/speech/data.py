@@ -120,7 +120,7 @@ class SpokenDigitSet:
 
     name: str
     splits: Mapping[str, RecordingSet]
-    cut: str
+    split_note: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -235,7 +235,9 @@ class SpokenDigitRecognition(Transcription):
     def said(self) -> tuple[str, ...]:
         """How many recordings each split has, and how they were cut."""
         sizes = {split: len(recordings) for split, recordings in self.opened.splits.items()}
-        return (describe_splits(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.cut),)
+        return (
+            describe_splits(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.split_note),
+        )
 
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of every split's recordings."""

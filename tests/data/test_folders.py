@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.few_shot.data import open_characters
-from experiments.speech.data import open_spoken
+from experiments.speech.data import open_spoken_digits
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
 from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset
@@ -294,12 +294,15 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
             for take in range(9):
                 sound = np.full(100, 0.5 if take in (0, 8) else (10 * digit + take) / 200, np.float32)
                 archive.writestr(f"recordings/{digit}_ann_{take}.wav", encode_wav(sound))
-    said = open_spoken("fsdd", data_dir=str(tmp_path)).split_note
+    said = open_spoken_digits("fsdd", data_dir=str(tmp_path)).split_note
     assert "not read: recordings.zip/README.md, recordings.zip/__MACOSX/._7_ann_0.wav" in said
     assert "10 of 50 test recordings are in train as well" in said
     with zipfile.ZipFile(tmp_path / "recordings.zip", "a") as archive:
         archive.writestr("recordings/seven.WAV", encode_wav(np.zeros(10, np.float32)))
-    refused(lambda: open_spoken("fsdd", data_dir=str(tmp_path)), "seven.WAV is not named as .wav files of this set are")
+    refused(
+        lambda: open_spoken_digits("fsdd", data_dir=str(tmp_path)),
+        "seven.WAV is not named as .wav files of this set are",
+    )
     path = tmp_path / "images_background.zip"
     write_omniglot(path, "Greek", 2)
     assert (

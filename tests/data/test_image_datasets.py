@@ -63,7 +63,7 @@ def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
     opened = open_image_dataset("tfds/tiny", data_dir=str(tmp_path))
     assert opened.classes == ("nought", "cross")
     assert opened.facts.shape == (6, 8, 1)
-    assert opened.cut == "every 20th training image of a class validates"
+    assert opened.split_note == "every 20th training image of a class validates"
     kept, held = opened.split("train"), opened.split("validation")
     assert held.pixels[:, 0, 0, 0].tolist() == [38, 39]
     assert sorted(kept.pixels[:, 5, 7, 0].tolist()) == list(range(38))
@@ -81,7 +81,7 @@ def test_splits_of_tfds_are_known_by_their_common_spellings(tmp_path: Path) -> N
         "validation": 2,
         "extra": 1,
     }
-    assert opened.cut == "1 of 1 extra images are in train as well"
+    assert opened.split_note == "1 of 1 extra images are in train as well"
 
 
 def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:

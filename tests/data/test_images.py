@@ -196,7 +196,7 @@ def test_folders_and_archives_hold_the_same_images(tmp_path: Path) -> None:
             archive.add(tmp_path / "pets" / split, split)
     plain, archived = (open_image_dataset(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
     assert plain.classes == archived.classes == ("cat", "dog")
-    assert plain.cut == "every 20th training image of a class validates"
+    assert plain.split_note == "every 20th training image of a class validates"
     for split, count in (("train", 76), ("validation", 4), ("test", 4)):
         assert len(plain.split(split).labels) == count
         for one, other in zip(plain.split(split), archived.split(split), strict=True):

@@ -148,5 +148,5 @@ def test_one_text_is_not_taken_for_its_letters() -> None:
     ):
         with pytest.raises(TypeError, match=r" is '.*', a single text; give a list of them, \['.*'\]"):
             act()
-    with pytest.raises(UserError, match="stops='ab' is a str; it must be a tuple"):
+    with pytest.raises(UserError, match="stop_sequences='ab' is a str; it must be a tuple"):
         DecodingConfig(stop_sequences="ab")  # type: ignore[arg-type]

@@ -106,7 +106,9 @@ class ImageClassification(BaseTask):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.classes = config, opened.classes
         further = [split for split in opened.splits if split not in (*SPLITS, *config.eval_splits)]
-        self.cut = join_notes((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
+        self.split_note = join_notes(
+            (opened.split_note, f"splits that are not used: {', '.join(further)}" if further else "")
+        )
         self.splits = {name: opened.split(name) for name in ("train", *config.eval_splits)}
         self.interface = interface_of(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)
@@ -125,7 +127,7 @@ class ImageClassification(BaseTask):
     def said(self) -> tuple[str, ...]:
         """How many images each split has."""
         sizes = {name: len(split.labels) for name, split in self.splits.items()}
-        return (describe_splits(self.config.dataset, sizes, "images", self.cut),)
+        return (describe_splits(self.config.dataset, sizes, "images", self.split_note),)
 
     def _batches(self, split: str, seed: int | None) -> ImageBatches:
         config, images = self.config, self.splits[split]

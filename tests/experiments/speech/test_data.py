@@ -168,7 +168,7 @@ def test_the_official_split_and_one_that_holds_a_speaker_out(archive: Path) -> N
     assert takes_of(held.splits["test"]) == {("ben", take) for take in range(9)}
     assert takes_of(held.splits["train"]) == {("anna", 8)}
     assert takes_of(held.splits["validation"]) == {("anna", take) for take in (5, 6, 7)}
-    assert "ben tests" in held.cut
+    assert "ben tests" in held.split_note
 
 
 def test_what_cannot_be_opened_is_said_in_one_line(archive: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class ImageDataset:
     name: str
     classes: tuple[str, ...]
     splits: Mapping[str, LabeledImages]
-    cut: str = ""
+    split_note: str = ""
 
     @property
     def facts(self) -> ImageSpec:
@@ -206,12 +206,12 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
     """The set of all splits, of which training gives up a part where none validates."""
     if "train" not in read:
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
-    train, splits, cut = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
+    train, splits, split_note = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
     if "validation" not in splits:
         held = _last_of_every(train, _VALIDATION_STEP)
         splits["validation"] = LabeledImages(train.pixels[held], train.labels[held])
         train = LabeledImages(train.pixels[~held], train.labels[~held])
-        cut = f"every {_VALIDATION_STEP}th training image of a class validates"
+        split_note = f"every {_VALIDATION_STEP}th training image of a class validates"
     for split, images in splits.items():
         if images.pixels.shape[1:] != train.pixels.shape[1:]:
             sizes = " x ".join(map(str, images.pixels.shape[1:])), " x ".join(map(str, train.pixels.shape[1:]))
@@ -222,7 +222,7 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
     in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
     digests = {split: [sha256(one.tobytes()).digest() for one in splits[split].pixels] for split in in_order}
     overlap = describe_overlap(digests, "images")
-    return ImageDataset(name, classes, splits, join_notes((cut, said, overlap)))
+    return ImageDataset(name, classes, splits, join_notes((split_note, said, overlap)))
 
 
 def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
