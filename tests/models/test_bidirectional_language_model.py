@@ -53,7 +53,7 @@ def test_the_forward_half_is_the_recurrent_decoder() -> None:
     with jax.enable_x64(True):
         model = model_of(CONFIG)
         variables = random_variables(model)
-        alone = recurrent_decoder.build(CONFIG.forward, INTERFACE, Precision("float64", "float64"))
+        alone = recurrent_decoder.build(CONFIG.forward_config, INTERFACE, Precision("float64", "float64"))
         params = {name: value for name, value in variables.params.items() if name != "backward"}
         expected, _ = alone.apply(Variables(params, {}), INPUTS, train=False)
         found, _ = model.apply(variables, INPUTS, train=False)

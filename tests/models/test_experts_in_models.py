@@ -126,7 +126,7 @@ def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None
     ],
 )
 def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, settings: dict[str, Any]) -> None:
-    every, windows = settings["every"], settings.get("windows", ())
+    every, windows = settings["every"], settings.get("attention_windows", ())
     config = ExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1)
     model, _ = build(
         family, experts=config, positions=Positions.LEARNED, attention_windows=windows, **layers(family, 2)
@@ -255,7 +255,7 @@ def test_other_formats_refuse_experts_in_one_line() -> None:
     ],
 )
 def test_layers_are_whole_periods_of_windows_and_experts(changes: dict[str, Any], line: str | None) -> None:
-    experts = ExpertsConfig(COUNT, every=changes.pop("every", 2))
+    experts = ExpertsConfig(COUNT, every_n_layers=changes.pop("every", 2))
     if line is None:
         assert len(dataclasses.replace(SMALL, experts=experts, **changes).period) <= changes["layers"]
         return

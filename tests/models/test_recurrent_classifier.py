@@ -245,7 +245,7 @@ def test_flops_are_counted_by_hand() -> None:
     [
         ({"embedding": 0}, "config.model.embedding=0 must be at least 1"),
         ({"hops": 0}, "config.model.hops=0 must be at least 1"),
-        ({"hidden": -1}, "config.model.hidden=-1 must be at least 0"),
+        ({"attention_hidden_width": -1}, "config.model.attention_hidden_width=-1 must be at least 0"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(values: dict[str, int], says: str) -> None:

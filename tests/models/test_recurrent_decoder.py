@@ -216,7 +216,7 @@ def test_head_statistics_are_taken_of_the_tape() -> None:
 def test_what_cannot_be_built_is_refused() -> None:
     for changes, says in (
         ({"width": 0}, "width=0"),
-        ({"hidden": -1}, "hidden=-1"),
+        ({"attention_hidden_width": -1}, "attention_hidden_width=-1"),
         ({"memory": Memory.TAPE, "cell": Cell.GRU_RESET_AFTER}, "memory=tape keeps the memory cells of an LSTM"),
     ):
         with pytest.raises(UserError, match=says):
