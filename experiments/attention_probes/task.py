@@ -15,7 +15,7 @@ from experiments.attention_probes.probe_corpus import Corpus, FrequencyBaselines
 from experiments.attention_probes.sentence_corpora import Agreement, Coreference, CoreferenceByClue
 from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrieval, Sorting, TwoOffsetCopy
 from transformer.attention.capture import Capture
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError, from_config, nearest
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.datasets.dataset_options import parse_int_options
@@ -205,7 +205,7 @@ class AttentionProbes(BaseTask):
         first, *_, last = (*texts, *texts)
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
-            sites = between(view.model.sites, *ITSELF)
+            sites = sites_between(view.model.sites, *ITSELF)
             _, aux = self._logits(view, batch, None, Capture(tuple(site.name for site in sites)))
             gold_BxSxQxK, number_B = jnp.asarray(batch["gold"]), jnp.asarray(batch["split"])
             sums: dict[str, Any] = {}
@@ -330,7 +330,9 @@ def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -
     )
     named = {"tokens": tuple(map(tuple, texts))}
     linked = " or ".join(corpus.sources.values())
-    return AxisLabels(named, titles, {site.name: links for site in between(sites, *ITSELF)} or None, linked=linked)
+    return AxisLabels(
+        named, titles, {site.name: links for site in sites_between(sites, *ITSELF)} or None, linked=linked
+    )
 
 
 def parse_text(corpus: Corpus, text: str) -> list[str]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.normalizers import Normalizer
-from transformer.attention.sites import Axis, Site, Values
+from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Amount, Config, Positive, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
@@ -201,7 +201,7 @@ def build(config: CaptionerConfig, interface: TaskInterface, precision: Precisio
     grid = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     sites: tuple[Site, ...] = ()
     if config.attention is not CaptionerAttention.NONE:
-        values = Values.SAMPLE if config.attention is CaptionerAttention.HARD else Values.PROBABILITY
+        values = MapValues.SAMPLE if config.attention is CaptionerAttention.HARD else MapValues.PROBABILITY
         sites = (Site(SITE, Axis("target"), grid, layers=("0",), heads=("0",), values=values),)
     return Model(Functional(lambda builder: Captioner(config, interface, builder), precision), sites)
 

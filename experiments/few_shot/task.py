@@ -19,7 +19,7 @@ from experiments.few_shot.data import (
     placeholder_characters,
     sample_episodes,
 )
-from transformer.attention.sites import AxisKind, Site, between
+from transformer.attention.sites import AxisKind, Site, sites_between
 from transformer.config import (
     BatchRows,
     Config,
@@ -185,7 +185,7 @@ class FewShotClassification(BaseTask):
             names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _ASKED))
             links.append(tuple(GoldLink(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
             titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
-        gold = {site.name: tuple(links) for site in between(sites, EPISODE, SHOT)}
+        gold = {site.name: tuple(links) for site in sites_between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
         images = {name: montage(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
         tokens = dict.fromkeys((EPISODE, SHOT), tuple(names))

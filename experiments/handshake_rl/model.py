@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, capture_at
+from transformer.attention.capture import Capture, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Positive
@@ -142,7 +142,7 @@ class RecurrentQNetwork(StatelessModule):
         """Return the values [B, T, A] at every step of complete episodes, from a zero state."""
         seen, lengths_B = self.encode_observation(inputs), jnp.asarray(inputs["lengths"])
         first = self.recurrent.initial(len(lengths_B), self.dtype)
-        asked = capture_at(SITE, capture) if self.config.region_pooling is RegionPooling.ATTENTION else None
+        asked = capture_for_site(SITE, capture) if self.config.region_pooling is RegionPooling.ATTENTION else None
         mask = Mask(query_lengths=lengths_B)
         _, hidden_BxTxF, captured = scan_steps(self.advance, first, seen, mask=mask, capture=asked)
         return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)

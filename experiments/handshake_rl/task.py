@@ -32,7 +32,7 @@ from experiments.handshake_rl.q_learning import (
     td_targets,
 )
 from transformer.attention.capture import Capture
-from transformer.attention.sites import Axis, Site, between
+from transformer.attention.sites import Axis, Site, sites_between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Share, UserError
 from transformer.data.batches import BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
@@ -226,7 +226,7 @@ class HandshakeRL(BaseTask):
             "reward": jnp.sum(lived.rewards),
             "length": jnp.sum(lived.lengths).astype(jnp.float32),
         }
-        sites = between(view.model.sites, QUERY, KEY)
+        sites = sites_between(view.model.sites, QUERY, KEY)
         if sites:
             capture = Capture(tuple(site.name for site in sites))
             _, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=capture)
@@ -263,7 +263,7 @@ class HandshakeRL(BaseTask):
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
         gray, depth = (unscale_pixels(self.probe_batch[name][..., 0]) for name in ("gray", "depth"))
         gold = {}
-        for site in between(sites, QUERY, KEY):
+        for site in sites_between(sites, QUERY, KEY):
             # Where a cell is divided into several regions each is possible, and none must be looked at.
             gold[site.name] = gold_links(shown.person_regions(site.key), sure=site.key.stride >= CELL)
         images = {KEY: np.stack([gray, gray, depth], axis=-1)}

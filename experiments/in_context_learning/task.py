@@ -26,7 +26,7 @@ from experiments.in_context_learning.data import (
     sample_text,
     shots_by_character,
 )
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     BatchRows,
     Config,
@@ -346,7 +346,9 @@ class InContextLearning(BaseTask):
         if self.config.problem is not Problem.WORD_TRANSLATION:
             return labels
         links = (*(_links(told.episode) for told in self._shown if told.episode), *((),) * (len(rows) - shown))
-        return dataclasses.replace(labels, links={site.name: links for site in between(sites, "tokens", "tokens")})
+        return dataclasses.replace(
+            labels, links={site.name: links for site in sites_between(sites, "tokens", "tokens")}
+        )
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """The prompts with what follows: of pairs the answer to the last word, of style a text.

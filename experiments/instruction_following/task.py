@@ -14,7 +14,7 @@ from experiments.instruction_following.instructions import Instruction, Walk
 from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import follow_moves
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
@@ -257,7 +257,7 @@ class InstructionFollowing(SymbolSequenceTask):
         ]
         own = clause_mask(batch["of_action"], batch["of_word"])
         links = gold_links_of_correct(gold_links(own, sure=False), right_B)
-        gold = {site.name: links for site in between(sites, *AXES)}
+        gold = {site.name: links for site in sites_between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
         return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
 

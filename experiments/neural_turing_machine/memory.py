@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from transformer.attention.api import prepare_keys, read, score
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Cosine, Score
-from transformer.attention.spec import Parameters
+from transformer.attention.spec import AttentionParameters
 
 # Far beneath what a weight can matter by, and far above what float32 cannot tell from zero, also times a gradient.
 NOTHING = 1e-30
@@ -78,7 +78,7 @@ def content_addressing(
     """w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6)."""
     # Heads are queries of one head: a score of several would repeat the memory for each.
     keys = prepare_keys(memory_RxNxM[:, :, None], Score.COSINE)
-    params = Parameters(score=Cosine(strength_RxH[:, None]))
+    params = AttentionParameters(score=Cosine(strength_RxH[:, None]))
     logits_Rx1xHxN = score(key_RxHxM[:, :, None].astype(memory_RxNxM.dtype), keys, Score.COSINE, params=params)
     return softmax(logits_Rx1xHxN)[:, 0]
 

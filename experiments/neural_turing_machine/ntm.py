@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from experiments.neural_turing_machine import memory
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.capture import (
+    Capture,
+    CapturedAttention,
+    capture_for_site,
+    capture_weights,
+    single_layer_maps,
+)
 from transformer.attention.component import normal
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -181,10 +187,10 @@ class NTM(StatelessModule):
         _, (read_BxTxF, weights_BxTxHxN), _ = scan_steps(step, self.begin(len(vectors_BxTxI)), vectors_BxTxI, mask=mask)
         weights_BxHxTxN = jnp.moveaxis(weights_BxTxHxN, 2, 1)
         count = self.config.read_heads
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         for site, weights in ((READ, weights_BxHxTxN[:, :count]), (WRITE, weights_BxHxTxN[:, count:])):
-            captured = capture_weights(weights, capture_at(site, capture), mask=mask)
-            maps |= captured_at(site, captured, capture)
+            captured = capture_weights(weights, capture_for_site(site, capture), mask=mask)
+            maps |= single_layer_maps(site, captured, capture)
         return self.output(read_BxTxF), Aux(maps, {}, state)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, captured_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -112,7 +112,7 @@ class SetTransformer(BlockStacks):
         real_BxN = real_positions(lengths_B, points_BxNxD.shape[1])
         x_BxNxE = self.embed(jnp.where(real_BxN[..., None], points_BxNxD, 0))
         layers_key, pooling_key = split_key(key if train else None)
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         if self.layers is not None:
             x_BxNxE, aux = self.run_self_attention(
                 self.layers,
@@ -125,8 +125,8 @@ class SetTransformer(BlockStacks):
                 asked=stack_capture(STACK, capture),
             )
             maps = stack_maps(STACK, aux)
-        pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_at(POOLED, capture))
-        maps |= captured_at(POOLED, captured, capture)
+        pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, capture))
+        maps |= single_layer_maps(POOLED, captured, capture)
         return self.head(pooled_BxE), Aux(maps, {}, state)
 
     def pool(
@@ -135,7 +135,7 @@ class SetTransformer(BlockStacks):
         lengths_B: Int[Array, " B"],
         key: Key[Array, ""] | None,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B E"], Captured | None]:
+    ) -> tuple[Float[Array, "B E"], CapturedAttention | None]:
         """One vector of each set, zero of an empty one."""
         real_BxNx1 = real_positions(lengths_B, x_BxNxE.shape[1])[..., None]
         match self.pooling:

@@ -9,7 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.capture import (
+    Capture,
+    CapturedAttention,
+    capture_for_site,
+    capture_weights,
+    single_layer_maps,
+)
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Layers, UserError
@@ -188,9 +194,9 @@ class PointerNetwork(StatelessModule):
         return of_rows.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
 
 
-def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str, Captured]:
-    captured = capture_weights(alignment.weights, capture_at(SITE, capture), logits=alignment.logits, mask=mask)
-    return captured_at(SITE, captured, capture)
+def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str, CapturedAttention]:
+    captured = capture_weights(alignment.weights, capture_for_site(SITE, capture), logits=alignment.logits, mask=mask)
+    return single_layer_maps(SITE, captured, capture)
 
 
 def build(config: PointerNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:

@@ -20,7 +20,7 @@ from experiments.pointer_networks.data import (
 )
 from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, indices_of
 from experiments.pointer_networks.metrics import geometry_metrics
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Items, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
@@ -325,7 +325,7 @@ def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, 
         keys = [*(index + 1 for index in answer), POINTER_END]
         links.append(tuple(GoldLink(step, key, True) for step, key in enumerate(keys)))
     titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
-    gold = {site.name: tuple(links) for site in between(sites, "target", "points")}
+    gold = {site.name: tuple(links) for site in sites_between(sites, "target", "points")}
     return AxisLabels({"points": tuple(points), "target": tuple(steps)}, titles, gold or None)
 
 

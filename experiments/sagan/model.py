@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, captured_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Items, Positive, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
@@ -102,7 +102,7 @@ class Player(Module):
         self,
         x: Float[Array, "B Y X C"],
         kernels: Kernels,
-        maps: dict[str, Captured],
+        maps: dict[str, CapturedAttention],
         site: str,
         capture: Capture | None,
     ) -> Float[Array, "B Y X C"]:
@@ -112,8 +112,8 @@ class Player(Module):
             return x
         given = {part: kernels[f"attention_{rows}_{part}"] for part in ("query", "key", "value", "output")}
         name = f"{site}/self_{rows}"
-        x, captured = getattr(self, f"attention_{rows}")(x, kernels=given, capture=capture_at(name, capture))
-        maps |= captured_at(name, captured, capture)
+        x, captured = getattr(self, f"attention_{rows}")(x, kernels=given, capture=capture_for_site(name, capture))
+        maps |= single_layer_maps(name, captured, capture)
         return x
 
     def gammas(self) -> dict[str, Array]:
@@ -154,11 +154,11 @@ class Generator(Player):
 
     def __call__(
         self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
-    ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, Captured]]:
+    ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, CapturedAttention]]:
         """Images from -1 to 1, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
         batch = dict(state["batch"])
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         x = self.first(noise_BxZ, kernels["first"]).reshape(-1, *self.smallest)
         x, batch["first_norm"] = self.first_norm(x, batch["first_norm"], train=train)
         x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))
@@ -194,10 +194,10 @@ class Discriminator(Player):
 
     def __call__(
         self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
-    ) -> tuple[Float[Array, " B"], dict, dict[str, Captured]]:
+    ) -> tuple[Float[Array, " B"], dict, dict[str, CapturedAttention]]:
         """A score of every image, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         for level in range(self.levels + 1):
             x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
             x = jax.nn.leaky_relu(self.attend(x, kernels, maps, "discriminator", capture), _SLOPE)

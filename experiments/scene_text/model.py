@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Layers, Positive
@@ -125,7 +125,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         *,
         train: bool,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B T G"], Captured | None]:
+    ) -> tuple[Float[Array, "B T G"], CapturedAttention | None]:
         """No state reads what was seen before: the decoder runs over all of the target first."""
         hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
         glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Key
 from experiments.speech.data import RecordingSet, SpokenDigitSet, Utterance, open_spoken_digits, synthesize_digits
 from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotonicity_report, transcript_report
 from experiments.speech.synthetic_speech import Voice
-from transformer.attention.sites import Axis, AxisKind, Site, between
+from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.datasets.digit_words import WORDS
@@ -169,7 +169,7 @@ class Transcription(SymbolSequenceTask):
         for name, axis in axes.items():
             counts = [num_frames(axis, samples) for samples in lengths.tolist()]
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
-        gold = {site.name: gold_links(_within(site.key, batch), sure=False) for site in between(sites, *HEARD)}
+        gold = {site.name: gold_links(_within(site.key, batch), sure=False) for site in sites_between(sites, *HEARD)}
         if right_B is not None:
             gold = {name: gold_links_of_correct(links, right_B) for name, links in gold.items()}
         files = [encode_wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]

@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.capture import (
+    Capture,
+    CapturedAttention,
+    capture_for_site,
+    capture_weights,
+    single_layer_maps,
+)
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -271,12 +277,14 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
 
-def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> dict[str, Captured]:
+def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> dict[str, CapturedAttention]:
     """p_gen and 1 - p_gen of every word, as a map over the two ways to say it."""
     both_BxTx2 = jax.nn.sigmoid(jnp.stack([switch_BxT, -switch_BxT], axis=-1))
     both_BxTx2 = jnp.where(real_positions(lengths_B, switch_BxT.shape[1])[..., None], both_BxTx2, 0)
     mask = Mask(query_lengths=lengths_B)
-    return captured_at(SWITCH, capture_weights(both_BxTx2[:, None], capture_at(SWITCH, capture), mask=mask), capture)
+    return single_layer_maps(
+        SWITCH, capture_weights(both_BxTx2[:, None], capture_for_site(SWITCH, capture), mask=mask), capture
+    )
 
 
 def build(config: PointerGeneratorConfig, interface: TaskInterface, precision: Precision) -> Model:

@@ -19,7 +19,7 @@ from experiments.summarization.data import (
     write_summary,
 )
 from experiments.summarization.metrics import copying_report, copying_sums, summary_report
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     BatchRows,
     Beams,
@@ -310,7 +310,7 @@ class Summarization(TokenSequenceTask):
             "target": tuple((*words, SPECIAL[END]) for words in said),
             "origin": (_ORIGIN_NAMES,) * len(texts),
         }
-        gold = {} if told is None else {site.name: told for site in between(sites, "target", "source")}
+        gold = {} if told is None else {site.name: told for site in sites_between(sites, "target", "source")}
         return AxisLabels(tokens, tuple(map(" ".join, said)), gold or None)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, question_only_accuracy
 from transformer.attention.capture import Capture
-from transformer.attention.sites import Axis, between
+from transformer.attention.sites import Axis, sites_between
 from transformer.tasks.attention_mass import cell_of_patch
 from transformer.tasks.base_task import real_rows
 from transformer.tasks.task import Batch, EvaluationReport, StateView
@@ -53,7 +53,7 @@ def attention_sums(view: StateView, batch: Batch, terms: QuestionVocabulary) -> 
 
     Columns are the questions that are not relational, and those that are.
     """
-    site = between(view.model.sites, *AXES)[0]
+    site = sites_between(view.model.sites, *AXES)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("image", "tokens", "lengths")}
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((site.name,)))
     weights_HxBxK = aux.maps[site.name].weights[:, :, 0, 0]  # type: ignore[index]

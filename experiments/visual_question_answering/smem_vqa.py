@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.rng import draw_array, dropout
 from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
@@ -92,11 +92,13 @@ class SMemVQA(StatelessModule):
         words_BxTxN = jnp.where(real_BxT[..., None], self.embedding(tokens_BxT, self.dtype), 0)
         bag_T = jnp.asarray(self.bag[: tokens_BxT.shape[1]], self.dtype)
         known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
-        looks: list[Captured | None] = []
+        looks: list[CapturedAttention | None] = []
         if self.config.readout is not ImageReadout.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["image"], self.dtype))
             guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
-            known_BxN, looks = self.hop(known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_at(SITE, capture))
+            known_BxN, looks = self.hop(
+                known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_for_site(SITE, capture)
+            )
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
         logits_BxC = self.output(known_BxN)
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
@@ -109,9 +111,9 @@ class SMemVQA(StatelessModule):
         guides_BxT: Bool[Array, "B T"],
         places_BxLxC: Float[Array, "B L C"],
         asked: Capture | None,
-    ) -> tuple[Float[Array, "B N"], list[Captured | None]]:
+    ) -> tuple[Float[Array, "B N"], list[CapturedAttention | None]]:
         """What is known behind the last hop, and how each of them weighed the places."""
-        looks: list[Captured | None] = []
+        looks: list[CapturedAttention | None] = []
         evidence_BxLxN = None
         for hop in range(self.config.num_hops):
             if self.config.readout is ImageReadout.MEAN:

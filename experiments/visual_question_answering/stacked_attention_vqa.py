@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.rng import dropout
 from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
@@ -104,10 +104,12 @@ class StackedAttention(StatelessModule):
         _, carry = self.encoder(words_BxTxE, lengths_B, key=keys[1])
         question_BxS = carry[-1].hidden
         seen = [question_BxS]
-        looks: list[Captured | None] = []
+        looks: list[CapturedAttention | None] = []
         if self.config.readout is not ImageReadout.NOTHING:
             places_BxLxC = unit(self.places(jnp.asarray(inputs["image"], self.dtype)))
-            glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, tuple(keys[4:]), capture_at(SITE, capture))
+            glimpsed_BxF, looks = self.look(
+                places_BxLxC, question_BxS, tuple(keys[4:]), capture_for_site(SITE, capture)
+            )
             seen = [glimpsed_BxF, question_BxS]
         read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
         logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
@@ -120,7 +122,7 @@ class StackedAttention(StatelessModule):
         question_BxS: Float[Array, "B S"],
         keys: Sequence[Key[Array, ""] | None],
         asked: Capture | None,
-    ) -> tuple[Float[Array, "B F"], list[Captured | None]]:
+    ) -> tuple[Float[Array, "B F"], list[CapturedAttention | None]]:
         """All glimpses side by side, and how each of them weighed the places."""
         if self.config.readout is ImageReadout.MEAN:
             return jnp.mean(places_BxLxC, axis=1), []

@@ -15,7 +15,7 @@ from experiments.visual_question_answering.data import Question, QuestionSet, Qu
 from experiments.visual_question_answering.easy_vqa_data import easy_vqa, placeholder_questions
 from experiments.visual_question_answering.metrics import AXES, attention_report, attention_sums, cell_positions, report
 from experiments.visual_question_answering.synthetic_scenes import scene_questions
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, UserError, nearest
 from transformer.data.batches import BatchSource
 from transformer.data.images import unscale_pixels
@@ -222,7 +222,7 @@ def make_labels(
 
     The last cell is a sure link of the answer; those that lead there are possible ones.
     """
-    looking = between(sites, *AXES)
+    looking = sites_between(sites, *AXES)
     links = {}
     if cells_Bx2 is not None and terms.side:
         links = {

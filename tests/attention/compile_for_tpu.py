@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 
 from transformer.attention import masks
 from transformer.attention.api import attend
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
@@ -72,14 +72,14 @@ def program(case: Case, name: str) -> Callable[..., Any]:
     """The forward pass; its value and gradient; or these beside rows and statistics that a traced switch turns on."""
     spec = AttentionSpec(backend=case.backend)
 
-    def forward(q: Any, k: Any, v: Any, facts: Any, observe: Any = None) -> tuple[jax.Array, Captured | None]:
+    def forward(q: Any, k: Any, v: Any, facts: Any, observe: Any = None) -> tuple[jax.Array, CapturedAttention | None]:
         statistics = tuple(STATISTICS.values())
         capture = Capture(("here",), rows=(0, 1, 100, 511), statistics=statistics, observe=observe)
         mask = masks.Mask(**case.static, **facts)
         output, attended = attend(q, k, v, spec=spec, mask=mask, capture=None if observe is None else capture)
         return output, attended.captured
 
-    def loss(*inputs: Any) -> tuple[jax.Array, Captured | None]:
+    def loss(*inputs: Any) -> tuple[jax.Array, CapturedAttention | None]:
         output, captured = forward(*inputs)
         return jnp.sum(output.astype(jnp.float32) ** 2), captured
 

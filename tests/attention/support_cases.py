@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.oracles import attention_equations
-from transformer.attention.api import Attended, attend
-from transformer.attention.backends import BACKENDS, Variant, unsupported
+from transformer.attention.api import AttentionAux, attend
+from transformer.attention.backends import BACKENDS, AttentionVariant, unsupported_reason
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Reweighting
-from transformer.attention.positions import SCHEMES, Position
+from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
 from transformer.costs.backend_support import all_variants, table_masks
 
@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     """One cell of the table."""
 
     backend: Backend
-    combination: Variant
+    combination: AttentionVariant
 
     def __str__(self) -> str:
         return f"backend={self.backend.value}: {self.combination}"
@@ -60,10 +60,10 @@ def sizes_of(backend: Backend) -> Sizes:
 def supported() -> tuple[Cell, ...]:
     """Every cell that some backend takes."""
     every = ((backend, one) for one in all_variants() for backend in BACKENDS)
-    return tuple(Cell(*pair) for pair in every if unsupported(*pair) is None)
+    return tuple(Cell(*pair) for pair in every if unsupported_reason(*pair) is None)
 
 
-def arrays_of(combination: Variant, sizes: Sizes) -> attention_equations.Arrays:
+def arrays_of(combination: AttentionVariant, sizes: Sizes) -> attention_equations.Arrays:
     """All that has a gradient, by name, as float32."""
     random = np.random.default_rng(0)
     batch, queries, keys, heads, groups, depth = sizes
@@ -94,12 +94,12 @@ def arrays_of(combination: Variant, sizes: Sizes) -> attention_equations.Arrays:
         Score.LOCATION: {"score.weight_HxDxN": (heads, depth, keys + 2)},
     }.get(combination.score, {})
     shapes |= {
-        Position.T5: {"position.table_PxH": (8, heads)},
-        Position.SHAW: {
+        AttentionPosition.T5: {"position.table_PxH": (8, heads)},
+        AttentionPosition.SHAW: {
             "position.keys_PxD": (2 * clip + 1, depth),
             "position.values_PxD": (2 * clip + 1, depth),
         },
-        Position.TRANSFORMER_XL: {
+        AttentionPosition.TRANSFORMER_XL: {
             "position.weight_ExHxD": (6, heads, depth),
             "position.content_HxD": (heads, depth),
             "position.position_HxD": (heads, depth),
@@ -115,7 +115,7 @@ def arrays_of(combination: Variant, sizes: Sizes) -> attention_equations.Arrays:
     return {name: array.astype(np.float32) for name, array in found.items()}
 
 
-def facts_of(combination: Variant, sizes: Sizes) -> attention_equations.Facts:
+def facts_of(combination: AttentionVariant, sizes: Sizes) -> attention_equations.Facts:
     """What the mask says, but for the center, of two examples that differ; some rows see no key."""
     random = np.random.default_rng(1)
     batch, queries, keys, *_ = sizes
@@ -158,7 +158,7 @@ def last_query(
     return arrays, facts
 
 
-def kind_of(combination: Variant) -> attention_equations.Kind:
+def kind_of(combination: AttentionVariant) -> attention_equations.Kind:
     """The combination in the oracle's words, in evaluation."""
     spec = spec_of(Cell(Backend.EINSUM, combination))
     return attention_equations.Kind(
@@ -190,14 +190,14 @@ def spec_of(cell: Cell) -> AttentionSpec:
     )
 
 
-def parameters_of(combination: Variant, arrays: attention_equations.Arrays) -> Parameters:
+def parameters_of(combination: AttentionVariant, arrays: attention_equations.Arrays) -> AttentionParameters:
     def of(role: str) -> dict[str, Any]:
         return {name.removeprefix(role): array for name, array in arrays.items() if name.startswith(role)}
 
     of_score, of_position = of("score."), of("position.")
-    if combination.position is Position.T5:
+    if combination.position is AttentionPosition.T5:
         of_position |= {"bidirectional": "causal" not in combination.facts, "max_distance": LONGEST}
-    return Parameters(
+    return AttentionParameters(
         SCORES[combination.score](**of_score) if of_score else None,
         SCHEMES[combination.position](**of_position) if of_position else None,
     )
@@ -208,7 +208,7 @@ def mask_of(facts: attention_equations.Facts) -> Mask:
     return Mask(causal="causal" in facts, window=facts.get("window"), **arrays)
 
 
-def call(cell: Cell, arrays: Any, mask: Mask, **options: Any) -> tuple[jax.Array, Attended]:
+def call(cell: Cell, arrays: Any, mask: Mask, **options: Any) -> tuple[jax.Array, AttentionAux]:
     """The cell by attend()."""
     if "center" in arrays:
         mask = dataclasses.replace(mask, center=arrays["center"])

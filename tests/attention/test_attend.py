@@ -11,11 +11,11 @@ from jax.test_util import check_grads
 
 from tests.oracles import attention as oracle
 from transformer.attention.api import attend
-from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
+from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer
-from transformer.attention.positions import sinusoidal
+from transformer.attention.positions import sinusoidal_positions
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 
@@ -209,7 +209,7 @@ def test_blocks_smaller_than_the_lengths_change_nothing(named: str) -> None:
     @jax.jit
     def in_blocks(q: Any, k: Any, v: Any) -> Any:
         output, pull_back = jax.vjp(
-            lambda *x: attend_blockwise(*x, LogitTerms(mask_of(facts)), LogitForm(scale=D**-0.5), 3)[0], q, k, v
+            lambda *x: attend_blockwise(*x, LogitTerms(mask_of(facts)), LogitScaling(scale=D**-0.5), 3)[0], q, k, v
         )
         return output, pull_back(jnp.asarray(cotangent))
 
@@ -229,7 +229,7 @@ def with_einsum(q: Any, k: Any, v: Any, bias: Any) -> Any:
 def in_small_blocks(q: Any, k: Any, v: Any, bias: Any) -> Any:
     """Blocks of 3, which divide neither length, with the log-sum-exp of the rows that see a key."""
     terms = LogitTerms(mask_of(SEEN_AND_UNSEEN), bias)
-    output, log_sum = attend_blockwise(q, k, v, terms, LogitForm(scale=D**-0.5, temperature=0.8), 3)
+    output, log_sum = attend_blockwise(q, k, v, terms, LogitScaling(scale=D**-0.5, temperature=0.8), 3)
     return output, jnp.where(jnp.isfinite(log_sum), log_sum, 0)
 
 
@@ -295,7 +295,7 @@ def test_a_permutation_of_the_inputs_permutes_the_outputs(backend: Backend) -> N
         before, after = (np.asarray(output_and_weights(y, y, y, mask, spec)[0]) for y in (x, permuted))
         return float(np.abs(before[:, order] - after).max())
 
-    waves = sinusoidal(jnp.arange(10), 16)[None, :, None]
+    waves = sinusoidal_positions(jnp.arange(10), 16)[None, :, None]
     assert change(x, x[:, order], Mask()) <= 1e-5
     assert change(x + waves, x[:, order] + waves, Mask()) >= 1e-1
     assert change(x, x[:, order], Mask(causal=True)) >= 1e-1

@@ -24,9 +24,9 @@ from transformer.attention import statistics
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
-from transformer.attention.positions import T5, Position, Rotary, Shaw, TransformerXL
+from transformer.attention.positions import T5, AttentionPosition, Rotary, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)
 LOGITS = (2, 4, 5, 7)
@@ -59,7 +59,7 @@ def traced(
     v: tuple[int, ...] | None = None,
     mask: Callable[[], Mask] = Mask,
     bias: jax.Array | None = None,
-    params: Parameters | None = None,
+    params: AttentionParameters | None = None,
     capture: Capture | None = None,
     **spec: Any,
 ) -> Any:
@@ -80,12 +80,14 @@ def masked(**facts: Any) -> Any:
 def scored(score: Score, parts: Any) -> Any:
     # Parts that do not fit together are made here, where no test's own check of shapes refuses them first.
     parts = parts() if isinstance(parts, partial) else parts
-    return traced(score=score, params=Parameters(score=parts))
+    return traced(score=score, params=AttentionParameters(score=parts))
 
 
-def placed(position: Position, kind: Callable[..., Any] | None, *shapes: tuple[int, ...], **options: Any) -> Any:
+def placed(
+    position: AttentionPosition, kind: Callable[..., Any] | None, *shapes: tuple[int, ...], **options: Any
+) -> Any:
     parts = None if kind is None else kind(*(floats(*shape) for shape in shapes), **options)
-    return traced(position=position, params=Parameters(position=parts))
+    return traced(position=position, params=AttentionParameters(position=parts))
 
 
 def captured(backend: Backend = Backend.AUTO, **wanted: Any) -> Any:
@@ -119,7 +121,7 @@ def shapes_of_arrays() -> dict[str, Case]:
             partial(traced, bias=floats(5, 7)), ("bias has shape (5, 7), 2 axes", str(LOGITS), "x[None, None]")
         ),
         "odd_depth_of_rotary": Case(
-            partial(traced, q=(2, 5, 4, 7), k=(2, 7, 2, 7), position=Position.ROTARY), ("depth 7 is odd",)
+            partial(traced, q=(2, 5, 4, 7), k=(2, 7, 2, 7), position=AttentionPosition.ROTARY), ("depth 7 is odd",)
         ),
     }
 
@@ -222,7 +224,7 @@ def scores() -> dict[str, Case]:
         says = (f"params.score.{name} has shape {shape}", str(needed))
         cases[f"{score.value}_{name}_{shape}"] = Case(partial(scored, score, parts), says)
     one = ((1, 5, 4, 8), (1, 7, 2, 8))
-    many = Parameters(Cosine(floats(3, 4, 5)))
+    many = AttentionParameters(Cosine(floats(3, 4, 5)))
     says = ("params.score.sharpening has shape (3, 4, 5)", "(1, 4, 5)")
     cases["sharpening_of_a_larger_batch"] = Case(partial(traced, *one, score=Score.COSINE, params=many), says)
     for score, parts, needed, found in (
@@ -239,35 +241,41 @@ def scores() -> dict[str, Case]:
 
 def positions() -> dict[str, Case]:
     xl = TransformerXL
-    wrong: list[tuple[Position, Any, tuple[tuple[int, ...], ...], str, str]] = [
-        (Position.T5, T5, ((8, 2),), "table_PxH has shape (8, 2)", "for 4 heads"),
-        (Position.T5, T5, ((2, 4),), "table_PxH has shape (2, 4)", "buckets"),
-        (Position.T5, partial(T5, bidirectional=False), ((1, 4),), "table_PxH has shape (1, 4)", "buckets"),
-        (Position.T5, partial(T5, max_distance=2), ((8, 4),), "max_distance=2", "buckets"),
-        (Position.SHAW, Shaw, ((4, 8),), "keys_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
-        (Position.SHAW, Shaw, ((5, 7),), "keys_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
-        (Position.SHAW, Shaw, ((5, 8), (4, 8)), "values_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
-        (Position.SHAW, Shaw, ((5, 8), (5, 7)), "values_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
-        (Position.TRANSFORMER_XL, xl, ((6, 2, 8), (4, 8), (4, 8)), "weight_ExHxD has shape (6, 2, 8)", "(6, 4, 8)"),
-        (Position.TRANSFORMER_XL, xl, ((5, 4, 8), (4, 8), (4, 8)), "weight_ExHxD has shape (5, 4, 8)", "even"),
-        (Position.TRANSFORMER_XL, xl, ((6, 4, 8), (2, 8), (4, 8)), "content_HxD has shape (2, 8)", "(4, 8)"),
-        (Position.TRANSFORMER_XL, xl, ((6, 4, 8), (4, 8), (4, 7)), "position_HxD has shape (4, 7)", "(4, 8)"),
+    wrong: list[tuple[AttentionPosition, Any, tuple[tuple[int, ...], ...], str, str]] = [
+        (AttentionPosition.T5, T5, ((8, 2),), "table_PxH has shape (8, 2)", "for 4 heads"),
+        (AttentionPosition.T5, T5, ((2, 4),), "table_PxH has shape (2, 4)", "buckets"),
+        (AttentionPosition.T5, partial(T5, bidirectional=False), ((1, 4),), "table_PxH has shape (1, 4)", "buckets"),
+        (AttentionPosition.T5, partial(T5, max_distance=2), ((8, 4),), "max_distance=2", "buckets"),
+        (AttentionPosition.SHAW, Shaw, ((4, 8),), "keys_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
+        (AttentionPosition.SHAW, Shaw, ((5, 7),), "keys_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
+        (AttentionPosition.SHAW, Shaw, ((5, 8), (4, 8)), "values_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
+        (AttentionPosition.SHAW, Shaw, ((5, 8), (5, 7)), "values_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
+        (
+            AttentionPosition.TRANSFORMER_XL,
+            xl,
+            ((6, 2, 8), (4, 8), (4, 8)),
+            "weight_ExHxD has shape (6, 2, 8)",
+            "(6, 4, 8)",
+        ),
+        (AttentionPosition.TRANSFORMER_XL, xl, ((5, 4, 8), (4, 8), (4, 8)), "weight_ExHxD has shape (5, 4, 8)", "even"),
+        (AttentionPosition.TRANSFORMER_XL, xl, ((6, 4, 8), (2, 8), (4, 8)), "content_HxD has shape (2, 8)", "(4, 8)"),
+        (AttentionPosition.TRANSFORMER_XL, xl, ((6, 4, 8), (4, 8), (4, 7)), "position_HxD has shape (4, 7)", "(4, 8)"),
     ]
     cases = {}
     for position, kind, shapes, found, needed in wrong:
         says = (f"params.position.{found}", needed)
         cases[f"{position.value} {found}"] = Case(partial(placed, position, kind, *shapes), says)
     for position, kind, needed, found in (
-        (Position.T5, None, "T5(...)", "nothing"),
-        (Position.SHAW, None, "Shaw(...)", "nothing"),
-        (Position.TRANSFORMER_XL, None, "TransformerXL(...)", "nothing"),
-        (Position.T5, Rotary, "T5(...)", "Rotary"),
-        (Position.ALIBI, Rotary, "no parameters", "Rotary"),
-        (Position.NONE, Rotary, "no parameters", "Rotary"),
+        (AttentionPosition.T5, None, "T5(...)", "nothing"),
+        (AttentionPosition.SHAW, None, "Shaw(...)", "nothing"),
+        (AttentionPosition.TRANSFORMER_XL, None, "TransformerXL(...)", "nothing"),
+        (AttentionPosition.T5, Rotary, "T5(...)", "Rotary"),
+        (AttentionPosition.ALIBI, Rotary, "no parameters", "Rotary"),
+        (AttentionPosition.NONE, Rotary, "no parameters", "Rotary"),
     ):
         says = (f"position={position.value} takes", needed, f"params.position is {found}")
         cases[f"{position.value}_with_{found}"] = Case(partial(placed, position, kind), says, TypeError)
-    wide = partial(placed, Position.ROTARY_HALVES, T5, (8, 4))
+    wide = partial(placed, AttentionPosition.ROTARY_HALVES, T5, (8, 4))
     cases["rotary_with_T5"] = Case(wide, ("position=rotary_halves takes", "Rotary(...)", "is T5"), TypeError)
     return cases
 
@@ -281,13 +289,15 @@ def captures() -> dict[str, Case]:
             cases[f"{name}_{chosen}_{backend.value}"] = Case(call, says)
     twice = (statistics.ENTROPY, statistics.DISTANCE, statistics.ENTROPY)
     cases["one_name_twice"] = Case(partial(captured, statistics=twice), ("['entropy', 'distance', 'entropy']", "twice"))
-    third = (statistics.segment(3),)
+    third = (statistics.segment_mass(3),)
     cases["segment_of_no_segments"] = Case(partial(captured, statistics=third), ("segment_3", "mask.segments"))
     for period in (1, 0, -2):
-        cases[f"induction_{period}"] = Case(partial(statistics.induction, period), (f"period={period} ", "at least 2"))
+        cases[f"induction_{period}"] = Case(
+            partial(statistics.induction_mass, period), (f"period={period} ", "at least 2")
+        )
     for start, stop in ((3, 3), (4, 2), (-1, 2)):
         says = (f"span({start}, {stop})", "0 <= start < stop")
-        cases[f"span_{start}_{stop}"] = Case(partial(statistics.span, start, stop), says)
+        cases[f"span_{start}_{stop}"] = Case(partial(statistics.span_mass, start, stop), says)
     return cases
 
 
@@ -310,21 +320,21 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
         **dict.fromkeys(("query_offset", "query_lengths", "key_lengths", "prefix"), whole(2)),
     ),
     "keys_of_another_depth": partial(
-        traced, k=(2, 7, 2, 6), score=Score.GENERAL, params=Parameters(General(floats(4, 8, 6)))
+        traced, k=(2, 7, 2, 6), score=Score.GENERAL, params=AttentionParameters(General(floats(4, 8, 6)))
     ),
     "cosine_of_no_parts": partial(scored, Score.COSINE, None),
     "a_sharpening_of_each_head": partial(scored, Score.COSINE, Cosine(floats(1, 4, 1))),
     "a_sharpening_that_nobody_knows": lambda: jax.eval_shape(
         lambda beta: scored(Score.COSINE, Cosine(-beta)), floats(2, 4, 5)
     ),
-    "rotary": partial(placed, Position.ROTARY, partial(Rotary, 500.0)),
-    "rotary_of_no_parts": partial(placed, Position.ROTARY, None),
-    "t5": partial(placed, Position.T5, T5, (4, 4)),
-    "shaw": partial(placed, Position.SHAW, Shaw, (5, 8), (5, 8)),
-    "transformer_xl": partial(placed, Position.TRANSFORMER_XL, TransformerXL, (6, 4, 8), (4, 8), (4, 8)),
+    "rotary": partial(placed, AttentionPosition.ROTARY, partial(Rotary, 500.0)),
+    "rotary_of_no_parts": partial(placed, AttentionPosition.ROTARY, None),
+    "t5": partial(placed, AttentionPosition.T5, T5, (4, 4)),
+    "shaw": partial(placed, AttentionPosition.SHAW, Shaw, (5, 8), (5, 8)),
+    "transformer_xl": partial(placed, AttentionPosition.TRANSFORMER_XL, TransformerXL, (6, 4, 8), (4, 8), (4, 8)),
     "the_last_row_and_head": partial(captured, rows=(4, 0), heads=(3,)),
-    "the_shortest_period": partial(statistics.induction, 2),
-    "a_span_of_one_key": partial(statistics.span, 0, 1),
+    "the_shortest_period": partial(statistics.induction_mass, 2),
+    "a_span_of_one_key": partial(statistics.span_mass, 0, 1),
     **{f"{score.value}_of_its_parts": partial(scored, score, parts) for score, parts in FITTING.items()},
 }
 

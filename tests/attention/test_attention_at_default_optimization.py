@@ -5,9 +5,9 @@ import pytest
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell
 from tests.attention.test_backend_support import cover, faults_of, faults_of_all
-from transformer.attention.backends import Variant
+from transformer.attention.backends import AttentionVariant
 from transformer.attention.normalizers import Normalizer
-from transformer.attention.positions import Position
+from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 
@@ -15,11 +15,13 @@ from transformer.attention.spec import Backend
 LEVEL = 3
 CAUSAL = frozenset({"causal"})
 CELLS = [
-    Cell(Backend.EINSUM, Variant(facts=CAUSAL)),
+    Cell(Backend.EINSUM, AttentionVariant(facts=CAUSAL)),
     # Its support is found by comparing logits, which a compiler may compute twice and round in two ways.
-    Cell(Backend.EINSUM, Variant(score=Score.ADDITIVE, normalizer=Normalizer.ENTMAX15, facts=CAUSAL)),
-    Cell(Backend.BLOCKWISE, Variant(position=Position.T5, facts=frozenset({"causal", "key_lengths"}))),
-    Cell(Backend.XLA, Variant(position=Position.ALIBI, facts=frozenset({"causal", "segments"}))),
+    Cell(Backend.EINSUM, AttentionVariant(score=Score.ADDITIVE, normalizer=Normalizer.ENTMAX15, facts=CAUSAL)),
+    Cell(
+        Backend.BLOCKWISE, AttentionVariant(position=AttentionPosition.T5, facts=frozenset({"causal", "key_lengths"}))
+    ),
+    Cell(Backend.XLA, AttentionVariant(position=AttentionPosition.ALIBI, facts=frozenset({"causal", "segments"}))),
 ]
 
 
@@ -31,7 +33,7 @@ def test_at_the_users_level_a_cell_is_the_oracles(cell: Cell) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("normalizer", Normalizer, ids=lambda choice: choice.value)
 def test_at_the_users_level_every_normalizer_is_the_oracles(normalizer: Normalizer) -> None:
-    assert faults_of(Cell(Backend.EINSUM, Variant(normalizer=normalizer, facts=CAUSAL)), LEVEL) == []
+    assert faults_of(Cell(Backend.EINSUM, AttentionVariant(normalizer=normalizer, facts=CAUSAL)), LEVEL) == []
 
 
 @pytest.mark.slow

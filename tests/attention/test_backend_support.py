@@ -19,19 +19,19 @@ from tests.oracles import attention_equations
 from transformer.attention.api import attend, read
 from transformer.attention.backends import (
     BACKENDS,
+    AttentionVariant,
     CallShape,
-    Variant,
-    choose,
-    meaningless,
-    nearest,
-    nearest_meaning,
-    unfit,
-    unsupported,
+    choose_backend,
+    invalid_reason,
+    limit_exceeded,
+    nearest_supported_variant,
+    nearest_valid_variant,
+    unsupported_reason,
 )
 from transformer.attention.capture import capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import SAMPLERS, Normalizer, normalize
-from transformer.attention.positions import Position
+from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
+from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.costs.backend_support import all_variants
@@ -66,7 +66,7 @@ def cotangents_of(sizes: Sizes) -> Cotangents:
     return Cotangents(output, log_prob)
 
 
-def expected_of(combination: Variant, sizes: Sizes) -> Expected:
+def expected_of(combination: AttentionVariant, sizes: Sizes) -> Expected:
     """Slopes are central differences along two random directions of each array."""
     arrays, facts = support.arrays_of(combination, sizes), support.facts_of(combination, sizes)
     arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
@@ -79,7 +79,7 @@ def expected_of(combination: Variant, sizes: Sizes) -> Expected:
         words = np.asarray(jax.random.bits(dropout_key, (-(-math.prod(shape) // 2),), jnp.uint32), "<u4")
         halves = words.view("<u2")[: math.prod(shape)].reshape(shape)
         kind = kind._replace(kept=halves >= kind.dropout * 2**16)
-    if combination.normalizer in SAMPLERS:
+    if combination.normalizer in SAMPLING_NORMALIZERS:
         noise = jax.random.gumbel(sampler_key, shape, jnp.float32)
         kind = kind._replace(noise=np.asarray(noise, np.float64))
     if kind.kept is not None or kind.noise is not None:
@@ -137,12 +137,12 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
     with jax.default_matmul_precision("highest"), jax.disable_jit(eagerly):
         (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
         compare("output", output, expected.training.output)
-        if cell.combination.normalizer in SAMPLERS:
+        if cell.combination.normalizer in SAMPLING_NORMALIZERS:
             compare("log_prob", log_prob, expected.training.log_prob)
         if expected.training is not expected.evaluation:
             compare("output in evaluation", output_of(cell, arrays, mask), expected.evaluation.output)
         decoding = dataclasses.replace(cell.combination, facts=cell.combination.facts | {"query_offset"})
-        if "causal" in decoding.facts and unsupported(cell.backend, decoding) is None:
+        if "causal" in decoding.facts and unsupported_reason(cell.backend, decoding) is None:
             one, facts = support.last_query(arrays, expected.facts)
             decoded = output_of(cell, one, support.mask_of(facts))
             compare("decoded output", decoded, expected.evaluation.output[:, -1:])
@@ -197,7 +197,7 @@ SUPPORTED = [(backend, score) for backend, takes in BACKENDS.items() for score i
 @pytest.mark.parametrize(("backend", "score"), SUPPORTED, ids=lambda choice: choice.value)
 def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> None:
     if backend is Backend.CUDNN:
-        pytest.skip(str(unfit(backend, CPU)))
+        pytest.skip(str(limit_exceeded(backend, CPU)))
     chosen = [cell for cell in support.supported() if (cell.backend, cell.combination.score) == (backend, score)]
     assert faults_of_all(chosen) == []
 
@@ -229,7 +229,7 @@ def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
-    cell = Cell(Backend.EINSUM, Variant(position=Position.ROTARY, facts=frozenset({"causal"})))
+    cell = Cell(Backend.EINSUM, AttentionVariant(position=AttentionPosition.ROTARY, facts=frozenset({"causal"})))
     assert faults_of(cell) == []
     monkeypatch.setattr(f"transformer.attention.api.{name}", fault)
     assert any(f"{cell}: {says}" in found for found in faults_of(cell))
@@ -247,7 +247,7 @@ def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
     fitting = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16")
     for cell in chosen:
         spec = support.spec_of(cell)
-        assert choose(spec, cell.combination, fitting) is Backend.CUDNN
+        assert choose_backend(spec, cell.combination, fitting) is Backend.CUDNN
         for change, says in (
             ({"platform": "cpu"}, "needs an NVIDIA GPU; the platform is cpu"),
             ({"dtype": "float32"}, "takes bfloat16 and float16, not float32"),
@@ -256,13 +256,13 @@ def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
             ({"value_depth": 32}, "values of the keys' depth, 64, not 32"),
         ):
             with pytest.raises(ValueError, match=says) as caught:
-                choose(spec, cell.combination, dataclasses.replace(fitting, **change))
+                choose_backend(spec, cell.combination, dataclasses.replace(fitting, **change))
             assert str(cell.combination) in str(caught.value)
 
 
 @pytest.mark.parametrize("normalizer", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
 def test_a_sample_has_the_gradient_that_its_kind_promises(normalizer: Normalizer) -> None:
-    cell = Cell(Backend.EINSUM, Variant(normalizer=normalizer, facts=frozenset({"causal"})))
+    cell = Cell(Backend.EINSUM, AttentionVariant(normalizer=normalizer, facts=frozenset({"causal"})))
     arrays, facts = (make(cell.combination, support.TINY) for make in (support.arrays_of, support.facts_of))
     arrays, mask = jax.tree.map(jnp.asarray, arrays), support.mask_of(facts)
 
@@ -291,24 +291,24 @@ def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is
     )
     assert met == of_all
     for combination in chosen:
-        nonsense = meaningless(combination)
-        supported = [] if nonsense else [other for other in BACKENDS if unsupported(other, combination) is None]
-        able = [other.value for other in supported if unfit(other, CPU) is None]
+        nonsense = invalid_reason(combination)
+        supported = [] if nonsense else [other for other in BACKENDS if unsupported_reason(other, combination) is None]
+        able = [other.value for other in supported if limit_exceeded(other, CPU) is None]
         for backend in BACKENDS:
             if backend in supported:
                 continue
             refused += 1
             with pytest.raises(ValueError, match=r"^score=") as caught:
-                choose(AttentionSpec(backend=backend), combination, CPU)
+                choose_backend(AttentionSpec(backend=backend), combination, CPU)
             message = str(caught.value)
             if nonsense:
-                sensible = nearest_meaning(combination)
-                assert unsupported(Backend.EINSUM, sensible) is None
+                sensible = nearest_valid_variant(combination)
+                assert unsupported_reason(Backend.EINSUM, sensible) is None
                 assert message == f"{combination} has no meaning: {nonsense}; nearest: {sensible}"
                 continue
-            near = nearest(backend, combination)
+            near = nearest_supported_variant(backend, combination)
             assert near is not None
-            assert unsupported(backend, near) is None
+            assert unsupported_reason(backend, near) is None
             assert message.startswith(f"{combination}: backend={backend.value} does not take ")
             others = f"backend={' or '.join(able)} computes it as it stands"
             assert message.endswith(f"; {others}; nearest here: {near}")
@@ -318,7 +318,9 @@ def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is
 
 
 def test_attend_itself_refuses_a_sample_of_the_unsupported_cells() -> None:
-    every = [Cell(*pair) for pair in itertools.product(BACKENDS, all_variants()) if unsupported(*pair) is not None]
+    every = [
+        Cell(*pair) for pair in itertools.product(BACKENDS, all_variants()) if unsupported_reason(*pair) is not None
+    ]
     for cell in every[::211]:
         arrays, facts = (make(cell.combination, support.TINY) for make in (support.arrays_of, support.facts_of))
         with pytest.raises(ValueError, match=r"has no meaning: |does not take ") as caught:
@@ -340,22 +342,22 @@ AUTO = AttentionSpec()
 
 
 @functools.cache
-def meaningful() -> list[Variant]:
-    return [combination for combination in all_variants() if meaningless(combination) is None]
+def meaningful() -> list[AttentionVariant]:
+    return [combination for combination in all_variants() if invalid_reason(combination) is None]
 
 
 @pytest.mark.parametrize("at", MACHINES.values(), ids=MACHINES)
 def test_auto_is_exact_for_whatever_means_something(at: CallShape) -> None:
     taken = set(support.supported())
     for combination in meaningful():
-        chosen = choose(AUTO, combination, at)
+        chosen = choose_backend(AUTO, combination, at)
         assert Cell(chosen, combination) in taken
-        assert unfit(chosen, at) is None
+        assert limit_exceeded(chosen, at) is None
 
 
 def test_auto_takes_the_fastest() -> None:
-    causal, bias = (Variant(facts=frozenset({fact})) for fact in ("causal", "bias"))
-    sparse = Variant(normalizer=Normalizer.SPARSEMAX)
+    causal, bias = (AttentionVariant(facts=frozenset({fact})) for fact in ("causal", "bias"))
+    sparse = AttentionVariant(normalizer=Normalizer.SPARSEMAX)
     for combination, machine, wanted in (
         (causal, "cpu", Backend.EINSUM),
         (causal, "gpu", Backend.CUDNN),
@@ -369,7 +371,7 @@ def test_auto_takes_the_fastest() -> None:
         (sparse, "gpu", Backend.EINSUM),
         (sparse, "long", Backend.EINSUM),
     ):
-        assert choose(AUTO, combination, MACHINES[machine]) is wanted, (combination, machine)
+        assert choose_backend(AUTO, combination, MACHINES[machine]) is wanted, (combination, machine)
 
 
 def test_the_log_says_which_backend_computes_what(caplog: pytest.LogCaptureFixture) -> None:

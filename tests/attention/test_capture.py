@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend
-from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
-from transformer.attention.capture import Capture, Captured, capture_products
+from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
+from transformer.attention.capture import Capture, CapturedAttention, capture_from_products
 from transformer.attention.masks import Mask
-from transformer.attention.positions import T5, Position
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
-from transformer.attention.statistics import STATISTICS, Reduction, added, the_first
+from transformer.attention.positions import T5, AttentionPosition
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
+from transformer.attention.statistics import STATISTICS, ReductionStatistic, add_states, first_state
 
 # Two key heads for four query heads; a block of 8 divides neither length. Of the second example nothing is seen by
 # queries from 9 on, or from keys from 6 on.
@@ -63,13 +63,13 @@ def run(q: Any, k: Any, v: Any, backend: Backend, capture: Capture | None) -> tu
 
 
 @jax.jit(static_argnames=("capture", "lse_dtype"))
-def run_in_small_blocks(q: Any, k: Any, v: Any, capture: Capture, lse_dtype: Any = jnp.float32) -> Captured:
+def run_in_small_blocks(q: Any, k: Any, v: Any, capture: Capture, lse_dtype: Any = jnp.float32) -> CapturedAttention:
     """What is captured beside blocks of 8, its log-sum-exp rounded to `lse_dtype`."""
-    terms, form = LogitTerms(mask()), LogitForm(scale=D**-0.5)
+    terms, form = LogitTerms(mask()), LogitScaling(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
         _, log_sum = attend_blockwise(q, k, v, terms, form, BLOCK)
         log_sum = log_sum.astype(lse_dtype).astype(jnp.float32)
-        captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum, block=BLOCK)
+        captured = capture_from_products(q, k, capture, terms=terms, form=form, log_sum=log_sum, block=BLOCK)
     assert captured is not None
     return captured
 
@@ -125,13 +125,13 @@ def loss_of(backend: Backend, capture: Capture | None, used: bool) -> Any:
     """The loss of an attention with everything that carries gradient; with `used`, of its captured parts alone."""
 
     def loss(given: dict[str, Any]) -> tuple[jax.Array, Any]:
-        spec = AttentionSpec(position=Position.T5, backend=backend)
+        spec = AttentionSpec(position=AttentionPosition.T5, backend=backend)
         output, attended = attend(
             *(given["q"], given["k"], given["v"]),
             spec=spec,
             mask=mask(),
             bias=given["bias"],
-            params=Parameters(position=T5(given["table"])),
+            params=AttentionParameters(position=T5(given["table"])),
             capture=capture,
         )
         if not used:
@@ -186,7 +186,7 @@ class Layers:
         self.backend, self.traces = backend, 0
         self.step = jax.jit(jax.value_and_grad(self.loss, has_aux=True))
 
-    def loss(self, weights_Lx3xExE: Any, x_BxQxE: Any, capture: Capture) -> tuple[jax.Array, Captured]:
+    def loss(self, weights_Lx3xExE: Any, x_BxQxE: Any, capture: Capture) -> tuple[jax.Array, CapturedAttention]:
         self.traces += 1
         causal = Mask(causal=True, key_lengths=jnp.asarray(QUERY_LENGTHS))
 
@@ -246,9 +246,11 @@ def test_what_is_switched_off_is_not_computed(backend: Backend) -> None:
 
     def finish(state: Any) -> Any:
         jax.debug.callback(lambda: runs.append(1))
-        return the_first(state)
+        return first_state(state)
 
-    witness = Reduction("witness", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK, -1),), added, finish)
+    witness = ReductionStatistic(
+        "witness", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK, -1),), add_states, finish
+    )
     layers = Layers(backend)
     for observe in (False, True, False):
         capture = Capture(("here",), maps=False, statistics=(witness,), observe=jnp.asarray(observe))
@@ -259,7 +261,7 @@ def test_what_is_switched_off_is_not_computed(backend: Backend) -> None:
 
 
 def test_means_of_a_statistic_that_no_row_counts_are_zero() -> None:
-    captured = Captured(None, {"x": jnp.asarray([0.0, 6.0])}, {"x": jnp.asarray([0.0, 4.0])})
+    captured = CapturedAttention(None, {"x": jnp.asarray([0.0, 6.0])}, {"x": jnp.asarray([0.0, 4.0])})
     np.testing.assert_array_equal(captured.means()["x"], [0, 1.5])
 
 

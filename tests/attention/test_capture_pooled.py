@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from tests.attention.test_capture import BACKENDS, B, D, H, K, Q, arrays, blocks_and_map, expected_map, mask, run
-from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture, capture_products, evenly_spaced, pool, pooling_block
+from transformer.attention.blockwise import LogitScaling, LogitTerms
+from transformer.attention.capture import (
+    Capture,
+    capture_from_products,
+    evenly_spaced,
+    max_pool_map,
+    pooling_block_size,
+)
 from transformer.attention.masks import Mask
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
@@ -57,13 +63,13 @@ def test_a_map_of_no_more_positions_than_cells_is_whole(backend: Backend) -> Non
 
 @pytest.mark.parametrize("at_once", [1, 8, 128])
 def test_a_map_is_pooled_a_few_rows_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer.attention.capture.ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("transformer.attention.capture.ROW_CHUNK_SIZE", at_once)
     q, k, _ = arrays()
     weights, logits = expected_map(q, k)
     request = Capture(("here",), cells=10, rows=2, top=2)
-    form = LogitForm(scale=D**-0.5)
+    form = LogitScaling(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
-        found = jax.jit(lambda q, k: capture_products(q, k, request, terms=LogitTerms(mask()), form=form))(q, k)
+        found = jax.jit(lambda q, k: capture_from_products(q, k, request, terms=LogitTerms(mask()), form=form))(q, k)
     within = 1e-6 * np.abs(logits).max()
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, 2, 4), rtol=0, atol=within)
     np.testing.assert_allclose(found.top.weights, -np.sort(-weights, axis=-1)[..., :2], rtol=0, atol=within)
@@ -75,7 +81,7 @@ def test_no_array_of_the_size_of_a_long_map_exists() -> None:
     request = Capture(("here",), cells=256, rows=8, top=8)
 
     def found(q: jax.Array, k: jax.Array) -> Any:
-        return capture_products(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitForm())
+        return capture_from_products(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitScaling())
 
     assert jax.eval_shape(found, one, one).pooled.shape == (1, heads, 256, 256)
     compiled = jax.jit(found).lower(one, one).compile()
@@ -102,14 +108,14 @@ def test_statistics_by_example_add_up_to_those_of_the_batch(backend: Backend) ->
 def test_blocks_are_powers_of_two_so_that_levels_nest() -> None:
     for positions in (1, 2, 63, 64, 65, 100, 700, 8191, 8192):
         for cells in (1, 5, 64, 256, 8192):
-            block = pooling_block(positions, cells)
+            block = pooling_block_size(positions, cells)
             assert block & (block - 1) == 0
             assert -(-positions // block) <= cells
             assert block == 1 or -(-positions // (block // 2)) > cells
     weights = np.random.default_rng(0).random((2, 37, 53)).astype(np.float32)
-    np.testing.assert_array_equal(pool(pool(weights, 2, 4), 4, 2), pool(weights, 8, 8))
+    np.testing.assert_array_equal(max_pool_map(max_pool_map(weights, 2, 4), 4, 2), max_pool_map(weights, 8, 8))
     with pytest.raises(ValueError, match="cells=0"):
-        pooling_block(5, 0)
+        pooling_block_size(5, 0)
 
 
 def test_rows_are_spread_evenly() -> None:

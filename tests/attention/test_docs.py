@@ -19,11 +19,17 @@ import pytest
 import transformer.attention
 from launch import cli, support
 from transformer.attention.api import attend
-from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Variant, meaningless, unsupported
+from transformer.attention.backends import (
+    BACKENDS,
+    NON_MASK_FEATURES,
+    AttentionVariant,
+    invalid_reason,
+    unsupported_reason,
+)
 from transformer.attention.capture import Capture
-from transformer.attention.masks import FACTS, Mask
+from transformer.attention.masks import MASK_FIELDS, Mask
 from transformer.attention.normalizers import Normalizer, Reweighting
-from transformer.attention.positions import Position
+from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.costs.backend_support import DIFFERENTIATION_MODES, describe_values, table_masks
@@ -33,7 +39,7 @@ IN_LINE = re.compile(r"`([^`\n]+)`")
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 ALGEBRA = ("attention.md", "attention_capture.md")
 PAGES = (*ALGEBRA, "attention_backends.md")
-FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normalizer, Reweighting, Position)
+FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normalizer, Reweighting, AttentionPosition)
 
 
 def execute(code: str, namespace: dict[str, Any]) -> list[str]:
@@ -102,7 +108,7 @@ def test_every_score_has_a_worked_example(pages: dict[str, str]) -> None:
 def test_every_variant_and_every_fact_is_explained(pages: dict[str, str]) -> None:
     text = FENCE.sub("", "".join(pages[page] for page in ALGEBRA))
     expected = {member.value for family in (*FAMILIES, Backend) for member in family}
-    expected |= {*FACTS, *(field.name for field in dataclasses.fields(Capture))}
+    expected |= {*MASK_FIELDS, *(field.name for field in dataclasses.fields(Capture))}
     assert {name for name in expected if not re.search(rf"\b{name}\b", text)} == set()
 
 
@@ -214,7 +220,7 @@ def test_the_table_read_back_is_what_the_backends_take(pages: dict[str, str]) ->
         (*(part.value for part in parts), backend.value, "+".join(sorted(facts)) or "none")
         for *parts, facts in itertools.product(*FAMILIES, table_masks())
         for backend in BACKENDS
-        if unsupported(backend, Variant(*parts, facts)) is None
+        if unsupported_reason(backend, AttentionVariant(*parts, facts)) is None
     }
     assert published(pages["attention_backends.md"]) == taken
 
@@ -222,12 +228,12 @@ def test_the_table_read_back_is_what_the_backends_take(pages: dict[str, str]) ->
 def test_a_mask_of_several_facts_is_taken_where_each_of_them_is() -> None:
     """What the support page says of the masks that its table does not list, and of those in no row."""
     for backend, takes in BACKENDS.items():
-        for pair in itertools.combinations((*FACTS, *BESIDE_THE_MASK), 2):
-            combination = Variant(facts=frozenset(pair))
-            if meaningless(combination) is None:
+        for pair in itertools.combinations((*MASK_FIELDS, *NON_MASK_FEATURES), 2):
+            combination = AttentionVariant(facts=frozenset(pair))
+            if invalid_reason(combination) is None:
                 alone = backend is Backend.CUDNN and "window" in pair and "causal" not in pair
-                assert (unsupported(backend, combination) is None) == (set(pair) <= takes.facts and not alone)
-            assert unsupported(Backend.EINSUM, combination) == meaningless(combination)
+                assert (unsupported_reason(backend, combination) is None) == (set(pair) <= takes.facts and not alone)
+            assert unsupported_reason(Backend.EINSUM, combination) == invalid_reason(combination)
 
 
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA, Backend.SPLASH])

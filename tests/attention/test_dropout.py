@@ -12,9 +12,9 @@ from transformer.attention.api import attend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer, Reweighting
-from transformer.attention.positions import Position, Shaw
-from transformer.attention.rng import check_rate, dropout
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.positions import AttentionPosition, Shaw
+from transformer.attention.rng import check_dropout_rate, dropout
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import ENTROPY, LARGEST_WEIGHT
 
 B, Q, K, H, D = 2, 6, 8, 4, 4
@@ -127,7 +127,7 @@ def test_the_gradient_is_that_of_the_weights_that_were_kept() -> None:
 
 def test_shaws_values_are_read_by_the_same_weights() -> None:
     table = Shaw(jnp.zeros((2 * K + 1, D)), jnp.ones((2 * K + 1, 3)))
-    options = {"position": Position.SHAW, "params": Parameters(position=table), "dropout": RATE}
+    options = {"position": AttentionPosition.SHAW, "params": AttentionParameters(position=table), "dropout": RATE}
     output = call(jnp.zeros((B, K, 2, 3)), train=True, key=KEY, **options)[0]
     identity = weights_used(dropout=RATE, train=True, key=KEY)
     np.testing.assert_allclose(output[..., 0], np.moveaxis(identity.sum(-1), 1, 2), rtol=0, atol=1e-6)
@@ -177,7 +177,7 @@ def test_a_missing_key_is_refused(normalizer: Normalizer) -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    for make in (lambda: AttentionSpec(dropout=rate), lambda: check_rate("dropout", rate)):
+    for make in (lambda: AttentionSpec(dropout=rate), lambda: check_dropout_rate("dropout", rate)):
         with pytest.raises(ValueError, match=rf"^dropout={rate} must be at least 0 and below 1"):
             make()
 

@@ -12,12 +12,12 @@ import pytest
 from tests.contracts.cases import CASES, Case
 from transformer.attention import (
     STATISTICS,
+    AttentionPosition,
     AttentionSpec,
     Backend,
     Capture,
     Mask,
     Normalizer,
-    Position,
     Reweighting,
     attend,
     local_predictive,
@@ -59,8 +59,8 @@ def test_attention_raises_the_rank_of_no_array_in_silence(named: str) -> None:
     """Of every backend that a CPU has, with its gradient and what is captured; nothing is compiled."""
     mask = MASKS[named]
     choices: list[dict[str, Any]] = [{"backend": backend} for backend in (Backend.BLOCKWISE, Backend.XLA)]
-    choices += [{**choice, "position": Position.ALIBI} for choice in choices]
-    choices += [{"normalizer": normalizer} for normalizer in Normalizer] + [{"position": Position.ROTARY}]
+    choices += [{**choice, "position": AttentionPosition.ALIBI} for choice in choices]
+    choices += [{"normalizer": normalizer} for normalizer in Normalizer] + [{"position": AttentionPosition.ROTARY}]
     if mask.center is not None:
         choices += [{"reweighting": Reweighting.GAUSSIAN}]
     for choice in choices:

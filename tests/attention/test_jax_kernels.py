@@ -11,12 +11,12 @@ import pytest
 
 from transformer.attention import kernels
 from transformer.attention.api import attend
-from transformer.attention.backends import CallShape, Variant, choose
-from transformer.attention.blockwise import LogitForm, LogitTerms
+from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
+from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.positions import T5, Position
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.positions import T5, AttentionPosition
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 STATIC = ("causal", "window")
 OF_EXAMPLES = ("query_offset", "query_lengths", "key_lengths", "prefix")
@@ -117,11 +117,19 @@ def by_splash(q: Any, k: Any, v: Any, cotangent: Any, mask: Mask) -> tuple[Any, 
 
 @jax.jit(static_argnames=("position", "temperature"))
 def by_xla(
-    q: Any, k: Any, v: Any, cotangent: Any, mask: Mask, bias: Any, table: Any, position: Position, temperature: float
+    q: Any,
+    k: Any,
+    v: Any,
+    cotangent: Any,
+    mask: Mask,
+    bias: Any,
+    table: Any,
+    position: AttentionPosition,
+    temperature: float,
 ) -> tuple[Any, Any]:
     """Output and gradients of attend() on XLA's attention."""
     spec = AttentionSpec(backend=Backend.XLA, position=position, temperature=temperature)
-    params = Parameters(position=None if table is None else T5(table))
+    params = AttentionParameters(position=None if table is None else T5(table))
     output, pull_back = jax.vjp(
         lambda q, k, v: attend(q, k, v, spec=spec, mask=mask, bias=bias, params=params)[0], q, k, v
     )
@@ -265,7 +273,7 @@ def test_xla_has_the_oracles_values_and_gradients(facts: dict[str, Any], biased:
     inputs = arrays(SMALL)
     seen = seen_by(facts, SMALL)
     bias = NORMAL(size=(2, 1, 5, 7)).astype(np.float32) if biased else None
-    position, temperature = (Position.ALIBI, 0.7) if biased else (Position.NONE, 1.0)
+    position, temperature = (AttentionPosition.ALIBI, 0.7) if biased else (AttentionPosition.NONE, 1.0)
     with jax.default_matmul_precision("highest"):
         output, gradients = by_xla(*inputs, mask_of(facts), bias, None, position, temperature)
     total: Any = 0
@@ -285,7 +293,7 @@ def test_xla_takes_t5s_table_as_a_bias() -> None:
     distance = np.arange(7) - np.arange(5)[:, None]
     # So near, every distance has a bucket of its own; those of keys behind the query start at 16.
     bucket = np.where(distance > 0, 16, 0) + np.abs(distance)
-    output, gradients = by_xla(*inputs, Mask(), None, table, Position.T5, 1.0)
+    output, gradients = by_xla(*inputs, Mask(), None, table, AttentionPosition.T5, 1.0)
     answer = expected(inputs, seen_by({}, SMALL), bias=np.moveaxis(table[bucket], -1, 0))
     np.testing.assert_allclose(output, answer.output, rtol=0, atol=1e-6 * np.abs(answer.logits).max())
     assert_gradients_are(gradients, answer, seen_by({}, SMALL))
@@ -307,7 +315,7 @@ CUDNN_CASES: dict[str, tuple[dict[str, Any], str, int]] = {
 
 
 def by_cudnn(q: Any, k: Any, v: Any, mask: Mask) -> jax.Array:
-    form = LogitForm(scale=0.125, temperature=0.5)
+    form = LogitScaling(scale=0.125, temperature=0.5)
     return kernels.dot_product_attention(q, k, v, LogitTerms(mask), form, Backend.CUDNN)
 
 
@@ -367,21 +375,21 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
 @pytest.mark.parametrize(
     ("facts", "position", "says"),
     [
-        ("segments", Position.NONE, "mask.segments"),
-        ("causal prefix", Position.NONE, "mask.prefix"),
-        ("causal query_offset", Position.NONE, "mask.query_offset"),
-        ("order", Position.NONE, "mask.order"),
-        ("allowed", Position.NONE, "mask.allowed"),
-        ("causal window center", Position.NONE, "mask.center"),
-        ("window", Position.NONE, "mask.window without mask.causal"),
-        ("bias", Position.NONE, "does not take bias"),
-        ("", Position.ALIBI, "position=alibi"),
-        ("", Position.T5, "position=t5"),
+        ("segments", AttentionPosition.NONE, "mask.segments"),
+        ("causal prefix", AttentionPosition.NONE, "mask.prefix"),
+        ("causal query_offset", AttentionPosition.NONE, "mask.query_offset"),
+        ("order", AttentionPosition.NONE, "mask.order"),
+        ("allowed", AttentionPosition.NONE, "mask.allowed"),
+        ("causal window center", AttentionPosition.NONE, "mask.center"),
+        ("window", AttentionPosition.NONE, "mask.window without mask.causal"),
+        ("bias", AttentionPosition.NONE, "does not take bias"),
+        ("", AttentionPosition.ALIBI, "position=alibi"),
+        ("", AttentionPosition.T5, "position=t5"),
     ],
 )
-def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Position, says: str) -> None:
+def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: AttentionPosition, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        choose(CUDNN, Variant(position=position, facts=frozenset(facts.split())), GPU)
+        choose_backend(CUDNN, AttentionVariant(position=position, facts=frozenset(facts.split())), GPU)
 
 
 @pytest.mark.parametrize(
@@ -395,6 +403,9 @@ def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Posit
     ],
 )
 def test_cudnn_refuses_machines_and_arrays_that_it_has_no_kernel_for(changed: dict[str, Any], says: str) -> None:
-    assert choose(CUDNN, Variant(facts=frozenset({"causal", "window", "key_lengths"})), GPU) is Backend.CUDNN
+    assert (
+        choose_backend(CUDNN, AttentionVariant(facts=frozenset({"causal", "window", "key_lengths"})), GPU)
+        is Backend.CUDNN
+    )
     with pytest.raises(ValueError, match=re.escape(says)):
-        choose(CUDNN, Variant(), dataclasses.replace(GPU, **changed))
+        choose_backend(CUDNN, AttentionVariant(), dataclasses.replace(GPU, **changed))

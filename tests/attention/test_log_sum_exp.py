@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from transformer.attention import AttentionSpec, Backend, Mask, Normalizer, Position, attend
+from transformer.attention import AttentionPosition, AttentionSpec, Backend, Mask, Normalizer, attend
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 BATCH, LENGTH, HEADS, GROUPS, DEPTH = 2, 6, 4, 2, 8
@@ -54,7 +54,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
         lambda x: np.where((INSIDE[:, :, None] & INSIDE[:, None])[:, None], x, -np.inf),
     ),
     "bias": ({"temperature": 2.0}, {"bias": BIAS}, lambda x: (x + np.asarray(BIAS, np.float64)) / 2),
-    "alibi": ({"position": Position.ALIBI}, {}, lambda x: x - SLOPES[:, None, None] * AWAY),
+    "alibi": ({"position": AttentionPosition.ALIBI}, {}, lambda x: x - SLOPES[:, None, None] * AWAY),
 }
 HERE = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
 

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from transformer.attention import kernels
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.kernels import rows_that_see
-from transformer.attention.masks import FACTS, Mask, dense, local_monotonic, local_predictive, predicted_center, visible
+from transformer.attention.kernels import rows_with_visible_keys
+from transformer.attention.masks import (
+    MASK_FIELDS,
+    Mask,
+    dense_mask,
+    local_monotonic,
+    local_predictive,
+    predicted_center,
+    visible_keys,
+)
 from transformer.attention.normalizers import Reweighting
 from transformer.attention.spec import AttentionSpec, Backend
 
@@ -79,24 +87,24 @@ def expected(facts: dict[str, Any]) -> np.ndarray:
 
 
 def whole(found: Any, *shape: int) -> np.ndarray:
-    """What `visible` says of a grid of this shape; None allows everything."""
+    """What `visible_keys` says of a grid of this shape; None allows everything."""
     return np.ones(shape, bool) if found is None else np.broadcast_to(found, shape)
 
 
 def check_grid_and_pairs(facts: dict[str, Any], seed: int) -> None:
     """On the whole grid, on some queries and keys in another order, and on keys that each query chose itself."""
     mask, answer, random = mask_of(facts), expected(facts), np.random.default_rng(seed)
-    np.testing.assert_array_equal(whole(dense(mask, Q, K), B, H, Q, K), answer)
+    np.testing.assert_array_equal(whole(dense_mask(mask, Q, K), B, H, Q, K), answer)
     query, key = random.permutation(Q)[:4], random.permutation(K)[:3]
-    found = visible(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key, jnp.int32)[None, None])
+    found = visible_keys(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key, jnp.int32)[None, None])
     np.testing.assert_array_equal(whole(found, B, H, 4, 3), answer[:, :, query][..., key])
     key_BxQxN = random.integers(0, K, (B, 4, 2))
-    found = visible(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key_BxQxN, jnp.int32))
+    found = visible_keys(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key_BxQxN, jnp.int32))
     chosen = np.take_along_axis(answer[:, :, query], np.broadcast_to(key_BxQxN[:, None], (B, H, 4, 2)), axis=3)
     np.testing.assert_array_equal(whole(found, B, H, 4, 2), chosen)
 
 
-@pytest.mark.parametrize("name", FACTS)
+@pytest.mark.parametrize("name", MASK_FIELDS)
 def test_each_fact_hides_what_it_says(name: str) -> None:
     hidden = 0
     for seed in range(5):
@@ -108,38 +116,38 @@ def test_each_fact_hides_what_it_says(name: str) -> None:
 
 
 @settings(max_examples=40)
-@given(st.sets(st.sampled_from(FACTS), min_size=2), st.integers(0, 2**32 - 1))
+@given(st.sets(st.sampled_from(MASK_FIELDS), min_size=2), st.integers(0, 2**32 - 1))
 def test_facts_together_hide_what_any_of_them_hides(names: set[str], seed: int) -> None:
     check_grid_and_pairs(facts_of(sorted(names), seed), seed)
 
 
 def test_a_mask_without_facts_allows_everything() -> None:
-    assert dense(Mask(), Q, K) is None
-    assert visible(Mask(), jnp.arange(Q), jnp.arange(K)[None, None]) is None
-    assert rows_that_see(Mask(), Q, K) is None
+    assert dense_mask(Mask(), Q, K) is None
+    assert visible_keys(Mask(), jnp.arange(Q), jnp.arange(K)[None, None]) is None
+    assert rows_with_visible_keys(Mask(), Q, K) is None
     assert Mask().facts() == frozenset()
 
 
 def test_facts_are_told_by_their_names() -> None:
-    for name in FACTS:
+    for name in MASK_FIELDS:
         assert mask_of(facts_of([name], 0)).facts() == {name} | ({NEEDS[name]} if name in NEEDS else set())
-    assert mask_of(facts_of(FACTS, 0)).facts() == set(FACTS)
+    assert mask_of(facts_of(MASK_FIELDS, 0)).facts() == set(MASK_FIELDS)
     # A fact that happens to hide nothing is still there.
     assert Mask(window=(0, 0), key_lengths=jnp.full(B, K)).facts() == {"window", "key_lengths"}
-    assert set(FACTS) == {field.name for field in dataclasses.fields(Mask)}
+    assert set(MASK_FIELDS) == {field.name for field in dataclasses.fields(Mask)}
 
 
 def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two blocks of keys, the second not full.
     monkeypatch.setattr(kernels, "BLOCK", 4)
-    single = [[name] for name in FACTS]
+    single = [[name] for name in MASK_FIELDS]
     pairs = [["causal", "query_offset"], ["window", "query_offset"], ["segments", "key_lengths"], ["allowed", "order"]]
     blind = 0
-    for names, seed in itertools.product([*single, *pairs, FACTS], range(2)):
+    for names, seed in itertools.product([*single, *pairs, MASK_FIELDS], range(2)):
         facts = facts_of(names, seed) | ({"window": (0, 1)} if "window" in names else {})
         # Operation by operation: as whole programs no two sets of facts would share what is compiled.
         with jax.disable_jit():
-            found = rows_that_see(mask_of(facts), Q, K)
+            found = rows_with_visible_keys(mask_of(facts), Q, K)
         rows = expected(facts).any(-1)
         blind += np.sum(~rows)
         np.testing.assert_array_equal(whole(found, B, H, Q), rows, err_msg=str(facts))

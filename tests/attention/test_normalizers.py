@@ -12,12 +12,12 @@ from jax.test_util import check_grads
 from transformer.attention.api import attend
 from transformer.attention.masks import local_predictive
 from transformer.attention.normalizers import (
-    SAMPLERS,
+    SAMPLING_NORMALIZERS,
+    NormalizedWeights,
     Normalizer,
     Reweighting,
-    Weights,
     entmax15,
-    gaussian,
+    gaussian_reweight,
     log_sum_exp,
     normalize,
     softmax,
@@ -207,10 +207,10 @@ def test_first_and_second_derivatives_are_those_of_central_differences(name: str
 
 
 @functools.cache
-def derived(kind: Normalizer) -> Callable[..., tuple[jax.Array, Weights]]:
+def derived(kind: Normalizer) -> Callable[..., tuple[jax.Array, NormalizedWeights]]:
     """The compiled gradient of all that a normalizer returns, and what it returns."""
 
-    def weighted(logits: jax.Array, allowed: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, Weights]:
+    def weighted(logits: jax.Array, allowed: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, NormalizedWeights]:
         weights = normalize(logits, allowed, kind, key=jax.random.key(0), train=True)
         total = jnp.sum(weights.values * cotangent) + jnp.sum(weights.probabilities * cotangent)
         return total + (0 if weights.log_prob is None else jnp.sum(weights.log_prob)), weights
@@ -242,7 +242,7 @@ def test_a_bias_of_minus_infinity_hides_a_key_as_a_mask_does(kind: Normalizer) -
     masked = derived(kind)(logits, allowed, cotangent)
     biased = derived(kind)(np.where(allowed, logits, -np.inf), np.ones_like(allowed), cotangent)
     # From nothing at all a sampler has still to draw something.
-    rows = allowed.any(-1) if kind in SAMPLERS else np.ones_like(allowed[..., 0])
+    rows = allowed.any(-1) if kind in SAMPLING_NORMALIZERS else np.ones_like(allowed[..., 0])
     for ours, theirs in zip(jax.tree.leaves(biased), jax.tree.leaves(masked), strict=True):
         np.testing.assert_allclose(np.asarray(ours)[rows], np.asarray(theirs)[rows], rtol=0, atol=1e-6)
 
@@ -336,12 +336,14 @@ def bell(center: np.ndarray, half_width: float) -> np.ndarray:
 def test_the_gaussian_is_luongs() -> None:
     center, half_width = np.random.default_rng(4).uniform(0, K - 1, size=(B, H, Q)), 3.0
     probabilities = softmax(jnp.asarray(random_logits(), jnp.float32))
-    weights = Weights(probabilities, probabilities)
-    found = gaussian(weights, jnp.asarray(center, jnp.float32), half_width)
+    weights = NormalizedWeights(probabilities, probabilities)
+    found = gaussian_reweight(weights, jnp.asarray(center, jnp.float32), half_width)
     np.testing.assert_allclose(found.values, probabilities * bell(center, half_width), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(found.probabilities, probabilities)
     # The gradient reaches the predicted position: d factor / d p_t = factor (s - p_t) / sigma^2.
-    of_center = jax.grad(lambda p: jnp.sum(gaussian(weights, p, half_width).values))(jnp.asarray(center, jnp.float32))
+    of_center = jax.grad(lambda p: jnp.sum(gaussian_reweight(weights, p, half_width).values))(
+        jnp.asarray(center, jnp.float32)
+    )
     slope = bell(center, half_width) * (np.arange(K) - center[..., None]) / (half_width / 2) ** 2
     np.testing.assert_allclose(of_center, (probabilities * slope).sum(-1), rtol=0, atol=1e-5)
 

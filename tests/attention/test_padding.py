@@ -14,6 +14,7 @@ import pytest
 
 from transformer.attention import (
     Additive,
+    AttentionParameters,
     AttentionSpec,
     Backend,
     Capture,
@@ -24,17 +25,16 @@ from transformer.attention import (
     Mask,
     Mlp,
     Normalizer,
-    Parameters,
     Score,
     attend,
     capture_weights,
-    clear_keys,
-    clear_queries,
-    dense,
+    dense_mask,
     normalize,
     prepare_keys,
     read,
     score,
+    zero_hidden_keys,
+    zero_padded_queries,
 )
 
 B, Q, K, H, G, D, A = 2, 3, 5, 2, 1, 4, 3
@@ -67,13 +67,13 @@ def inputs(filling: float) -> tuple[jax.Array, ...]:
     return tuple(arrays)
 
 
-def everything(call: Callable[..., Any], params: Parameters, filling: float) -> Any:
+def everything(call: Callable[..., Any], params: AttentionParameters, filling: float) -> Any:
     """The output, what was captured, and the gradients of q, k, v and all parameters.
 
     All cases have the same shapes: operation by operation they share what is compiled, as whole programs they do not.
     """
 
-    def loss(params: Parameters, *arrays: jax.Array) -> tuple[jax.Array, Any]:
+    def loss(params: AttentionParameters, *arrays: jax.Array) -> tuple[jax.Array, Any]:
         output, captured = call(*arrays, params)
         return jnp.sum(jnp.sin(output)), (output, captured)
 
@@ -82,7 +82,7 @@ def everything(call: Callable[..., Any], params: Parameters, filling: float) -> 
     return found, gradients
 
 
-def check(call: Callable[..., Any], params: Parameters) -> None:
+def check(call: Callable[..., Any], params: AttentionParameters) -> None:
     wild, tame = everything(call, params, np.nan), everything(call, params, 1.0)
     for one, other in zip(jax.tree.leaves(wild), jax.tree.leaves(tame), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -113,12 +113,12 @@ CASES = [
 def test_attend_does_not_see_what_stands_in_padding(
     kind: Score, normalizer: Normalizer, backend: Backend, mask: str
 ) -> None:
-    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: Parameters) -> Any:
+    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: AttentionParameters) -> Any:
         spec = AttentionSpec(kind, normalizer, backend=backend)
         output, attended = attend(q, k, v, spec=spec, mask=MASKS[mask](), params=params, capture=Capture(("here",)))
         return output, attended.captured
 
-    check(call, Parameters(PARTS.get(kind)))
+    check(call, AttentionParameters(PARTS.get(kind)))
 
 
 QUERY_SEGMENTS, KEY_SEGMENTS = np.array([[1, 1, 2], [1, 2, 2]]), np.array([[1, 1, 2, 9, 9], [9, 1, 2, 2, 9]])
@@ -147,7 +147,7 @@ BACKENDS = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
     ],
 )
 def test_a_key_that_a_fact_hides_from_every_query_may_hold_anything(fact: str, backend: Backend) -> None:
-    hidden = ~np.broadcast_to(np.asarray(dense(FACTS[fact](), Q, K)), (B, 1, Q, K)).any((1, 2))
+    hidden = ~np.broadcast_to(np.asarray(dense_mask(FACTS[fact](), Q, K)), (B, 1, Q, K)).any((1, 2))
     assert hidden.any()
     q, k, v = inputs(1.0)
 
@@ -169,7 +169,7 @@ def test_keys_that_position_alone_hides_behind_an_offset_are_read(mask: Mask) ->
     """They are a cache's own zeros, and to copy them at every step would take as long as the step."""
     q, k, v = inputs(1.0)
     behind = dataclasses.replace(mask, query_offset=jnp.asarray([0, 1]))
-    assert not np.broadcast_to(np.asarray(dense(behind, 1, K)), (B, 1, 1, K))[..., 2:].any()
+    assert not np.broadcast_to(np.asarray(dense_mask(behind, 1, K)), (B, 1, 1, K))[..., 2:].any()
 
     def output(mask: Mask) -> np.ndarray:
         return np.asarray(attend(q[:, :1], k, v.at[:, 2:].set(jnp.nan), mask=mask)[0])
@@ -223,14 +223,14 @@ def test_splash_does_not_see_what_stands_in_padding() -> None:
 
 @pytest.mark.parametrize("kind", [Score.DOT, Score.ADDITIVE, Score.COSINE], ids=lambda kind: kind.value)
 def test_the_stages_do_not_see_what_stands_in_padding(kind: Score) -> None:
-    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: Parameters) -> Any:
+    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: AttentionParameters) -> Any:
         mask = MASKS["lengths"]()
-        q, k, v = clear_queries(mask, q), clear_keys(mask, k), clear_keys(mask, v)
+        q, k, v = zero_padded_queries(mask, q), zero_hidden_keys(mask, k), zero_hidden_keys(mask, v)
         logits = score(q, prepare_keys(k, kind, params=params), kind, params=params)
-        weights = normalize(logits, dense(mask, Q, K)).values
+        weights = normalize(logits, dense_mask(mask, Q, K)).values
         return read(weights, v), capture_weights(weights, Capture(("here",)), logits=logits, mask=mask)
 
-    check(call, Parameters(PARTS.get(kind)))
+    check(call, AttentionParameters(PARTS.get(kind)))
 
 
 def test_a_hidden_logit_that_is_nan_has_no_effect_on_any_weight() -> None:

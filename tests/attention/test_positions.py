@@ -12,19 +12,19 @@ from transformer.attention.masks import local_monotonic
 from transformer.attention.positions import (
     T5,
     Alibi,
-    Combination,
-    Position,
+    AttentionPosition,
+    PositionCombination,
     Rotary,
     Shaw,
     TransformerXL,
     alibi_slopes,
-    combine,
-    rotary,
-    sinusoidal,
+    apply_rotary,
+    combine_positions,
+    sinusoidal_positions,
     t5_bucket,
 )
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Parameters
+from transformer.attention.spec import AttentionParameters, AttentionSpec
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)
@@ -44,7 +44,7 @@ def wave(position: int, column: int, width: int) -> float:
 
 @pytest.mark.parametrize("width", [2, 8, 128])
 def test_every_entry_is_the_equations(width: int) -> None:
-    ours = np.asarray(sinusoidal(jnp.asarray(POSITIONS), width))
+    ours = np.asarray(sinusoidal_positions(jnp.asarray(POSITIONS), width))
     expected = np.array([[wave(p, column, width) for column in range(width)] for p in POSITIONS])
     # A float32 angle of a far position is only known to its own rounding.
     assert (np.abs(ours - expected) <= 1e-6 + 1.2e-7 * POSITIONS[:, None]).all()
@@ -52,9 +52,9 @@ def test_every_entry_is_the_equations(width: int) -> None:
 
 
 def test_any_shape_of_positions_is_encoded_entry_by_entry() -> None:
-    table = np.asarray(sinusoidal(jnp.asarray(POSITIONS), 8))
+    table = np.asarray(sinusoidal_positions(jnp.asarray(POSITIONS), 8))
     positions = np.array([[3, 0, 7], [255, 1, 1]])
-    np.testing.assert_allclose(sinusoidal(jnp.asarray(positions), 8), table[positions], atol=1e-6)
+    np.testing.assert_allclose(sinusoidal_positions(jnp.asarray(positions), 8), table[positions], atol=1e-6)
 
 
 @pytest.mark.parametrize("shift", [1, 5, 100])
@@ -66,14 +66,14 @@ def test_a_shift_is_one_rotation_for_all_positions(shift: int) -> None:
         angle = shift / 10000 ** (2 * pair / width)
         block = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
         rotation[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = block
-    here, there = (np.asarray(sinusoidal(jnp.asarray(POSITIONS + move), width)) for move in (0, shift))
+    here, there = (np.asarray(sinusoidal_positions(jnp.asarray(POSITIONS + move), width)) for move in (0, shift))
     np.testing.assert_allclose(there, here @ rotation.T, rtol=0, atol=1e-4)
     np.testing.assert_allclose(np.sum(here**2, axis=1), width / 2, rtol=1e-5)
 
 
 def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="width=7 is odd"):
-        sinusoidal(jnp.arange(3), 7)
+        sinusoidal_positions(jnp.arange(3), 7)
 
 
 def turned(x: np.ndarray, positions_BxN: np.ndarray, base: float, halves: bool) -> np.ndarray:
@@ -95,16 +95,16 @@ def test_rotary_is_a_complex_multiplication(halves: bool, base: float) -> None:
     x = random_arrays((B, K, H, D))[0]
     for positions in (np.arange(K)[None], np.array([[0, 3, 250, 7, 7, 1, 90], [5, 4, 3, 2, 1, 0, 11]])):
         truth = turned(x, positions, base, halves)
-        single = rotary(jnp.asarray(x, jnp.float32), jnp.asarray(positions), base=base, halves=halves)
+        single = apply_rotary(jnp.asarray(x, jnp.float32), jnp.asarray(positions), base=base, halves=halves)
         # As with the waves: a float32 angle of a far position is only known to its own rounding.
         error = np.abs(single - truth) / np.abs(x).max()
         assert (error <= 1e-6 + 1.2e-7 * positions[..., None, None]).all()
         rounded = jnp.asarray(x, jnp.bfloat16)
-        narrow = rotary(rounded, jnp.asarray(positions), base=base, halves=halves)
+        narrow = apply_rotary(rounded, jnp.asarray(positions), base=base, halves=halves)
         of_rounded = turned(np.asarray(rounded.astype(jnp.float32), np.float64), positions, base, halves)
         np.testing.assert_allclose(narrow.astype(jnp.float32), of_rounded, rtol=2**-8, atol=1e-4)
         with jax.enable_x64(True):
-            double = rotary(jnp.asarray(x), jnp.asarray(positions), base=base, halves=halves)
+            double = apply_rotary(jnp.asarray(x), jnp.asarray(positions), base=base, halves=halves)
             np.testing.assert_allclose(double, truth, rtol=0, atol=1e-13)
         assert (single.dtype, narrow.dtype, double.dtype) == (np.float32, jnp.bfloat16, np.float64)
 
@@ -116,7 +116,7 @@ def test_rotated_products_depend_on_the_distance_alone_and_lengths_stay(halves: 
     with jax.enable_x64(True):
 
         def at(x: np.ndarray, position: int) -> np.ndarray:
-            return np.asarray(rotary(jnp.asarray(x), jnp.full((1, 1), position), halves=halves))[0, 0]
+            return np.asarray(apply_rotary(jnp.asarray(x), jnp.full((1, 1), position), halves=halves))[0, 0]
 
         for m, n in ((5, 2), (1003, 1000), (3, 0), (0, -3), (2, 5), (7, 7)):
             products = (at(q, m) * at(k, n)).sum(-1)
@@ -129,13 +129,13 @@ def test_the_two_pairings_are_one_permutation_of_features() -> None:
     x = jnp.asarray(random_arrays((B, K, H, D))[0], jnp.float32)
     order = np.arange(D).reshape(2, D // 2).T.reshape(D)
     positions = jnp.arange(K)[None]
-    neighbors = rotary(x[..., order], positions)
-    np.testing.assert_array_equal(neighbors, rotary(x, positions, halves=True)[..., order])
+    neighbors = apply_rotary(x[..., order], positions)
+    np.testing.assert_array_equal(neighbors, apply_rotary(x, positions, halves=True)[..., order])
 
 
 def test_rotary_refuses_an_odd_depth_and_a_base_that_is_no_frequency() -> None:
     with pytest.raises(ValueError, match="head depth 3 is odd"):
-        rotary(jnp.zeros((1, 1, 1, 3)), jnp.zeros((1, 1), int))
+        apply_rotary(jnp.zeros((1, 1, 1, 3)), jnp.zeros((1, 1), int))
     for base in (0.0, -1.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="base="):
             Rotary(base)
@@ -262,15 +262,17 @@ def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positio
     for dtype, tolerance in ((jnp.float32, 1e-6 * np.abs(truth).max()), (jnp.float64, 1e-13)):
         with jax.enable_x64(dtype is jnp.float64):
             arrays = [jnp.asarray(x, dtype) for x in (q, k, weight, u, v)]
-            params = Parameters(position=TransformerXL(*arrays[2:]))
-            prepared = prepare_keys(arrays[1], kind, Position.TRANSFORMER_XL, params)
+            params = AttentionParameters(position=TransformerXL(*arrays[2:]))
+            prepared = prepare_keys(arrays[1], kind, AttentionPosition.TRANSFORMER_XL, params)
             places = jnp.asarray(positions)
-            found = score(arrays[0], prepared, kind, Position.TRANSFORMER_XL, params, positions=places)
+            found = score(arrays[0], prepared, kind, AttentionPosition.TRANSFORMER_XL, params, positions=places)
             np.testing.assert_allclose(found, truth, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("position", [Position.SHAW, Position.TRANSFORMER_XL], ids=lambda position: position.value)
-def test_terms_of_bfloat16_are_summed_in_float32(position: Position) -> None:
+@pytest.mark.parametrize(
+    "position", [AttentionPosition.SHAW, AttentionPosition.TRANSFORMER_XL], ids=lambda position: position.value
+)
+def test_terms_of_bfloat16_are_summed_in_float32(position: AttentionPosition) -> None:
     """Of equal arrays in float32, in which their products are exact, the logits are those."""
     q, k, *arrays = (
         jnp.asarray(x, jnp.bfloat16).astype(jnp.float32)
@@ -280,12 +282,12 @@ def test_terms_of_bfloat16_are_summed_in_float32(position: Position) -> None:
     # bfloat16 holds the wave of distance 0 and the sums of the query with biases of 0.
     none, differ = jnp.zeros((H, D)), jnp.ones((1, 1, 1), bool)
     scheme: Any = Shaw(table)
-    if position is Position.TRANSFORMER_XL:
+    if position is AttentionPosition.TRANSFORMER_XL:
         scheme = TransformerXL(weight, none, none, kinds, none, differ)
 
     def logits(dtype: Any) -> Any:
         cast = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(dtype), scheme)
-        params = Parameters(position=cast)
+        params = AttentionParameters(position=cast)
         prepared = prepare_keys(k.astype(dtype), Score.DOT, position, params)
         return score(q.astype(dtype), prepared, Score.DOT, position, params)
 
@@ -296,31 +298,31 @@ def test_terms_of_bfloat16_are_summed_in_float32(position: Position) -> None:
 LENGTH = 14
 
 
-def window_attention(x_NxHxD: np.ndarray, position: Position) -> np.ndarray:
+def window_attention(x_NxHxD: np.ndarray, position: AttentionPosition) -> np.ndarray:
     """Self-attention of one sequence within a window of two to each side."""
     generator = np.random.default_rng(9)
 
     def normal(*shape: int) -> jax.Array:
         return jnp.asarray(generator.normal(size=shape), jnp.float32)
 
-    own: dict[Position, Any] = {
-        Position.T5: lambda: T5(normal(8, H)),
-        Position.SHAW: lambda: Shaw(normal(3, D), normal(3, D)),
-        Position.TRANSFORMER_XL: lambda: TransformerXL(normal(6, H, D), normal(H, D), normal(H, D)),
+    own: dict[AttentionPosition, Any] = {
+        AttentionPosition.T5: lambda: T5(normal(8, H)),
+        AttentionPosition.SHAW: lambda: Shaw(normal(3, D), normal(3, D)),
+        AttentionPosition.TRANSFORMER_XL: lambda: TransformerXL(normal(6, H, D), normal(H, D), normal(H, D)),
     }
-    params = Parameters(position=own[position]() if position in own else None)
+    params = AttentionParameters(position=own[position]() if position in own else None)
     x = jnp.asarray(x_NxHxD, jnp.float32)[None]
     return np.asarray(
         attend(x, x, x, spec=AttentionSpec(position=position), mask=local_monotonic(2), params=params)[0]
     )[0]
 
 
-@pytest.mark.parametrize("position", list(Position), ids=lambda position: position.value)
-def test_relative_positions_move_with_the_sequence_and_absolute_ones_do_not(position: Position) -> None:
+@pytest.mark.parametrize("position", list(AttentionPosition), ids=lambda position: position.value)
+def test_relative_positions_move_with_the_sequence_and_absolute_ones_do_not(position: AttentionPosition) -> None:
     """F(shift x) = shift f(x) wherever the window meets neither end."""
     shift = 3
     x = random_arrays((LENGTH, H, D))[0]
-    waves = np.asarray(sinusoidal(jnp.arange(LENGTH), D))[:, None]
+    waves = np.asarray(sinusoidal_positions(jnp.arange(LENGTH), D))[:, None]
 
     def change(absolute: np.ndarray | float) -> float:
         before = window_attention(x + absolute, position)
@@ -336,9 +338,9 @@ def test_relative_positions_tell_apart_what_attention_alone_does_not() -> None:
     x = random_arrays((LENGTH, H, D))[0]
     order = np.arange(LENGTH)
     order[[5, 9]] = 9, 5
-    for position in Position:
+    for position in AttentionPosition:
         change = np.abs(window_attention(x[order], position)[7] - window_attention(x, position)[7]).max()
-        if position in (Position.NONE, Position.ALIBI):
+        if position in (AttentionPosition.NONE, AttentionPosition.ALIBI):
             # ALiBi knows how far, not on which side.
             assert change <= 1e-5
         else:
@@ -350,11 +352,13 @@ def test_positions_are_added_or_concatenated() -> None:
     generator = np.random.default_rng(10)
     x, p, weight = (generator.integers(-9, 10, size=shape).astype(float) for shape in ((B, Q, 5), (Q, 3), (8, 4)))
     with jax.enable_x64(True):
-        joined = combine(jnp.asarray(x), jnp.asarray(p), Combination.CONCATENATE)
+        joined = combine_positions(jnp.asarray(x), jnp.asarray(p), PositionCombination.CONCATENATE)
         np.testing.assert_array_equal(joined @ jnp.asarray(weight), x @ weight[:5] + p @ weight[5:])
-        added = combine(jnp.asarray(x), jnp.asarray(p @ weight[5:, :1]), Combination.ADD)
+        added = combine_positions(jnp.asarray(x), jnp.asarray(p @ weight[5:, :1]), PositionCombination.ADD)
         np.testing.assert_array_equal(added, x + p @ weight[5:, :1])
         assert joined.dtype == added.dtype == np.float64
     np.testing.assert_array_equal(joined[1, :, 5:], p)
-    narrow = combine(jnp.asarray(x, jnp.bfloat16), jnp.asarray(p, jnp.float32), Combination.CONCATENATE)
+    narrow = combine_positions(
+        jnp.asarray(x, jnp.bfloat16), jnp.asarray(p, jnp.float32), PositionCombination.CONCATENATE
+    )
     assert narrow.dtype == jnp.bfloat16

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.oracles import attention_equations as oracle
 from transformer.attention.api import attend
-from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
+from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import SAMPLERS, Normalizer
-from transformer.attention.positions import T5, Position, Shaw, TransformerXL
+from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer
+from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 Facts = dict[str, Any]
 
@@ -129,7 +129,7 @@ def compiled_output(spec: AttentionSpec, causal: bool) -> Any:
     """The output alone, with the parameters of positions."""
 
     @jax.jit
-    def run(q: Any, k: Any, v: Any, facts: Facts, params: Parameters) -> jax.Array:
+    def run(q: Any, k: Any, v: Any, facts: Facts, params: AttentionParameters) -> jax.Array:
         return attend(q, k, v, spec=spec, mask=Mask(causal=causal, **facts), params=params)[0]
 
     return run
@@ -155,7 +155,7 @@ def attention(
         return jax.tree.map(np.asarray, run(*qkv, traced_facts(facts), bias, cotangent, key))
 
 
-def output_of(spec: AttentionSpec, facts: Facts, qkv: Sequence[np.ndarray], params: Parameters) -> np.ndarray:
+def output_of(spec: AttentionSpec, facts: Facts, qkv: Sequence[np.ndarray], params: AttentionParameters) -> np.ndarray:
     with jax.default_matmul_precision("highest"):
         return np.asarray(compiled_output(spec, "causal" in facts)(*qkv, traced_facts(facts), params))
 
@@ -284,8 +284,10 @@ def test_a_causal_mask_and_relative_positions_break_it(what: str) -> None:
     shape = SHAPES[6]
     _, qkv, *_ = masked_case(0, 3.0, shape, ())
     order = np.random.default_rng(1).permutation(shape.keys)
-    spec = AttentionSpec(position=Position(position))
-    before, after = (output_of(spec, facts, arrays, Parameters()) for arrays in (qkv, [x[:, order] for x in qkv]))
+    spec = AttentionSpec(position=AttentionPosition(position))
+    before, after = (
+        output_of(spec, facts, arrays, AttentionParameters()) for arrays in (qkv, [x[:, order] for x in qkv])
+    )
     assert np.abs(after - before[:, order]).max() >= 1e-1
 
 
@@ -306,35 +308,35 @@ def test_what_stands_in_the_padding_changes_nothing(place: Place, seed: int, lar
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name), err_msg=name)
 
 
-def position_parameters(random: np.random.Generator, shape: Shape, position: Position) -> Parameters:
+def position_parameters(random: np.random.Generator, shape: Shape, position: AttentionPosition) -> AttentionParameters:
     def normal(*size: int) -> jax.Array:
         return jax.device_put(random.normal(size=size).astype(np.float32))
 
     size = (shape.heads, shape.depth)
     match position:
-        case Position.T5:
-            return Parameters(position=T5(normal(8, shape.heads), max_distance=16))
-        case Position.SHAW:
-            return Parameters(position=Shaw(normal(5, shape.depth), normal(5, shape.value_depth)))
-        case Position.TRANSFORMER_XL:
-            return Parameters(position=TransformerXL(normal(4, *size), normal(*size), normal(*size)))
-    return Parameters()
+        case AttentionPosition.T5:
+            return AttentionParameters(position=T5(normal(8, shape.heads), max_distance=16))
+        case AttentionPosition.SHAW:
+            return AttentionParameters(position=Shaw(normal(5, shape.depth), normal(5, shape.value_depth)))
+        case AttentionPosition.TRANSFORMER_XL:
+            return AttentionParameters(position=TransformerXL(normal(4, *size), normal(*size), normal(*size)))
+    return AttentionParameters()
 
 
-DENSE = (Position.SHAW, Position.TRANSFORMER_XL)
+DENSE = (AttentionPosition.SHAW, AttentionPosition.TRANSFORMER_XL)
 PACKED = [
     (position, Backend.EINSUM if position in DENSE else turn(BACKENDS, number))
-    for number, position in enumerate(Position)
+    for number, position in enumerate(AttentionPosition)
 ]
 
 
 @settings(max_examples=50)
 @given(st.sampled_from(PACKED), SEEDS, LARGEST)
 def test_a_packed_segment_gives_what_it_gives_alone(
-    choice: tuple[Position, Backend], seed: int, largest: float
+    choice: tuple[AttentionPosition, Backend], seed: int, largest: float
 ) -> None:
     position, backend = choice
-    random, number = np.random.default_rng(seed), list(Position).index(position)
+    random, number = np.random.default_rng(seed), list(AttentionPosition).index(position)
     shape = Shape(2, 9, 9, 4, 2, 4, 4)
     qkv, _ = random_arrays(random, shape, largest)
     spec = AttentionSpec(backend=backend, position=position)
@@ -397,7 +399,7 @@ def test_rows_sum_to_one_and_do_not_feel_a_constant(place: Place, seed: int, lar
         close(weights.sum(axis=-1), seen.any(axis=-1), 1e-5)
         assert (weights >= 0).all()
         assert not weights[~seen].any()
-        if place.normalizer in SAMPLERS:
+        if place.normalizer in SAMPLING_NORMALIZERS:
             np.testing.assert_array_equal((weights != 0).sum(axis=-1), seen.any(axis=-1))
     # A draw near a tie may fall on the other side, since its noise is rounded in the sum.
     if key is None:
@@ -416,7 +418,7 @@ def test_every_backend_gives_the_same(place: Place, seed: int, largest: float) -
 
 
 @functools.cache
-def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: LogitForm, block: int) -> Any:
+def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: LogitScaling, block: int) -> Any:
     @jax.jit
     def run(q: Any, k: Any, v: Any, facts: Facts, cotangent: Any) -> Any:
         terms = LogitTerms(Mask(causal=causal, window=window, **facts))
@@ -434,7 +436,7 @@ def test_the_size_of_the_blocks_changes_nothing(number: int, seed: int, largest:
     shape = SHAPES[number]
     _, qkv, cotangent, facts = masked_case(seed, largest, shape, MASKS[number])
     theirs = attention(AttentionSpec(backend=Backend.EINSUM), facts, qkv, cotangent)
-    form = LogitForm(scale=shape.depth**-0.5)
+    form = LogitScaling(scale=shape.depth**-0.5)
     run = compiled_blocks("causal" in facts, facts.get("window"), form, turn(BLOCKS, number))
     with jax.default_matmul_precision("highest"):
         output, gradients = jax.tree.map(np.asarray, run(*qkv, traced_facts(facts), cotangent))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.rng import draw_array, random_half_words
+from transformer.attention.rng import draw_array, random_uint16
 from transformer.logical_axes import place, placed
 from transformer.training.partitioning import ShardingConfig, make_placement
 
@@ -46,7 +46,7 @@ def test_devices_that_divide_an_array_draw_what_one_does() -> None:
 
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3), (3, 7), (8, 5, 4)])
 def test_half_words_are_the_two_halves_of_each_word(shape: tuple[int, ...]) -> None:
-    found = random_half_words(jax.random.key(3), shape)
+    found = random_uint16(jax.random.key(3), shape)
     assert (found.shape, found.dtype) == (shape, jnp.uint16)
     size = int(np.prod(shape))
     words = np.asarray(jax.random.bits(jax.random.key(3), (-(-size // 2),), jnp.uint32))
@@ -62,8 +62,8 @@ def test_devices_that_divide_an_array_draw_the_half_words_of_one(last: int) -> N
     @jax.jit
     def divided(key: jax.Array) -> jax.Array:
         with placed(placement):
-            return place(random_half_words(key, shape), "batch", "heads", None)
+            return place(random_uint16(key, shape), "batch", "heads", None)
 
     found = divided(key)
     assert not found.sharding.is_fully_replicated
-    np.testing.assert_array_equal(found, random_half_words(key, shape))
+    np.testing.assert_array_equal(found, random_uint16(key, shape))

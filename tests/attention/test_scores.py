@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend, prepare_keys, score
-from transformer.attention.attend_checks import check_call
+from transformer.attention.attend_checks import check_attend_call
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import softmax
-from transformer.attention.positions import T5, Position, Shaw, TransformerXL
+from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
 B, Q, K, H, D, C, A, N = 2, 3, 5, 2, 4, 6, 3, 7
 PRODUCTS = (Score.DOT, Score.SCALED_DOT, Score.COSINE)
-POSITIONS = tuple(position for position in Position if position is not Position.NONE)
+POSITIONS = tuple(position for position in AttentionPosition if position is not AttentionPosition.NONE)
 
 SHAPES: Mapping[Score, tuple[type, dict[str, tuple[int, ...]]]] = MappingProxyType(
     {
@@ -88,9 +88,11 @@ def cast(tree: Any, dtype: Any) -> Any:
 
 def whole(kind: Score, q: Any, k: Any, own: Any, **options: Any) -> jax.Array:
     """Prepared keys and their scores in one."""
-    params = Parameters(own)
+    params = AttentionParameters(own)
     with jax.default_matmul_precision("highest"):
-        return score(q, prepare_keys(k, kind, Position.NONE, params), kind, Position.NONE, params, **options)
+        return score(
+            q, prepare_keys(k, kind, AttentionPosition.NONE, params), kind, AttentionPosition.NONE, params, **options
+        )
 
 
 @pytest.mark.parametrize("groups", [1, H])
@@ -198,7 +200,7 @@ def test_cosine_of_a_zero_vector_is_zero_and_so_is_its_gradient(backend: Backend
     spec = AttentionSpec(Score.COSINE, backend=backend)
 
     def first_weights(q: jax.Array, k: jax.Array) -> jax.Array:
-        return jnp.sum(attend(q, k, v, spec=spec, mask=Mask(), params=Parameters(own))[0][..., 0])
+        return jnp.sum(attend(q, k, v, spec=spec, mask=Mask(), params=AttentionParameters(own))[0][..., 0])
 
     logits = np.asarray(whole(Score.COSINE, q, k, own))
     assert not logits[0, :, 1].any()
@@ -231,13 +233,13 @@ def test_location_is_cut_to_a_shorter_memory_and_refuses_a_longer_one() -> None:
     for keys, fits in ((1, True), (N, True), (N + 1, False)):
         memory = jnp.zeros((B, keys, H, C))
         if fits:
-            check_call(q, memory, memory, spec, Mask(), None, Parameters(own))
+            check_attend_call(q, memory, memory, spec, Mask(), None, AttentionParameters(own))
             continue
         with pytest.raises(ValueError, match=rf"weight_HxDxN has shape \({H}, {D}, {N}\).*\({H}, {D}, {N + 1}\)"):
-            check_call(q, memory, memory, spec, Mask(), None, Parameters(own))
+            check_attend_call(q, memory, memory, spec, Mask(), None, AttentionParameters(own))
 
 
-def position_parameters(position: Position) -> Any:
+def position_parameters(position: AttentionPosition) -> Any:
     """Random parameters of a position scheme; None where it has none, or a default."""
     generator = np.random.default_rng(6)
 
@@ -245,11 +247,11 @@ def position_parameters(position: Position) -> Any:
         return jnp.asarray(generator.normal(size=shape), jnp.float32)
 
     match position:
-        case Position.T5:
+        case AttentionPosition.T5:
             return T5(normal(32, H))
-        case Position.SHAW:
+        case AttentionPosition.SHAW:
             return Shaw(normal(5, D))
-        case Position.TRANSFORMER_XL:
+        case AttentionPosition.TRANSFORMER_XL:
             return TransformerXL(normal(6, H, D), normal(H, D), normal(H, D))
         case _:
             return None
@@ -257,15 +259,15 @@ def position_parameters(position: Position) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "position"),
-    [*((kind, Position.NONE) for kind in Score), *((Score.SCALED_DOT, position) for position in POSITIONS)],
+    [*((kind, AttentionPosition.NONE) for kind in Score), *((Score.SCALED_DOT, position) for position in POSITIONS)],
     ids=lambda part: part.value,
 )
-def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: Position) -> None:
+def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: AttentionPosition) -> None:
     """A decoder continues behind three and one tokens, one query a step."""
     q, k, own = cast(inputs(kind), jnp.float32)
     if kind is Score.COSINE:
         own = Cosine(own.sharpening[:, :, :1])
-    params = Parameters(own, position_parameters(position))
+    params = AttentionParameters(own, position_parameters(position))
     prepared = prepare_keys(k, kind, position, params)
     positions_BxQ = jnp.array([[3], [1]]) + jnp.arange(Q)
 
@@ -281,9 +283,9 @@ def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: P
 def test_prepared_keys_are_carried_like_an_array() -> None:
     """Through jit, scan as a carry, vmap over a stack of layers, rows of beams, and a description by shapes alone."""
     q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
-    params = Parameters(own)
+    params = AttentionParameters(own)
     prepared = jax.jit(lambda k: prepare_keys(k, Score.ADDITIVE, params=params))(k)
-    assert (prepared.kind, prepared.position, prepared.depth) == (Score.ADDITIVE, Position.NONE, k.shape[-1])
+    assert (prepared.kind, prepared.position, prepared.depth) == (Score.ADDITIVE, AttentionPosition.NONE, k.shape[-1])
     alone = score(q, prepared, Score.ADDITIVE, params=params)
 
     def step(carried: Any, row: jax.Array) -> tuple[Any, jax.Array]:
@@ -302,32 +304,47 @@ def test_prepared_keys_are_carried_like_an_array() -> None:
 
 
 def attention_weights(
-    kind: Score, position: Position, backend: Backend, temperature: float, bias: jax.Array, scale: float | None = None
+    kind: Score,
+    position: AttentionPosition,
+    backend: Backend,
+    temperature: float,
+    bias: jax.Array,
+    scale: float | None = None,
 ) -> np.ndarray:
     """The weights of attend(), read through values that are unit vectors."""
     q, k, own = cast(inputs(kind), jnp.float32)
     v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
     spec = AttentionSpec(kind, position=position, backend=backend, temperature=temperature, scale=scale)
-    params = Parameters(own, position_parameters(position))
+    params = AttentionParameters(own, position_parameters(position))
     output = attend(q, k, v, spec=spec, mask=Mask(), bias=bias, params=params)[0]
     return np.asarray(jnp.moveaxis(output, 1, 2), np.float64)
 
 
-IN_BLOCKS = (Position.NONE, Position.ROTARY, Position.ALIBI, Position.T5)
+IN_BLOCKS = (AttentionPosition.NONE, AttentionPosition.ROTARY, AttentionPosition.ALIBI, AttentionPosition.T5)
 BIAS = np.random.default_rng(8).normal(size=(1, H, Q, K)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
     ("kind", "position", "backend"),
     [
-        *((kind, Position.ALIBI, Backend.EINSUM) for kind in Score),
-        *((Score.SCALED_DOT, position, Backend.EINSUM) for position in Position if position is not Position.ALIBI),
-        *((kind, Position.ALIBI, Backend.BLOCKWISE) for kind in PRODUCTS),
-        *((Score.SCALED_DOT, position, Backend.BLOCKWISE) for position in IN_BLOCKS if position is not Position.ALIBI),
+        *((kind, AttentionPosition.ALIBI, Backend.EINSUM) for kind in Score),
+        *(
+            (Score.SCALED_DOT, position, Backend.EINSUM)
+            for position in AttentionPosition
+            if position is not AttentionPosition.ALIBI
+        ),
+        *((kind, AttentionPosition.ALIBI, Backend.BLOCKWISE) for kind in PRODUCTS),
+        *(
+            (Score.SCALED_DOT, position, Backend.BLOCKWISE)
+            for position in IN_BLOCKS
+            if position is not AttentionPosition.ALIBI
+        ),
     ],
     ids=lambda part: part.value,
 )
-def test_temperature_divides_the_logits_with_all_their_terms(kind: Score, position: Position, backend: Backend) -> None:
+def test_temperature_divides_the_logits_with_all_their_terms(
+    kind: Score, position: AttentionPosition, backend: Backend
+) -> None:
     """softmax(s / T) is softmax(s)^(1 / T), normalized: whatever escapes the division breaks it."""
     temperature = 0.6
     ordinary = attention_weights(kind, position, backend, 1.0, jnp.asarray(BIAS))
@@ -344,5 +361,5 @@ def test_scale_bias_positions_and_temperature_stand_where_the_equation_has_them(
     for b, h, i, j in np.ndindex(logits.shape):
         logits[b, h, i, j] = (0.3 * q[b, i, h] @ k[b, j, h] - [1 / 16, 1 / 256][h] * abs(i - j) + BIAS[0, h, i, j]) / 2
     powers = np.exp(logits)
-    found = attention_weights(Score.SCALED_DOT, Position.ALIBI, backend, 2.0, jnp.asarray(BIAS), scale=0.3)
+    found = attention_weights(Score.SCALED_DOT, AttentionPosition.ALIBI, backend, 2.0, jnp.asarray(BIAS), scale=0.3)
     np.testing.assert_allclose(found, powers / powers.sum(-1, keepdims=True), rtol=0, atol=1e-6)

@@ -17,15 +17,15 @@ from tests.attention.support_cases import Cell, Sizes
 from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import attention_equations
 from transformer.attention.api import attend
-from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, unsupported
+from transformer.attention.backends import BACKENDS, AttentionVariant, CallShape, choose_backend, unsupported_reason
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer
-from transformer.attention.positions import Position
+from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.sharded_attention import shards_of
+from transformer.attention.sharded_attention import attention_sharding
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.attention.statistics import DIAGONAL, ENTROPY, induction
+from transformer.attention.statistics import DIAGONAL, ENTROPY, induction_mass
 from transformer.costs.backend_support import table_masks
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
     @property
     def cell(self) -> Cell:
-        return Cell(self.backend, Variant(facts=frozenset(self.facts), **dict(self.choices)))
+        return Cell(self.backend, AttentionVariant(facts=frozenset(self.facts), **dict(self.choices)))
 
 
 BLOCKWISE, EINSUM = Backend.BLOCKWISE, Backend.EINSUM
@@ -68,14 +68,19 @@ CASES = {
         BLOCKWISE,
         ("causal", "key_lengths"),
         SMALL._replace(heads=6, groups=3),
-        choices=(("position", Position.ALIBI),),
+        choices=(("position", AttentionPosition.ALIBI),),
     ),
     # Of four: in a ring of two both directions are one.
     "sequence=4 in a ring": Case((1, 1, 1, 4), RULES["sp"], BLOCKWISE, ("causal", "window")),
     # The first example's prefix shows the keys of the second half to the queries of the first.
     "sequence=2 in a ring with a prefix": Case((1, 1, 1, 2), RULES["sp"], BLOCKWISE, ("causal", "prefix")),
     "all in a ring": Case(
-        (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("bias",), SMALL._replace(groups=1), choices=(("position", Position.T5),)
+        (2, 1, 2, 2),
+        EVERYTHING,
+        BLOCKWISE,
+        ("bias",),
+        SMALL._replace(groups=1),
+        choices=(("position", AttentionPosition.T5),),
     ),
     "all gathered, dense": Case(
         (2, 1, 2, 2),
@@ -96,7 +101,7 @@ OTHERS = (
             BLOCKWISE,
             ("causal", "segments"),
             SMALL._replace(queries=16, keys=16),
-            choices=(("position", Position.T5),),
+            choices=(("position", AttentionPosition.T5),),
         ),
         "sequence=2 gathered": Case((1, 1, 1, 2), RULES["sp"], BLOCKWISE, ("causal", "segments"), how=GATHER),
     }
@@ -106,7 +111,7 @@ OTHERS = (
         )
         for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
         for facts in table_masks()
-        if unsupported(backend, Variant(facts=facts)) is None
+        if unsupported_reason(backend, AttentionVariant(facts=facts)) is None
     }
     | {
         f"{how.value}, splash, {'+'.join(facts) or 'none'}": Case(
@@ -132,7 +137,7 @@ def request_of(case: Case, **options: Any) -> Capture:
     """Statistics, one of which knows the examples one by one, and some rows of some heads."""
     periods = [None if example % 2 else 3 + example for example in range(case.sizes.batch)]
     rows, heads = (case.sizes.queries - 1, 1), (0, case.sizes.heads - 1)
-    statistics = (*support.STATISTICS, induction(*periods))
+    statistics = (*support.STATISTICS, induction_mass(*periods))
     return Capture(("here",), **{"heads": heads, "rows": rows, "statistics": statistics} | options)
 
 
@@ -197,7 +202,7 @@ def test_a_mesh_computes_what_one_device_does_and_what_the_oracle_says(case: Cas
 
 def test_long_maps_and_single_examples_are_captured_alike() -> None:
     case = Case((2, 1, 1, 2), RULES["sp"], BLOCKWISE, (), SMALL)
-    statistics = (ENTROPY, induction(3, None))
+    statistics = (ENTROPY, induction_mass(3, None))
     capture = request_of(case, cells=4, rows=2, top=2, heads=(1,), by_example=True, statistics=statistics)
     inputs = inputs_of(case)
     found, of_one = (jax.jit(program(case, here, capture))(*inputs).captured for here in (placement_of(case), None))
@@ -294,18 +299,18 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
     [
         (AttentionSpec(normalizer=Normalizer.SPARSEMAX), {}, "does not take normalizer=sparsemax"),
         (AttentionSpec(Score.LOCATION), {}, "does not take score=location"),
-        (AttentionSpec(position=Position.SHAW), {}, "does not take position=shaw"),
+        (AttentionSpec(position=AttentionPosition.SHAW), {}, "does not take position=shaw"),
         (AttentionSpec(dropout=0.5), {"train": True, "key": KEY}, "does not take dropout"),
     ],
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:
     here = placement((1, 1, 1, 2), RULES["sp"])
-    combination = Variant.of(spec, Mask(), bias=False, train="train" in options)
+    combination = AttentionVariant.of(spec, Mask(), bias=False, train="train" in options)
     at = dataclasses.replace(CPU, crosses=RING)
     with pytest.raises(ValueError, match=says) as caught:
-        choose(spec, combination, at)
+        choose_backend(spec, combination, at)
     assert str(caught.value).endswith("; attention=gather computes it as it stands")
-    if spec.score is not Score.LOCATION and spec.position is not Position.SHAW:
+    if spec.score is not Score.LOCATION and spec.position is not AttentionPosition.SHAW:
         with pytest.raises(ValueError, match=says):
             shaped(here, spec, 4, 4, **options)
         assert shaped(here._replace(attention=GATHER), spec, 4, 4, **options).shape == (2, 4, 2, 4)
@@ -315,7 +320,7 @@ def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options:
 def test_a_backend_that_is_named_does_not_go_round(backend: Backend) -> None:
     at = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16", crosses=RING)
     with pytest.raises(ValueError, match=f"backend={backend.value} does not take positions divided") as caught:
-        choose(AttentionSpec(backend=backend), Variant(), at)
+        choose_backend(AttentionSpec(backend=backend), AttentionVariant(), at)
     assert "; backend=blockwise computes it as it stands" in str(caught.value)
 
 
@@ -331,12 +336,12 @@ def test_auto_chooses_for_what_one_device_has() -> None:
         (gpu, GATHER, EINSUM),
         (CPU, RING, BLOCKWISE),
     ):
-        assert choose(AttentionSpec(), Variant(), dataclasses.replace(at, crosses=how)) is wanted
+        assert choose_backend(AttentionSpec(), AttentionVariant(), dataclasses.replace(at, crosses=how)) is wanted
 
     def sizes(here: Placement) -> CallShape:
         q, k = jnp.zeros((4, 8, 4, 2)), jnp.zeros((4, 16, 3, 2))
         with placed(here):
-            return CallShape.of(q, k, k, shards_of(q, k))
+            return CallShape.of(q, k, k, attention_sharding(q, k))
 
     ring = sizes(placement((2, 1, 2, 2), EVERYTHING))
     gathered = sizes(placement((2, 1, 2, 2), EVERYTHING, GATHER))

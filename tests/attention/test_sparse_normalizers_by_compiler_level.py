@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention import Additive, AttentionSpec, Normalizer, Parameters, Score, attend
+from transformer.attention import Additive, AttentionParameters, AttentionSpec, Normalizer, Score, attend
 
 SEEDS = 40
 B, Q, K, D, A = 2, 5, 9, 4, 6
@@ -69,7 +69,7 @@ def expected(kind: Callable[..., Any], given: Arrays) -> tuple[np.ndarray, np.nd
 def test_no_seed_has_a_wrong_gradient(kind: Normalizer, truth: Callable[..., Any], level: str) -> None:
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, *parts: jax.Array) -> tuple[jax.Array, jax.Array]:
         spec = AttentionSpec(Score.ADDITIVE, kind)
-        output, _ = attend(q, k, v, spec=spec, params=Parameters(Additive(*parts)))
+        output, _ = attend(q, k, v, spec=spec, params=AttentionParameters(Additive(*parts)))
         return jnp.sum(jnp.sin(output)), output
 
     compiled = (

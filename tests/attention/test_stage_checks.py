@@ -27,6 +27,8 @@ from tests.attention.test_attend_checks import (
 )
 from transformer.attention import (
     Additive,
+    AttentionParameters,
+    AttentionPosition,
     AttentionSpec,
     Backend,
     Capture,
@@ -35,8 +37,6 @@ from transformer.attention import (
     General,
     Mask,
     Normalizer,
-    Parameters,
-    Position,
     PreparedKeys,
     Reweighting,
     Rotary,
@@ -72,7 +72,7 @@ def enums() -> dict[str, Case]:
             ("score", "SCALED_DOT", "Score.SCALED_DOT"),
             ("normalizer", "sparsemax", "Normalizer.SPARSEMAX"),
             ("reweighting", "gaussian", "Reweighting.GAUSSIAN"),
-            ("position", "alibi", "Position.ALIBI"),
+            ("position", "alibi", "AttentionPosition.ALIBI"),
             ("backend", "xla", "Backend.XLA"),
         )
     }
@@ -83,17 +83,17 @@ def enums() -> dict[str, Case]:
         "score_of_no_score": refused(score, q, k, "cosin", says=("kind is 'cosin', which is no Score; say one of",)),
         "score_of_none": refused(score, q, k, None, says=("kind is None, which is no Score",)),
         "score_of_a_position": refused(
-            score, q, k, Position.ALIBI, says=("kind is Position.ALIBI, which is no Score",)
+            score, q, k, AttentionPosition.ALIBI, says=("kind is AttentionPosition.ALIBI, which is no Score",)
         ),
         "score_of_a_class": refused(score, q, k, Cosine, says=("kind is Cosine, which is no Score",)),
         "score_at_a_string": refused(
-            score, q, k, Score.DOT, "alibi", says=("position is 'alibi', a string; say Position.ALIBI",)
+            score, q, k, Score.DOT, "alibi", says=("position is 'alibi', a string; say AttentionPosition.ALIBI",)
         ),
         "keys_of_a_string": refused(
             prepare_keys, k, "general", says=("kind is 'general', a string; say Score.GENERAL",)
         ),
         "keys_at_a_string": refused(
-            prepare_keys, k, Score.DOT, "rotary", says=("position is 'rotary', a string; say Position.ROTARY",)
+            prepare_keys, k, Score.DOT, "rotary", says=("position is 'rotary', a string; say AttentionPosition.ROTARY",)
         ),
         "normalizer_of_a_string": refused(
             normalize, logits, None, "sparsemax", says=("kind is 'sparsemax', a string; say Normalizer.SPARSEMAX",)
@@ -139,10 +139,18 @@ def kinds_of_arguments() -> dict[str, Case]:
         ),
         "bias_of_a_number": call(q, k, v, bias=1.0, says=("bias is 1.0; it must be an array",)),
         "params_of_a_score": call(
-            q, k, v, params=own, says=("params is of type Additive; it must be Parameters(score=Additive(...))",)
+            q,
+            k,
+            v,
+            params=own,
+            says=("params is of type Additive; it must be AttentionParameters(score=Additive(...))",),
         ),
         "params_of_a_position": call(
-            q, k, v, params=Rotary(), says=("params is of type Rotary; it must be Parameters(position=Rotary(...))",)
+            q,
+            k,
+            v,
+            params=Rotary(),
+            says=("params is of type Rotary; it must be AttentionParameters(position=Rotary(...))",),
         ),
         "q_of_a_list": call([[1.0]], k, v, says=("q is of type list; attention takes an array [batch, length",)),
         "v_of_whole_numbers": call(q, k, whole(*K_SHAPE), says=("v has numbers of type int32", "floating-point")),
@@ -152,7 +160,7 @@ def kinds_of_arguments() -> dict[str, Case]:
         ),
         "read_of_whole_numbers": refused(read, whole(*LOGITS), v, says=("weights has numbers of type int32",)),
         "allowed_of_a_mask": refused(
-            normalize, weights, Mask(causal=True), says=("allowed is a Mask; give dense(mask, queries, keys)",)
+            normalize, weights, Mask(causal=True), says=("allowed is a Mask; give dense_mask(mask, queries, keys)",)
         ),
     }
     for name, kind in (("normalize", normalize), ("sparsemax", sparsemax)):
@@ -177,7 +185,12 @@ def prepared() -> dict[str, Case]:
     raw = "an array of float32 (2, 7, 2, 8), keys that are not prepared for "
     cases = {
         f"raw_keys_of_{kind.value}": refused(
-            score, q, k, kind, params=Parameters(FITTING[kind]), says=(raw + str(kind), f"prepare_keys(k, {kind}, ")
+            score,
+            q,
+            k,
+            kind,
+            params=AttentionParameters(FITTING[kind]),
+            says=(raw + str(kind), f"prepare_keys(k, {kind}, "),
         )
         for kind in (Score.GENERAL, Score.ADDITIVE, Score.CONCAT, Score.MLP, Score.COSINE)
     }
@@ -186,26 +199,48 @@ def prepared() -> dict[str, Case]:
             stage, *arrays, kind, says=(f"score={kind.value} takes params.score=", "params.score is nothing")
         )
         for kind in (Score.GENERAL, Score.ADDITIVE, Score.CONCAT, Score.MLP, Score.LOCATION)
-        for stage, arrays in ((prepare_keys, (k,)), (score, (q, PreparedKeys(k, kind, Position.NONE, 8))))
+        for stage, arrays in ((prepare_keys, (k,)), (score, (q, PreparedKeys(k, kind, AttentionPosition.NONE, 8))))
     }
-    turned = prepare_keys(k, Score.DOT, Position.ROTARY)
+    turned = prepare_keys(k, Score.DOT, AttentionPosition.ROTARY)
     of_cosine = prepare_keys(k, Score.COSINE)
     return cases | {
         "raw_keys_of_rotary": refused(
-            score, q, k, Score.DOT, Position.ROTARY, says=(raw, "prepare_keys(k, Score.DOT, Position.ROTARY, params)")
+            score,
+            q,
+            k,
+            Score.DOT,
+            AttentionPosition.ROTARY,
+            says=(raw, "prepare_keys(k, Score.DOT, AttentionPosition.ROTARY, params)"),
         ),
         "keys_of_another_score": unfit(
-            score, q, of_cosine, Score.DOT, says=("keys for Score.COSINE and Position.NONE, not for Score.DOT",)
+            score,
+            q,
+            of_cosine,
+            Score.DOT,
+            says=("keys for Score.COSINE and AttentionPosition.NONE, not for Score.DOT",),
         ),
         "keys_of_another_position": unfit(
-            score, q, turned, Score.DOT, says=("keys for Score.DOT and Position.ROTARY, not for Score.DOT and",)
+            score,
+            q,
+            turned,
+            Score.DOT,
+            says=("keys for Score.DOT and AttentionPosition.ROTARY, not for Score.DOT and",),
         ),
         "keys_of_no_array": refused(score, q, "k", Score.DOT, says=("prepared is 'k'; give prepare_keys(",)),
         "params_of_another_score": refused(
-            score, q, of_cosine, Score.COSINE, params=Parameters(FITTING[Score.MLP]), says=("params.score is Mlp",)
+            score,
+            q,
+            of_cosine,
+            Score.COSINE,
+            params=AttentionParameters(FITTING[Score.MLP]),
+            says=("params.score is Mlp",),
         ),
         "position_of_another_score": unfit(
-            prepare_keys, k, Score.ADDITIVE, Position.ROTARY, says=("score=additive x position=rotary has no meaning",)
+            prepare_keys,
+            k,
+            Score.ADDITIVE,
+            AttentionPosition.ROTARY,
+            says=("score=additive x position=rotary has no meaning",),
         ),
         "scale_of_the_cosine": unfit(
             score, q, of_cosine, Score.COSINE, scale=0.5, says=("scale=0.5 belongs to score=scaled_dot alone",)
@@ -215,9 +250,9 @@ def prepared() -> dict[str, Case]:
 
 def shapes_of_stages() -> dict[str, Case]:
     q, k = floats(*Q_SHAPE), floats(*K_SHAPE)
-    additive = Parameters(FITTING[Score.ADDITIVE])
+    additive = AttentionParameters(FITTING[Score.ADDITIVE])
     of_additive = prepare_keys(k, Score.ADDITIVE, params=additive)
-    wider = Parameters(Additive(floats(4, 8, 6), floats(4, 8, 6), floats(4, 6)))
+    wider = AttentionParameters(Additive(floats(4, 8, 6), floats(4, 8, 6), floats(4, 6)))
     dot = partial(unfit, score)
     return {
         "score_of_another_depth": dot(
@@ -255,19 +290,23 @@ def shapes_of_stages() -> dict[str, Case]:
             prepare_keys, floats(2, 7, 3, 8), Score.ADDITIVE, params=additive, says=("a multiple of its 3 heads",)
         ),
         "general_of_one_axis": unfit(
-            lambda: prepare_keys(k, Score.GENERAL, params=Parameters(General(floats(8)))),
+            lambda: prepare_keys(k, Score.GENERAL, params=AttentionParameters(General(floats(8)))),
             says=("weight_HxDxC has shape (8,)",),
         ),
         "additive_of_two_axes": unfit(
             lambda: prepare_keys(
                 k,
                 Score.ADDITIVE,
-                params=Parameters(dataclasses.replace(FITTING[Score.ADDITIVE], keys_HxCxA=floats(4, 8))),
+                params=AttentionParameters(dataclasses.replace(FITTING[Score.ADDITIVE], keys_HxCxA=floats(4, 8))),
             ),
             says=("keys_HxCxA has shape (4, 8)",),
         ),
         "concat_without_a_query": unfit(
-            prepare_keys, k, Score.CONCAT, params=Parameters(Concat(floats(4, 8, 3), floats(4, 3))), says=("depth, 8",)
+            prepare_keys,
+            k,
+            Score.CONCAT,
+            params=AttentionParameters(Concat(floats(4, 8, 3), floats(4, 3))),
+            says=("depth, 8",),
         ),
         "read_of_other_heads": unfit(
             read,
@@ -301,7 +340,10 @@ def shapes_of_stages() -> dict[str, Case]:
 
 
 def of_stages(
-    kind: Score, position: Position = Position.NONE, params: Parameters | None = None, raw: bool = False
+    kind: Score,
+    position: AttentionPosition = AttentionPosition.NONE,
+    params: AttentionParameters | None = None,
+    raw: bool = False,
 ) -> Any:
     """The stages one after the other, the keys prepared or as they are."""
     q, k = floats(*Q_SHAPE), floats(*K_SHAPE)
@@ -316,16 +358,18 @@ CASES = enums() | kinds_of_arguments() | prepared() | shapes_of_stages()
 ACCEPTED: dict[str, Callable[[], Any]] = {
     "three_arrays_alone": lambda: attend(floats(*Q_SHAPE), floats(*K_SHAPE), floats(*K_SHAPE)),
     "raw_keys_of_dot": partial(of_stages, Score.DOT, raw=True),
-    "raw_keys_of_scaled_dot": partial(of_stages, Score.SCALED_DOT, Position.ALIBI, raw=True),
-    "raw_keys_of_location": partial(of_stages, Score.LOCATION, params=Parameters(FITTING[Score.LOCATION]), raw=True),
-    "stages_of_rotary": partial(of_stages, Score.DOT, Position.ROTARY),
+    "raw_keys_of_scaled_dot": partial(of_stages, Score.SCALED_DOT, AttentionPosition.ALIBI, raw=True),
+    "raw_keys_of_location": partial(
+        of_stages, Score.LOCATION, params=AttentionParameters(FITTING[Score.LOCATION]), raw=True
+    ),
+    "stages_of_rotary": partial(of_stages, Score.DOT, AttentionPosition.ROTARY),
     "stages_of_a_sampler": lambda: normalize(floats(*LOGITS), None, Normalizer.HARD),
     **{
-        f"stages_of_{kind.value}": partial(of_stages, kind, params=Parameters(FITTING.get(kind)))
+        f"stages_of_{kind.value}": partial(of_stages, kind, params=AttentionParameters(FITTING.get(kind)))
         for kind in Score
         if kind is not Score.COSINE
     },
-    "stages_of_cosine": partial(of_stages, Score.COSINE, params=Parameters(Cosine(2.0))),
+    "stages_of_cosine": partial(of_stages, Score.COSINE, params=AttentionParameters(Cosine(2.0))),
 }
 
 

@@ -14,24 +14,24 @@ import pytest
 
 from transformer.attention import statistics
 from transformer.attention.api import attend
-from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
+from transformer.attention.blockwise import LogitScaling, LogitTerms
+from transformer.attention.capture import Capture, CapturedAttention, capture_from_products, capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.positions import T5, Alibi, Position
+from transformer.attention.positions import T5, Alibi, AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import (
     STATISTICS,
-    Expectation,
-    Mass,
-    Reduction,
+    ExpectationStatistic,
+    MassStatistic,
+    ReductionStatistic,
     Statistic,
-    added,
+    add_states,
+    first_state,
     grid_distance,
-    induction,
-    segment,
-    span,
-    the_first,
+    induction_mass,
+    segment_mass,
+    span_mass,
 )
 
 # More queries than keys: the last queries have no key on their diagonal. A block of 8 divides neither length.
@@ -41,16 +41,16 @@ PERIOD = 4
 COLUMNS, LEADING = 4, 1
 GRID = dataclasses.replace(grid_distance(COLUMNS, LEADING), name="grid_distance")
 # The first example repeats, and the second does not.
-ONE_REPEATS = dataclasses.replace(induction(PERIOD - 1, None), name="one_repeats")
+ONE_REPEATS = dataclasses.replace(induction_mass(PERIOD - 1, None), name="one_repeats")
 
 # What a researcher would write: one statistic of each kind.
-EVEN_KEYS = Expectation("even_keys", lambda rows, key_K: (key_K % 2 == 0)[None].astype(jnp.float32))
-MIRRORED = Mass("mirrored", lambda rows: rows.keys - 1 - rows.position_BxQ)
-CONCENTRATION = Reduction(
-    "concentration", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK**2, axis=-1),), added, the_first
+EVEN_KEYS = ExpectationStatistic("even_keys", lambda rows, key_K: (key_K % 2 == 0)[None].astype(jnp.float32))
+MIRRORED = MassStatistic("mirrored", lambda rows: rows.keys - 1 - rows.position_BxQ)
+CONCENTRATION = ReductionStatistic(
+    "concentration", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK**2, axis=-1),), add_states, first_state
 )
 OWN = (EVEN_KEYS, MIRRORED, CONCENTRATION)
-EVERY = (*STATISTICS.values(), induction(PERIOD), ONE_REPEATS, GRID, span(2, 9), *OWN)
+EVERY = (*STATISTICS.values(), induction_mass(PERIOD), ONE_REPEATS, GRID, span_mass(2, 9), *OWN)
 
 
 class Case(NamedTuple):
@@ -59,7 +59,7 @@ class Case(NamedTuple):
     facts: Mapping[str, Any] = MappingProxyType({})
     groups: int = H
     bias: tuple[int, ...] | None = None
-    position: Position = Position.NONE
+    position: AttentionPosition = AttentionPosition.NONE
     temperature: float = 1.0
 
 
@@ -78,8 +78,8 @@ CASES = {
     "window": Case({"window": (3, 1)}),
     "grouped_offset": Case({"causal": True, "query_offset": np.int32([4, -3])}, groups=2),
     "bias": Case(bias=(B, H, Q, K), temperature=1.7),
-    "alibi": Case({"causal": True}, groups=1, position=Position.ALIBI),
-    "t5_and_dense": Case({"allowed": BY_HEAD}, bias=(1, H, 1, K), position=Position.T5),
+    "alibi": Case({"causal": True}, groups=1, position=AttentionPosition.ALIBI),
+    "t5_and_dense": Case({"allowed": BY_HEAD}, bias=(1, H, 1, K), position=AttentionPosition.T5),
 }
 
 
@@ -89,7 +89,7 @@ def arrays(case: Case) -> dict[str, Any]:
     shapes = {"q": (B, Q, H, D), "k": (B, K, case.groups, D), "v": (B, K, case.groups, D)}
     found: dict[str, Any] = {name: normal(size=shape, scale=1.5).astype(np.float32) for name, shape in shapes.items()}
     found["bias"] = None if case.bias is None else normal(size=case.bias, scale=2).astype(np.float32)
-    found["table"] = normal(size=(8, H)).astype(np.float32) if case.position is Position.T5 else None
+    found["table"] = normal(size=(8, H)).astype(np.float32) if case.position is AttentionPosition.T5 else None
     return found
 
 
@@ -109,10 +109,10 @@ def expected_map(case: Case, given: dict[str, Any]) -> Answer:
     offset = case.facts.get("query_offset", np.zeros(B, int))
     positions = np.arange(Q) + offset[:, None]
     distance = np.arange(K) - positions[:, :, None]
-    if case.position is Position.ALIBI:
+    if case.position is AttentionPosition.ALIBI:
         slopes = 2.0 ** (-8 / H * np.arange(1, H + 1))
         logits = logits - slopes[:, None, None] * np.abs(distance)[:, None]
-    if case.position is Position.T5:
+    if case.position is AttentionPosition.T5:
         logits = logits + np.moveaxis(given["table"].astype(np.float64)[small_buckets(distance)], -1, 1)
     if given["bias"] is not None:
         logits = logits + given["bias"].astype(np.float64)
@@ -231,7 +231,7 @@ def expected_grid_distance(answer: Answer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def statistics_of(case: Case) -> tuple[Statistic, ...]:
-    return (*EVERY, segment(1)) if "segments" in case.facts else EVERY
+    return (*EVERY, segment_mass(1)) if "segments" in case.facts else EVERY
 
 
 def mask_of(case: Case) -> Mask:
@@ -240,19 +240,19 @@ def mask_of(case: Case) -> Mask:
 
 
 @jax.jit(static_argnames=("backend", "case_name"))
-def found_by(given: dict[str, Any], mask: Mask, backend: str, case_name: str) -> Captured:
+def found_by(given: dict[str, Any], mask: Mask, backend: str, case_name: str) -> CapturedAttention:
     """All statistics of a case by one path: attend() on a backend, or blocks that do not divide the lengths."""
     case = CASES[case_name]
     position = None if given["table"] is None else T5(given["table"], max_distance=100)
     capture = Capture(("here",), maps=False, statistics=statistics_of(case))
     if backend == "small_blocks":
-        scheme = Alibi() if case.position is Position.ALIBI else position
+        scheme = Alibi() if case.position is AttentionPosition.ALIBI else position
         terms = LogitTerms(mask, given["bias"], scheme)
-        form = LogitForm(D**-0.5, case.temperature)
-        found = capture_products(given["q"], given["k"], capture, terms=terms, form=form, block=BLOCK)
+        form = LogitScaling(D**-0.5, case.temperature)
+        found = capture_from_products(given["q"], given["k"], capture, terms=terms, form=form, block=BLOCK)
     else:
         spec = AttentionSpec(position=case.position, temperature=case.temperature, backend=Backend(backend))
-        params = Parameters(position=position)
+        params = AttentionParameters(position=position)
         inputs = (given["q"], given["k"], given["v"])
         _, attended = attend(*inputs, spec=spec, mask=mask, bias=given["bias"], params=params, capture=capture)
         found = attended.captured
@@ -305,7 +305,7 @@ def test_every_statistic_and_a_researchers_own_of_each_kind_is_the_oracles(case_
 
 
 @jax.jit
-def by_weights(weights_BxHxQxK: jax.Array, mask: Mask) -> Captured:
+def by_weights(weights_BxHxQxK: jax.Array, mask: Mask) -> CapturedAttention:
     found = capture_weights(weights_BxHxQxK, Capture(("here",), maps=False, statistics=EVERY), mask=mask)
     assert found is not None
     return found
@@ -330,13 +330,15 @@ def test_weights_alone_give_every_statistic_their_logarithms_being_the_logits() 
 
 
 @jax.jit(static_argnames=("path", "chosen"))
-def of_products(q: Any, k: Any, mask: Mask, bias: Any = None, *, path: str, chosen: tuple[Statistic, ...]) -> Captured:
+def of_products(
+    q: Any, k: Any, mask: Mask, bias: Any = None, *, path: str, chosen: tuple[Statistic, ...]
+) -> CapturedAttention:
     """The statistics of unscaled products of one example, `N D`, the same for every head of the bias."""
     heads = 1 if bias is None else bias.shape[1]
     q, k = (jnp.repeat(jnp.asarray(x, jnp.float32)[None, :, None], heads, axis=2) for x in (q, k))
     capture = Capture(("here",), maps=False, statistics=chosen)
     if path == "blockwise":
-        found = capture_products(q, k, capture, terms=LogitTerms(mask, bias), form=LogitForm(), block=512)
+        found = capture_from_products(q, k, capture, terms=LogitTerms(mask, bias), form=LogitScaling(), block=512)
     else:
         spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
         found = attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, bias=bias, capture=capture)[1].captured
@@ -407,18 +409,18 @@ def planted_weights() -> np.ndarray:
 
 @pytest.mark.parametrize("path", ["einsum", "blockwise", "weights"])
 def test_planted_heads_are_told_apart(path: str) -> None:
-    chosen = (*STATISTICS.values(), induction(7))
+    chosen = (*STATISTICS.values(), induction_mass(7))
     capture = Capture(("here",), maps=False, statistics=chosen)
     mask = Mask(causal=True)
 
     @jax.jit
-    def run(q: Any, k: Any, weights: Any) -> Captured | None:
+    def run(q: Any, k: Any, weights: Any) -> CapturedAttention | None:
         match path:
             case "einsum":
                 spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
                 return attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
             case "blockwise":
-                return capture_products(q, k, capture, terms=LogitTerms(mask), form=LogitForm(), block=5)
+                return capture_from_products(q, k, capture, terms=LogitTerms(mask), form=LogitScaling(), block=5)
         return capture_weights(weights, capture, mask=mask)
 
     found = run(*(x.astype(np.float32) for x in (*planted_products(), planted_weights())))
@@ -435,9 +437,9 @@ def test_an_induction_head_is_scored_by_the_period_of_each_example() -> None:
     q, k = planted_products()
     copies = [np.concatenate([x[:, :, :1]] * 3) for x in (q, k)]
     for periods, expected in (((7, 6, None), [7 + 8, 7 / 15]), ((7,), [21, 1])):
-        capture = Capture(("here",), maps=False, statistics=(induction(*periods),))
+        capture = Capture(("here",), maps=False, statistics=(induction_mass(*periods),))
         terms = LogitTerms(Mask(causal=True))
-        found = capture_products(*map(jnp.float32, copies), capture, terms=terms, form=LogitForm(), block=5)
+        found = capture_from_products(*map(jnp.float32, copies), capture, terms=terms, form=LogitScaling(), block=5)
         assert found is not None
         assert found.counts["induction"][0] == expected[0]
         # With the wrong period the first row that counts has nothing to copy yet, and attends evenly to seven keys.
@@ -466,7 +468,7 @@ def test_on_a_grid_the_patch_below_is_as_near_as_the_one_beside(leading: int) ->
 @pytest.mark.parametrize("path", PATHS)
 def test_rows_and_masses_count_only_where_there_is_a_key(path: str) -> None:
     mask = Mask(causal=True, query_lengths=jnp.int32([5]), key_lengths=jnp.int32([3]))
-    chosen = (*STATISTICS.values(), induction(2))
+    chosen = (*STATISTICS.values(), induction_mass(2))
     found = of_products(np.ones((6, 2)), np.ones((6, 2)), mask, path=path, chosen=chosen)
     # Five queries and three keys are real. Row 0 has no key before it, and row 4 does not see key 3 before it; rows
     # 3 and 4 do not see themselves; induction reads keys 1, 2 and 3 from rows 2, 3 and 4, and the last is hidden.
@@ -475,25 +477,29 @@ def test_rows_and_masses_count_only_where_there_is_a_key(path: str) -> None:
 
 
 def test_no_two_statistics_share_a_name() -> None:
-    made = [found for found in vars(statistics).values() if isinstance(found, Expectation | Mass | Reduction)]
+    made = [
+        found
+        for found in vars(statistics).values()
+        if isinstance(found, ExpectationStatistic | MassStatistic | ReductionStatistic)
+    ]
     assert len(made) == len(STATISTICS) >= 10
     assert all(STATISTICS[statistic.name] is statistic for statistic in made)
-    names = [statistic.name for statistic in (*EVERY, segment(1), span(2, 8), segment(0))]
+    names = [statistic.name for statistic in (*EVERY, segment_mass(1), span_mass(2, 8), segment_mass(0))]
     assert len(set(names)) == len(names)
     with pytest.raises(ValueError, match="holds a name twice"):
-        Capture(("here",), statistics=(EVEN_KEYS, Mass("even_keys", lambda rows: rows.position_BxQ)))
+        Capture(("here",), statistics=(EVEN_KEYS, MassStatistic("even_keys", lambda rows: rows.position_BxQ)))
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: induction(1), "period=1"),
-        (lambda: induction(4, None, 0), "period=0"),
-        (lambda: induction(), "needs a period"),
+        (lambda: induction_mass(1), "period=1"),
+        (lambda: induction_mass(4, None, 0), "period=0"),
+        (lambda: induction_mass(), "needs a period"),
         (lambda: grid_distance(0), r"grid_distance\(0, 0\)"),
         (lambda: grid_distance(3, -1), r"grid_distance\(3, -1\)"),
-        (lambda: span(3, 3), "span"),
-        (lambda: span(-1, 3), "span"),
+        (lambda: span_mass(3, 3), "span"),
+        (lambda: span_mass(-1, 3), "span"),
     ],
 )
 def test_a_statistic_of_no_key_is_refused(make: Callable[[], Any], says: str) -> None:
@@ -504,4 +510,4 @@ def test_a_statistic_of_no_key_is_refused(make: Callable[[], Any], says: str) ->
 @pytest.mark.parametrize("path", PATHS)
 def test_a_segment_of_a_mask_without_segments_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match=r"segment_1 needs mask\.segments"):
-        of_products(np.eye(2), np.eye(2), Mask(), path=path, chosen=(segment(1),))
+        of_products(np.eye(2), np.eye(2), Mask(), path=path, chosen=(segment_mass(1),))

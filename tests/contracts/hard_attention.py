@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import read
-from transformer.attention.capture import capture_weights, captured_at
+from transformer.attention.capture import capture_weights, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
@@ -28,7 +28,7 @@ class Glimpse(StatelessModule):
         where = jax.nn.one_hot(chosen, PLACES)
         log_probability = jnp.sum(jax.nn.log_softmax(logits) * where, axis=-1)
         seen = read(where[:, None, None], inputs["scene"][:, :, None])[:, 0, 0]
-        maps = captured_at("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None], capture), capture)
+        maps = single_layer_maps("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None], capture), capture)
         return seen, Aux(maps, {"log_probability": log_probability}, state)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
-from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
+from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_for_site, single_layer_maps
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import Initialization, Initialize
@@ -32,13 +32,13 @@ class Memory(StatelessModule):
         slots = jnp.broadcast_to(jnp.arange(SLOTS), (len(symbols_BxT), SLOTS))
         k, v = (table(slots, jnp.float32)[:, :, None] for table in (self.address, self.content))
         lengths_B = jnp.sum(symbols_BxT != PAD, axis=1)
-        mask, asked = Mask(query_lengths=lengths_B), capture_at(SITE, capture)
+        mask, asked = Mask(query_lengths=lengths_B), capture_for_site(SITE, capture)
         logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=asked)
         weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
         entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)
         real = jnp.arange(symbols_BxT.shape[1])[None] < lengths_B[:, None]
         sharpness = AuxiliaryLoss(jnp.sum(jnp.where(real, entropy_BxT, 0)), jnp.sum(real), WEIGHT)
-        maps = captured_at(SITE, attended.captured, capture)
+        maps = single_layer_maps(SITE, attended.captured, capture)
         return logits[:, :, 0], Aux(maps, {}, state, {"sharpness": sharpness})
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Toy, no_choice, task_spec
-from transformer.attention.capture import capture_at, captured_at
+from transformer.attention.capture import capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.embedding import Embedding
@@ -39,8 +39,8 @@ class Patches(StatelessModule):
         cut = jnp.asarray(inputs["image"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
         patches = self.embed(jnp.swapaxes(cut, 2, 3).reshape(-1, SIDE**2, PATCH * PATCH))
         x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)[None]
-        y, captured = self.attention(x, x, mask=Mask(), capture=capture_at(SITE, capture))
-        return self.head((x + y)[:, 0]), Aux(captured_at(SITE, captured, capture), {}, state)
+        y, captured = self.attention(x, x, mask=Mask(), capture=capture_for_site(SITE, capture))
+        return self.head((x + y)[:, 0]), Aux(single_layer_maps(SITE, captured, capture), {}, state)
 
 
 class WhereIsTheBlob(Toy):

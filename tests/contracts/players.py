@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from tests.contracts.defaults import no_choice
-from transformer.attention.capture import captured_at
+from transformer.attention.capture import single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.batch_and_spectral_norm import SpectralNorm
@@ -30,7 +30,7 @@ class Players(Module):
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         points, captured = self.generator(inputs["noise"], inputs["noise"], mask=Mask(), capture=capture)
-        return points, Aux(captured_at(SITE, captured, capture), {}, state)
+        return points, Aux(single_layer_maps(SITE, captured, capture), {}, state)
 
     def judge(self, state, inputs, *, train, key=None, capture=None):
         """The critic, whose first map is held to a largest singular value of 1."""

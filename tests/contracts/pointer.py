@@ -5,8 +5,8 @@ import numpy as np
 
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import score
-from transformer.attention.capture import capture_weights, captured_at
-from transformer.attention.masks import Mask, dense
+from transformer.attention.capture import capture_weights, single_layer_maps
+from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
@@ -35,8 +35,8 @@ class Pointer(StatelessModule):
     def forward(self, state, inputs, *, train, key=None, capture=None):
         q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)
         logits = score(q[:, :, None], k[:, :, None], Score.SCALED_DOT)
-        allowed = dense(Mask(key_lengths=jnp.sum(inputs["given"] != PAD, axis=1)), LENGTH, LENGTH)
-        maps = captured_at("pointer", capture_weights(softmax(logits, allowed), capture), capture)
+        allowed = dense_mask(Mask(key_lengths=jnp.sum(inputs["given"] != PAD, axis=1)), LENGTH, LENGTH)
+        maps = single_layer_maps("pointer", capture_weights(softmax(logits, allowed), capture), capture)
         return jnp.where(allowed, logits, -1e9)[:, 0], Aux(maps, {}, state)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests import programs
 from tests.tasks.test_translation import CONFIG, PAIRS
 from transformer.attention import Capture
-from transformer.attention.capture import Captured
+from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.decoding.beam import BeamSearch
@@ -42,7 +42,9 @@ def test_the_penalty_is_that_of_the_equation() -> None:
     attended = coverage.initial(2)
     expected = np.zeros((4, 4))
     for maps in steps:
-        attended += coverage.step_attention({name: Captured(jnp.asarray(each), {}, {}) for name, each in maps.items()})
+        attended += coverage.step_attention(
+            {name: CapturedAttention(jnp.asarray(each), {}, {}) for name, each in maps.items()}
+        )
         expected += (maps["one"][..., 0, :].mean((0, 2)) + maps["two"][..., 0, :].mean((0, 2))) / 2
     np.testing.assert_allclose(attended, expected, rtol=1e-5)
     penalties = [

@@ -8,7 +8,7 @@ import pytest
 
 from tests import programs
 from tests.contracts.cases import CASES, Case
-from transformer.attention.sites import Values
+from transformer.attention.sites import MapValues
 from transformer.interpret.load import Loaded, _model
 from transformer.tasks import registry as tasks
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
@@ -55,6 +55,6 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
         # A context is read with each of its answers.
         assert layer.shape[:2] == (max(texts - 1, 1), len(site.heads))
         assert layer.shape[2:] == (len(layer.queries[0]), len(layer.keys[0]))
-        if site.values is Values.PROBABILITY:
+        if site.values is MapValues.PROBABILITY:
             rows = layer.weights.sum(-1)
             assert np.all((abs(rows - 1) < 1e-5) | (rows == 0))

@@ -14,7 +14,7 @@ import transformer
 from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.waiting import wait_until
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.interpret.load import Loaded
 from transformer.interpret.show import AttentionPage
 from transformer.tasks.base_task import make_capture
@@ -34,7 +34,7 @@ def looked(model: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Attention
 
 
 @pytest.fixture(scope="module")
-def captured(model: Loaded) -> Captured:
+def captured(model: Loaded) -> CapturedAttention:
     """What lies beneath the page's maps."""
     reading, _ = model._read(TEXT, None, None)
     capture = Capture(("decoder/self",), norms=True, vectors=True)
@@ -80,7 +80,7 @@ def test_slanted_labels_do_not_run_into_each_other(looked: AttentionPage, visit:
 
 def test_weights_times_values_are_shown_as_shares_of_their_rows(
     looked: AttentionPage,
-    captured: Captured,
+    captured: CapturedAttention,
     visit: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -105,7 +105,7 @@ def saved_table(page: Any, directory: Path) -> str:
 
 def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
     looked: AttentionPage,
-    captured: Captured,
+    captured: CapturedAttention,
     visit: Any,  # noqa: F811
 ) -> None:
     page = visit(looked.path, "#layer=1&head=1&row=5")

@@ -14,13 +14,13 @@ from tests.oracles import recurrent as oracle
 from transformer.attention import (
     STATISTICS,
     Capture,
-    Captured,
+    CapturedAttention,
     Mask,
     Normalizer,
     Reweighting,
     Score,
-    captured_at,
-    one_layer,
+    add_layer_axis,
+    single_layer_maps,
 )
 from transformer.config import UserError
 from transformer.layers.attention_cell import (
@@ -412,11 +412,11 @@ def test_gradients_of_teacher_forcing_are_finite_behind_padding_and_each_step_ha
 
 
 def test_the_maps_of_one_layer_have_a_layer_axis_and_only_where_they_are_asked_for() -> None:
-    captured = Captured(jnp.ones((B, 2, Q, K)), {"entropy": jnp.ones(2)}, {"entropy": jnp.ones(2)})
-    assert jax.tree.map(jnp.shape, one_layer(captured)) == jax.tree.map(lambda leaf: (1, *leaf.shape), captured)
-    assert set(captured_at("here", captured, Capture(("here", "there")))) == {"here"}
-    assert captured_at("here", captured, Capture(("there",))) == {}
-    assert captured_at("here", captured, None) == captured_at("here", None, Capture(("here",))) == {}
+    captured = CapturedAttention(jnp.ones((B, 2, Q, K)), {"entropy": jnp.ones(2)}, {"entropy": jnp.ones(2)})
+    assert jax.tree.map(jnp.shape, add_layer_axis(captured)) == jax.tree.map(lambda leaf: (1, *leaf.shape), captured)
+    assert set(single_layer_maps("here", captured, Capture(("here", "there")))) == {"here"}
+    assert single_layer_maps("here", captured, Capture(("there",))) == {}
+    assert single_layer_maps("here", captured, None) == single_layer_maps("here", None, Capture(("here",))) == {}
 
 
 def test_lengths_count_what_is_no_padding() -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.layers.functional_module import Functional
@@ -17,7 +17,7 @@ from transformer.layers.transformer_config import Positions, TransformerConfig
 Q, WIDTH, HEADS = 6, 16, 4
 
 
-def captured(**changes: Any) -> tuple[np.ndarray, dict[str, Any], Captured]:
+def captured(**changes: Any) -> tuple[np.ndarray, dict[str, Any], CapturedAttention]:
     """The input, the parameters and what was captured of one layer of causal self-attention."""
     changes = {"positions": Positions.NONE, "heads": HEADS, **changes}
     config = TransformerConfig(width=WIDTH, feed_forward=8, max_length=8, **changes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.attention.capture import Top, evenly_spaced, pool
+from transformer.attention.capture import TopWeights, evenly_spaced, max_pool_map
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
@@ -174,10 +174,10 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
                 weights[..., : level.queries, : level.keys], store.levels(site.name), statistics
             )
             continue
-        pooled = pool(weights, level.query_block, level.key_block)
+        pooled = max_pool_map(weights, level.query_block, level.key_block)
         rows, k = list(evenly_spaced(weights.shape[-2], store.tiers.rows)), store.tiers.top
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
-        top = Top(order, np.take_along_axis(weights, order, axis=-1))
+        top = TopWeights(order, np.take_along_axis(weights, order, axis=-1))
         kept[site.name] = quantize_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
     return kept
 

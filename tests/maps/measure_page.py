@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from transformer.attention.capture import Top
+from transformer.attention.capture import TopWeights
 from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.report.page import write_report
@@ -78,7 +78,7 @@ def long_run(folder: Path, *, layers: int, heads: int, positions: int, cells: in
     keys = np.sort(rng.integers(0, positions, (layers, 1, heads, positions, 8)), axis=-1).astype(np.int32)
     largest = -np.sort(-rng.random((layers, 1, heads, positions, 8), np.float32) / 50, axis=-1)
     assert block == store.levels(site.name)[-1].query_block
-    kept = quantize_maps(coarse, store.levels(site.name), {}, rows, Top(keys, largest))
+    kept = quantize_maps(coarse, store.levels(site.name), {}, rows, TopWeights(keys, largest))
     store.write(0, {site.name: kept})
     return records(folder, 1)
 

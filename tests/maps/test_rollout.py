@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from transformer.attention.sites import Axis, Site, Values
+from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.rollout import is_self_attention, read_rollout, rollout, rollout_across, rollout_stacks
@@ -169,7 +169,7 @@ def test_rollout_without_self_attention_or_of_pooled_maps_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"decoder/cross.*from target to source"):
         read_rollout(whole, "decoder/cross", 10)
     whole.sites = sites
-    whole.sites = tuple(dataclasses.replace(site, values=Values.REWEIGHTED) for site in whole.sites)
+    whole.sites = tuple(dataclasses.replace(site, values=MapValues.REWEIGHTED) for site in whole.sites)
     with pytest.raises(UserError, match=r"site='encoder/self' has maps of values=reweighted: .* sum to one"):
         read_rollout(whole, "encoder/self", 10)
     pooled = write_store(tmp_path / "pooled", Tiers(cells=(4,), rows=1, top=0))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
-from transformer.attention.capture import Top
-from transformer.attention.sites import Axis, AxisKind, Site, Values
+from transformer.attention.capture import TopWeights
+from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.config import UserError
 from transformer.data.wav import encode_wav
 from transformer.json_files import checked
@@ -37,7 +37,7 @@ SITES = (
 )
 
 
-@pytest.mark.parametrize("values", Values, ids=lambda values: values.value)
+@pytest.mark.parametrize("values", MapValues, ids=lambda values: values.value)
 def test_all_that_a_site_is_comes_back(values):
     slots, patches = Axis("memory", AxisKind.SLOTS, size=3), Axis("patches", AxisKind.GRID, shape=(2, 3), leading=1)
     site = Site("memory/read", patches, slots, ("0", "1"), ("read",), causal=True, values=values)
@@ -323,7 +323,7 @@ def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path)
     ]
     weights = long_maps(100)
     order = np.argsort(-weights, axis=-1, kind="stable")[..., :4]
-    top = Top(order.astype(np.int32), np.take_along_axis(weights, order, axis=-1))
+    top = TopWeights(order.astype(np.int32), np.take_along_axis(weights, order, axis=-1))
     blocks = weights.reshape(2, 2, 3, 25, 4, 25, 4).max(axis=(4, 6))
     rows = weights[..., [0, 50, 99], :]
     store.write(7, {"decoder/self": quantize_maps(blocks, store.levels("decoder/self"), {}, rows, top)})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.contracts.cases import CASES
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.tasks.language_modeling import expert_importance_cv, expert_importance_sums, with_expert_gates
 from transformer.tasks.task import StateView
 from transformer.training.build import build_components
@@ -23,7 +23,9 @@ SITE = "decoder/experts"
 def test_importances_are_sums_of_what_counts() -> None:
     gates = np.random.default_rng(0).dirichlet(np.ones(3), size=(2, 4, 1, 5)).astype(np.float32)
     counts = np.arange(5) < np.array([5, 0, 2, 4])[:, None]
-    (sums,) = expert_importance_sums({SITE: Captured(jnp.asarray(gates), {}, {})}, jnp.asarray(counts)).values()
+    (sums,) = expert_importance_sums(
+        {SITE: CapturedAttention(jnp.asarray(gates), {}, {})}, jnp.asarray(counts)
+    ).values()
     for layer in range(2):
         np.testing.assert_allclose(sums[layer], gates[layer, :, 0][counts].sum(axis=0), rtol=1e-5)
 

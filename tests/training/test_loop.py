@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from transformer.attention.capture import Captured
+from transformer.attention.capture import CapturedAttention
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import EvaluationReport
@@ -93,7 +93,7 @@ class Trial:
         values = {"loss": loss, "rate": np.float32(1 / number), "skipped_updates": np.float32(not np.isfinite(loss))}
         totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
         seen = float(number if observe else 0)
-        captured = Captured(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
+        captured = CapturedAttention(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
         return Count(number), StepMetrics(totals, values, {"site": captured})
 
     def measured(self, name: str, at_end: bool) -> LoopEvaluation:

@@ -7,39 +7,51 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.argument_checks import is_array, shown
+from transformer.attention.argument_checks import describe_value, is_array
 from transformer.attention.attend_checks import (
-    check_call,
-    check_choices,
+    check_attend_call,
     check_keys,
     check_log_sum,
     check_queries,
+    check_score_and_position,
     check_weights,
 )
-from transformer.attention.backends import CallShape, Variant, choose, interpreted, log_choice
-from transformer.attention.blockwise import LogitForm, LogitTerms, log_sum_blockwise
-from transformer.attention.capture import Capture, Captured, capture_products, capture_weights, check_capture
-from transformer.attention.kernels import attend_products, log_sum_products
-from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
-from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalize
-from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
-from transformer.attention.pytree_dataclass import pytree, static
-from transformer.attention.reference_mode import traced_by_definition
+from transformer.attention.backends import (
+    AttentionVariant,
+    CallShape,
+    choose_backend,
+    log_backend_choice,
+    uses_interpret_mode,
+)
+from transformer.attention.blockwise import LogitScaling, LogitTerms, log_sum_exp_blockwise
+from transformer.attention.capture import (
+    Capture,
+    CapturedAttention,
+    capture_from_products,
+    capture_weights,
+    check_capture,
+)
+from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel
+from transformer.attention.masks import Mask, dense_mask, query_positions, zero_hidden_keys, zero_padded_queries
+from transformer.attention.normalizers import Reweighting, gaussian_reweight, log_sum_exp, normalize
+from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
+from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
+from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.rng import dropout
-from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of, repeat_heads
-from transformer.attention.sharded_attention import Program, attend_sharded, shards_of
-from transformer.attention.spec import AttentionSpec, Backend, Parameters
+from transformer.attention.scores import SCORES, Score, ScoreFunction, repeat_heads, resolve_score_function
+from transformer.attention.sharded_attention import ShardedProgram, attend_sharded, attention_sharding
+from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 
-class Attended(NamedTuple):
+class AttentionAux(NamedTuple):
     """Beside the output: maps and log-sum-exp if asked for, of a hard sample its log-probability."""
 
-    captured: Captured | None
+    captured: CapturedAttention | None
     log_prob: Float[Array, "B H Q"] | None = None
     log_sum_exp: Float[Array, "B H Q"] | None = None
 
 
-@pytree
+@pytree_dataclass
 class PreparedKeys:
     """Keys as one score meets them, and what they were prepared for, so that no other score takes them for its own.
 
@@ -50,16 +62,16 @@ class PreparedKeys:
 
     # An array; where a program is described alone, a shape or a sharding.
     keys: Any
-    kind: Score = static()
-    position: Position = static()
-    depth: int = static()
+    kind: Score = static_field()
+    position: AttentionPosition = static_field()
+    depth: int = static_field()
 
 
 def prepare_keys(
     k_BxKxGxC: Float[Array, "B K G C"],
     kind: Score,
-    position: Position = Position.NONE,
-    params: Parameters | None = None,
+    position: AttentionPosition = AttentionPosition.NONE,
+    params: AttentionParameters | None = None,
 ) -> PreparedKeys:
     """All of a score that depends on the keys alone: once for a memory, outside a loop over queries.
 
@@ -67,9 +79,11 @@ def prepare_keys(
         TypeError: For a `kind` or `position` that is no member of its enum, and for parameters of another score.
         ValueError: For shapes that do not fit, and for positions that the score has not.
     """
-    params = Parameters() if params is None else params
+    params = AttentionParameters() if params is None else params
     check_keys(k_BxKxGxC, kind, position, params)
-    keys = _prepared(k_BxKxGxC, function_of(kind, params.score), scheme_of(position, params.position))
+    keys = _prepared(
+        k_BxKxGxC, resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
+    )
     return PreparedKeys(keys, kind, position, k_BxKxGxC.shape[-1])
 
 
@@ -77,8 +91,8 @@ def score(
     q_BxQxHxD: Float[Array, "B Q H D"],
     prepared: PreparedKeys | Float[Array, "B K _ _"],
     kind: Score,
-    position: Position = Position.NONE,
-    params: Parameters | None = None,
+    position: AttentionPosition = AttentionPosition.NONE,
+    params: AttentionParameters | None = None,
     *,
     scale: float | None = None,
     positions: Int[Array, "#B Q"] | None = None,
@@ -96,12 +110,12 @@ def score(
         ValueError: For keys that were prepared for another score or position, for shapes that do not fit, and for a
             scale or positions that the score has not.
     """
-    params = Parameters() if params is None else params
+    params = AttentionParameters() if params is None else params
     keys, depth = _keys_of(prepared, kind, position)
     check_queries(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
     if positions is None:
         positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
-    function, scheme = function_of(kind, params.score), scheme_of(position, params.position)
+    function, scheme = resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
     return _logits(q_BxQxHxD, keys, function, scheme, positions, scale=scale, bias=bias)
 
 
@@ -127,12 +141,12 @@ def attend(
     spec: AttentionSpec = AttentionSpec(),  # noqa: B008 (frozen)
     mask: Mask = Mask(),  # noqa: B008
     bias: Float[Array, "#B #H #Q #K"] | None = None,
-    params: Parameters | None = None,
+    params: AttentionParameters | None = None,
     key: Key[Array, ""] | None = None,
     train: bool = False,
     capture: Capture | None = None,
     log_sum_exp: bool = False,
-) -> tuple[Float[Array, "B Q H Dv"], Attended]:
+) -> tuple[Float[Array, "B Q H Dv"], AttentionAux]:
     """Attention(Q, K, V) = normalize(score(Q, K) + bias) V, and its maps and head statistics when asked for.
 
     `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V, every query seeing every key (Vaswani et al. 2017, equation 1).
@@ -147,8 +161,8 @@ def attend(
     the query sees, [B, H, Q], differentiable, and minus infinity for a query that sees none: two calls on parts of the
     keys are combined by it, and exp(s_k - log_sum_exp) are the softmax's weights.
 
-    Traced for a placement (`transformer.logical_axes`), it is sharded over the mesh as `shards_of` says, and gives what
-    one device would.
+    Traced for a placement (`transformer.logical_axes`), it is sharded over the mesh as `attention_sharding` says, and
+    gives what one device would.
 
     Raises:
         ValueError: For arrays, masks or heads that do not fit each other, for a combination that the named backend, or
@@ -157,25 +171,25 @@ def attend(
         TypeError: For an argument of another type, such as a string or an array for `spec`, `mask`, `capture` or
             `log_sum_exp`, and for parameters that are not the score's own.
     """
-    params = Parameters() if params is None else params
-    check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
+    params = AttentionParameters() if params is None else params
+    check_attend_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
     check_capture(capture)
     check_log_sum(log_sum_exp, spec)
     if train and spec.dropout > 0 and key is None:
         raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
-    q = clear_queries(mask, q_BxQxHxD)
-    k = clear_keys(mask, k_BxKxGxC, q.shape[1], bias)
-    v = clear_keys(mask, v_BxKxGxDv, q.shape[1], bias)
-    shards = shards_of(q, k)
-    variant = Variant.of(spec, mask, bias=bias is not None, train=train)
+    q = zero_padded_queries(mask, q_BxQxHxD)
+    k = zero_hidden_keys(mask, k_BxKxGxC, q.shape[1], bias)
+    v = zero_hidden_keys(mask, v_BxKxGxDv, q.shape[1], bias)
+    shards = attention_sharding(q, k)
+    variant = AttentionVariant.of(spec, mask, bias=bias is not None, train=train)
     shape = CallShape.of(q, k, v, shards)
-    backend = choose(spec, variant, shape)
-    if traced_by_definition():
+    backend = choose_backend(spec, variant, shape)
+    if is_tracing_reference():
         backend = Backend.EINSUM
     else:
-        log_choice(backend, variant, shape)
-    function = function_of(spec.score, params.score)
-    scheme = scheme_of(spec.position, params.position)
+        log_backend_choice(backend, variant, shape)
+    function = resolve_score_function(spec.score, params.score)
+    scheme = resolve_position_scheme(spec.position, params.position)
 
     if backend is Backend.EINSUM:
         # The compiler divides this program, by where its inputs lie: each query with all keys.
@@ -191,25 +205,25 @@ def attend(
     q = function.query(scheme.query(q, query_positions(mask, q.shape[1])))
     k = _prepared(k, function, scheme)
     terms = LogitTerms(mask, bias, scheme if scheme.biases else None)
-    form = LogitForm(function.scale(q.shape[-1], spec.scale), spec.temperature)
-    interpret = interpreted(backend, shape)
+    form = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
+    interpret = uses_interpret_mode(backend, shape)
     if shards is not None:
-        program = Program(shards, form, backend, interpret, q.shape[2])
+        program = ShardedProgram(shards, form, backend, interpret, q.shape[2])
         output, captured, log_sum = attend_sharded(q, k, v, terms, program, capture, wants_log_sum=log_sum_exp)
-        return output, Attended(captured, log_sum_exp=log_sum)
+        return output, AttentionAux(captured, log_sum_exp=log_sum)
 
     keep = capture is not None or log_sum_exp
-    output, log_sum = attend_products(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
+    output, log_sum = attend_with_kernel(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
     if log_sum_exp and log_sum is None:
         # In blocks: a kernel's own comes in the type of its inputs, or without a gradient.
-        log_sum = log_sum_blockwise(q, k, terms, form)
+        log_sum = log_sum_exp_blockwise(q, k, terms, form)
     compute_log_sum = functools.partial(
-        log_sum_products, *jax.lax.stop_gradient((q, k, v, terms)), form, backend, interpret=interpret
+        log_sum_exp_with_kernel, *jax.lax.stop_gradient((q, k, v, terms)), form, backend, interpret=interpret
     )
-    captured = capture_products(
+    captured = capture_from_products(
         q, k, capture, terms=terms, form=form, log_sum=compute_log_sum if log_sum is None else log_sum
     )
-    return output, Attended(captured, log_sum_exp=log_sum if log_sum_exp else None)
+    return output, AttentionAux(captured, log_sum_exp=log_sum if log_sum_exp else None)
 
 
 def _attend_dense(
@@ -226,7 +240,7 @@ def _attend_dense(
     capture: Capture | None,
     *,
     wants_log_sum: bool,
-) -> tuple[Array, Attended]:
+) -> tuple[Array, AttentionAux]:
     """The reference: every logit, every weight."""
     positions = query_positions(mask, q.shape[1])
     logits = _logits(q, _prepared(k, function, scheme), function, scheme, positions, scale=spec.scale, bias=bias)
@@ -237,20 +251,20 @@ def _attend_dense(
         assert key is not None
         # Which key a sampler draws must tell nothing of which weights are dropped.
         key, dropout_key = jax.random.split(key)
-    allowed = dense(mask, queries=q.shape[1], keys=k.shape[1])
+    allowed = dense_mask(mask, queries=q.shape[1], keys=k.shape[1])
     log_sum = log_sum_exp(logits, allowed) if wants_log_sum else None
     weights = normalize(logits, allowed, spec.normalizer, key=key, train=train)
     if spec.reweighting is Reweighting.GAUSSIAN:
         assert mask.center is not None
         assert mask.window is not None
-        weights = gaussian(weights, mask.center, sum(mask.window) / 2)
+        weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
     dropped = dropout(weights.values, spec.dropout, dropout_key)
     output = read(dropped, v)
     from_positions = scheme.values(dropped, positions)
     if from_positions is not None:
         output = output + from_positions.astype(output.dtype)
     captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
-    return output, Attended(captured, weights.log_prob, log_sum)
+    return output, AttentionAux(captured, weights.log_prob, log_sum)
 
 
 def _prepared(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:
@@ -282,9 +296,9 @@ def _logits(
     return logits_BxHxQxK
 
 
-def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) -> tuple[Array, int]:
+def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: AttentionPosition) -> tuple[Array, int]:
     """The array of keys that were prepared for this very score and position, and their depth before."""
-    check_choices(kind, position)
+    check_score_and_position(kind, position)
     call = f"prepare_keys(k, {kind}, {position}, params)"
     if isinstance(prepared, PreparedKeys):
         if (prepared.kind, prepared.position) != (kind, position):
@@ -294,7 +308,7 @@ def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) ->
             )
         return prepared.keys, prepared.depth
     if not is_array(prepared):
-        raise TypeError(f"prepared is {shown(prepared)}; give {call}")
+        raise TypeError(f"prepared is {describe_value(prepared)}; give {call}")
     if not SCORES[kind].raw or SCHEMES[position].turns:
-        raise TypeError(f"prepared is {shown(prepared)}, keys that are not prepared for {kind}; give {call}")
+        raise TypeError(f"prepared is {describe_value(prepared)}, keys that are not prepared for {kind}; give {call}")
     return prepared, prepared.shape[-1] if prepared.ndim else 0

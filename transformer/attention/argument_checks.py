@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SEQUENCE = "[batch, length, heads, depth]"
-MAP = "[batch, heads, queries, keys]"
+SEQUENCE_AXES = "[batch, length, heads, depth]"
+MAP_AXES = "[batch, heads, queries, keys]"
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A value in a few words on one line, however large it is."""
     if is_array(value):
         return f"an array of {value.dtype} {tuple(value.shape)}"
@@ -39,10 +39,10 @@ def check_member(name: str, value: Any, choices: type[enum.Enum]) -> None:
     for member in choices:
         if isinstance(value, str) and value.lower() in (member.value, member.name.lower()):
             raise TypeError(f"{name} is {value!r}, a string; say {member} (all of them: {members})")
-    raise TypeError(f"{name} is {shown(value)}, which is no {choices.__name__}; say one of {members}")
+    raise TypeError(f"{name} is {describe_value(value)}, which is no {choices.__name__}; say one of {members}")
 
 
-def check_array(name: str, value: Any, axes: str = SEQUENCE) -> None:
+def check_array(name: str, value: Any, axes: str = SEQUENCE_AXES) -> None:
     """Refuse what is no array of floating-point numbers with as many axes as `axes` lists, none of size 0.
 
     Raises:
@@ -50,7 +50,7 @@ def check_array(name: str, value: Any, axes: str = SEQUENCE) -> None:
         ValueError: For another shape.
     """
     if not is_array(value):
-        raise TypeError(f"{name} is {shown(value)}; attention takes an array {axes}")
+        raise TypeError(f"{name} is {describe_value(value)}; attention takes an array {axes}")
     if value.ndim != axes.count(",") + 1:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; attention takes {axes}")
     if 0 in value.shape:

@@ -5,23 +5,23 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from transformer.attention.argument_checks import (
-    MAP,
+    MAP_AXES,
     check_array,
     check_floats,
     check_heads,
     check_member,
+    describe_value,
     is_array,
-    shown,
 )
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normalizer
-from transformer.attention.positions import SCHEMES, Position, PositionScheme
-from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of
-from transformer.attention.spec import AttentionSpec, Parameters, check_scale, why_incompatible
+from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
+from transformer.attention.scores import SCORES, Score, ScoreFunction, resolve_score_function
+from transformer.attention.spec import AttentionParameters, AttentionSpec, check_scale, why_incompatible
 
 
-def check_call(
-    q: Array, k: Array, v: Array, spec: AttentionSpec, mask: Mask, bias: Array | None, params: Parameters
+def check_attend_call(
+    q: Array, k: Array, v: Array, spec: AttentionSpec, mask: Mask, bias: Array | None, params: AttentionParameters
 ) -> None:
     """Refuse arrays, masks and parameters that do not fit each other, naming both sides.
 
@@ -33,21 +33,21 @@ def check_call(
         check_array(name, array)
     if not isinstance(spec, AttentionSpec):
         inside = str(spec) if isinstance(spec, Score) else "score=Score.COSINE, ..."
-        raise TypeError(f"spec is {shown(spec)}; it must be an AttentionSpec, such as AttentionSpec({inside})")
+        raise TypeError(f"spec is {describe_value(spec)}; it must be an AttentionSpec, such as AttentionSpec({inside})")
     if not q.shape[0] == k.shape[0] == v.shape[0]:
         raise ValueError(f"q {q.shape}, k {k.shape} and v {v.shape} differ in their batch, the first size")
     if k.shape[1:3] != v.shape[1:3]:
         raise ValueError(f"k {k.shape} and v {v.shape} differ in length or heads")
     check_heads("q", q.shape[2], q.shape, "k", k.shape[2], k.shape)
     _check_parameters(spec.score, spec.position, params)
-    function_of(spec.score, params.score).check(q.shape, k.shape, "k")
+    resolve_score_function(spec.score, params.score).check(q.shape, k.shape, "k")
     if params.position is not None:
         params.position.check(q, v.shape[3])
     check_mask(mask, batch=q.shape[0], heads=q.shape[2], queries=q.shape[1], keys=k.shape[1])
     _check_bias(bias, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
 
 
-def check_choices(kind: Score, position: Position) -> None:
+def check_score_and_position(kind: Score, position: AttentionPosition) -> None:
     """Refuse what is no score or position, and two that have no meaning together.
 
     Raises:
@@ -55,19 +55,19 @@ def check_choices(kind: Score, position: Position) -> None:
         ValueError: That says why the two do not go together.
     """
     check_member("kind", kind, Score)
-    check_member("position", position, Position)
+    check_member("position", position, AttentionPosition)
     why = why_incompatible(kind, position)
     if why is not None:
         raise ValueError(f"score={kind.value} x position={position.value} has no meaning: {why}")
 
 
-def check_keys(k: Array, kind: Score, position: Position, params: Parameters) -> None:
+def check_keys(k: Array, kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
     """Refuse what `prepare_keys` cannot prepare: of a score's parameters the side that meets the keys.
 
     Raises:
-        UserError: As those of `check_call`.
+        UserError: As those of `check_attend_call`.
     """
-    check_choices(kind, position)
+    check_score_and_position(kind, position)
     check_array("k", k)
     _check_parameters(kind, position, params)
     side = None if params.score is None else params.score.key_side(k.shape[3])
@@ -87,8 +87,8 @@ def check_queries(
     prepared: Array,
     depth: int,
     kind: Score,
-    position: Position,
-    params: Parameters,
+    position: AttentionPosition,
+    params: AttentionParameters,
     *,
     scale: float | None,
     positions: Array | None,
@@ -97,7 +97,7 @@ def check_queries(
     """Refuse what `score` cannot compute of prepared keys, whose depth was `depth` before.
 
     Raises:
-        UserError: As those of `check_call`.
+        UserError: As those of `check_attend_call`.
     """
     check_array("q", q)
     check_array("prepared", prepared)
@@ -106,7 +106,7 @@ def check_queries(
     if q.shape[0] != prepared.shape[0]:
         raise ValueError(f"q {q.shape} and prepared {prepared.shape} differ in their batch, the first size")
     check_heads("q", q.shape[2], q.shape, "prepared", prepared.shape[2], prepared.shape)
-    function = function_of(kind, params.score)
+    function = resolve_score_function(kind, params.score)
     function.check(q.shape, (*prepared.shape[:3], depth), "prepared")
     unprepared = jax.ShapeDtypeStruct((*prepared.shape[:3], depth), prepared.dtype)
     own = jax.eval_shape(function.prepare, unprepared).shape[2:]
@@ -119,7 +119,9 @@ def check_queries(
         whole = is_array(positions) and jnp.issubdtype(positions.dtype, jnp.integer)
         if not whole or positions.shape not in fitting:
             needed = " or ".join(map(str, fitting))
-            raise ValueError(f"positions is {shown(positions)}; q {q.shape} needs whole numbers of shape {needed}")
+            raise ValueError(
+                f"positions is {describe_value(positions)}; q {q.shape} needs whole numbers of shape {needed}"
+            )
     _check_bias(bias, (q.shape[0], q.shape[2], q.shape[1], prepared.shape[1]))
 
 
@@ -127,9 +129,9 @@ def check_weights(weights: Array, v: Array) -> None:
     """Refuse weights and values that `read` cannot join.
 
     Raises:
-        UserError: As those of `check_call`.
+        UserError: As those of `check_attend_call`.
     """
-    check_array("weights", weights, MAP)
+    check_array("weights", weights, MAP_AXES)
     check_array("v", v)
     if weights.shape[0] != v.shape[0]:
         raise ValueError(f"weights {weights.shape} and v {v.shape} differ in their batch, the first size")
@@ -138,16 +140,16 @@ def check_weights(weights: Array, v: Array) -> None:
     check_heads("weights", weights.shape[1], weights.shape, "v", v.shape[2], v.shape)
 
 
-def _check_parameters(kind: Score, position: Position, params: Parameters) -> None:
-    """Refuse what are no `Parameters`, and those of another score or position.
+def _check_parameters(kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
+    """Refuse what are no `AttentionParameters`, and those of another score or position.
 
     Raises:
         TypeError: That says which are needed.
     """
-    if not isinstance(params, Parameters):
+    if not isinstance(params, AttentionParameters):
         role = "position" if isinstance(params, PositionScheme) else "score"
         inside = f"{role}={type(params).__name__}(...)" if isinstance(params, PositionScheme | ScoreFunction) else ""
-        raise TypeError(f"params is {shown(params)}; it must be Parameters({inside})")
+        raise TypeError(f"params is {describe_value(params)}; it must be AttentionParameters({inside})")
     for role, owner, needed, given in (
         ("score", kind.value, SCORES[kind], params.score),
         ("position", position.value, SCHEMES[position], params.position),
@@ -168,7 +170,7 @@ def check_log_sum(asked: bool, spec: AttentionSpec) -> None:
         ValueError: That names the normalizer.
     """
     if not isinstance(asked, bool):
-        raise TypeError(f"log_sum_exp is {shown(asked)}; it must be True or False")
+        raise TypeError(f"log_sum_exp is {describe_value(asked)}; it must be True or False")
     if asked and spec.normalizer in (Normalizer.SPARSEMAX, Normalizer.ENTMAX15):
         raise ValueError(
             f"log_sum_exp=True and normalizer={spec.normalizer.value}, whose weights have no log-sum-exp; "

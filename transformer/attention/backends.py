@@ -12,32 +12,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
-from transformer.attention.normalizers import SAMPLERS, Normalizer, Reweighting
-from transformer.attention.positions import SCHEMES, Position
+from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD, Mask, missing_field
+from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
+from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.sharded_attention import Shards
+from transformer.attention.sharded_attention import AttentionSharding
 from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.logical_axes import SequenceParallel
 
 _logger = logging.getLogger(__name__)
 
 # A dense map of this size and less is faster whole than in blocks, on CPU as on accelerators.
-DENSE_LOGITS = 2**25
+MAX_DENSE_LOGITS = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
-class Variant:
+class AttentionVariant:
     """What is asked of a backend, whatever the arrays. `facts`: of the mask, "bias", and "dropout" of the weights."""
 
     score: Score = AttentionSpec.score
     normalizer: Normalizer = AttentionSpec.normalizer
     reweighting: Reweighting = AttentionSpec.reweighting
-    position: Position = AttentionSpec.position
+    position: AttentionPosition = AttentionSpec.position
     facts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "Variant":
+    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
         """That of a call; weights are dropped in training alone."""
         beside = {"bias": bias, "dropout": train and spec.dropout > 0}
         facts = mask.facts() | {name for name, present in beside.items() if present}
@@ -71,7 +71,7 @@ class CallShape:
     crosses: SequenceParallel | None = None
 
     @classmethod
-    def of(cls, q: jax.Array, k: jax.Array, v: jax.Array, shards: Shards | None = None) -> "CallShape":
+    def of(cls, q: jax.Array, k: jax.Array, v: jax.Array, shards: AttentionSharding | None = None) -> "CallShape":
         """That of a call, for the platform that is compiled for, which a mesh in context may name."""
         batch, heads, length = (1 if shards is None else shards.parts(name) for name in ("batch", "heads", "length"))
         crosses = None if shards is None else shards.crosses
@@ -92,19 +92,19 @@ class CallShape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Supports:
+class BackendSupport:
     """All that a backend takes: the variant must lie within every set."""
 
     scores: frozenset[Score]
     normalizers: frozenset[Normalizer]
     reweightings: frozenset[Reweighting]
-    positions: frozenset[Position]
+    positions: frozenset[AttentionPosition]
     facts: frozenset[str]
 
 
 # Facts of a call that are none of its mask's.
-BESIDE_THE_MASK = ("bias", "dropout")
-_EVERY_FACT = frozenset({*FACTS, *BESIDE_THE_MASK})
+NON_MASK_FEATURES = ("bias", "dropout")
+_EVERY_FACT = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
 # No program but einsum has the weights themselves, which are what is dropped.
 _WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
 _NATIVE = frozenset({"causal", "window", "query_lengths", "key_lengths"})
@@ -116,36 +116,36 @@ _IN_BLOCKS = frozenset(position for position, scheme in SCHEMES.items() if not s
 _TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position].biases)
 
 # In order of preference where several would do and none is named.
-BACKENDS: dict[Backend, Supports] = {
-    Backend.CUDNN: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE),
-    Backend.SPLASH: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
-    Backend.EINSUM: Supports(
-        frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(Position), _EVERY_FACT
+BACKENDS: dict[Backend, BackendSupport] = {
+    Backend.CUDNN: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE),
+    Backend.SPLASH: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
+    Backend.EINSUM: BackendSupport(
+        frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(AttentionPosition), _EVERY_FACT
     ),
-    Backend.BLOCKWISE: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
-    Backend.XLA: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
+    Backend.BLOCKWISE: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
+    Backend.XLA: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
 }
 
 
-def meaningless(variant: Variant) -> str | None:
+def invalid_reason(variant: AttentionVariant) -> str | None:
     """Why no program could compute this variant; None when it means something."""
     score, position, facts = variant.score, variant.position, variant.facts
     why = why_incompatible(score, position)
     if why is not None:
         return why
     if variant.reweighting is Reweighting.GAUSSIAN:
-        if variant.normalizer in SAMPLERS:
+        if variant.normalizer in SAMPLING_NORMALIZERS:
             return f"reweighting=gaussian weighs keys, of which normalizer={variant.normalizer.value} leaves one"
         if not {"window", "center"} <= facts:
             return "reweighting=gaussian needs mask.window and mask.center (masks.local_predictive)"
-    return lacking(facts)
+    return missing_field(facts)
 
 
-def nearest_meaning(variant: Variant) -> Variant:
+def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
     """The variant that means something with the fewest parts changed."""
-    needed = {NEEDS[fact] for fact in variant.facts & NEEDS.keys()}
+    needed = {REQUIRED_FIELD[fact] for fact in variant.facts & REQUIRED_FIELD.keys()}
     repairs: tuple[dict[str, Any], ...] = (
-        {"position": Position.NONE},
+        {"position": AttentionPosition.NONE},
         {"reweighting": Reweighting.NONE},
         {"facts": variant.facts | needed},
     )
@@ -154,14 +154,14 @@ def nearest_meaning(variant: Variant) -> Variant:
             changed = variant
             for repair in chosen:
                 changed = dataclasses.replace(changed, **repair)
-            if meaningless(changed) is None:
+            if invalid_reason(changed) is None:
                 return changed
     raise AssertionError(f"{variant}: without position and re-weighting every variant has a meaning")
 
 
-def unsupported(backend: Backend, variant: Variant) -> str | None:
+def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | None:
     """What of the variant the backend does not take; None when it is exact for all of it."""
-    nonsense = meaningless(variant)
+    nonsense = invalid_reason(variant)
     if nonsense is not None:
         return nonsense
     supported = BACKENDS[backend]
@@ -175,23 +175,25 @@ def unsupported(backend: Backend, variant: Variant) -> str | None:
         )
         if value not in known
     ]
-    missing += [fact if fact in BESIDE_THE_MASK else f"mask.{fact}" for fact in sorted(variant.facts - supported.facts)]
+    missing += [
+        fact if fact in NON_MASK_FEATURES else f"mask.{fact}" for fact in sorted(variant.facts - supported.facts)
+    ]
     if not missing and _window_alone(backend, variant):
         missing.append("mask.window without mask.causal")
     return f"backend={backend.value} does not take {', '.join(missing)}" if missing else None
 
 
-def _window_alone(backend: Backend, variant: Variant) -> bool:
+def _window_alone(backend: Backend, variant: AttentionVariant) -> bool:
     """Whether this is the one pair of facts of which cuDNN takes the first with the second alone."""
     return backend is Backend.CUDNN and "window" in variant.facts and "causal" not in variant.facts
 
 
-def interpreted(backend: Backend, shape: CallShape) -> bool:
+def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:
     """Whether the kernel is run without its machine: right, slow, for tests alone."""
     return backend is Backend.SPLASH and shape.platform != "tpu"
 
 
-def unfit(backend: Backend, shape: CallShape) -> str | None:
+def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
     """Which limit of the backend the arrays or the machine exceed; None when it runs."""
     if shape.crosses is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
@@ -222,7 +224,7 @@ def unfit(backend: Backend, shape: CallShape) -> str | None:
     return None
 
 
-def choose(spec: AttentionSpec, variant: Variant, shape: CallShape) -> Backend:
+def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallShape) -> Backend:
     """The backend that the spec names, or for auto the fastest that is exact for the request.
 
     Auto takes the platform's own kernel where it runs (splash only where each device is known to run its own: it does
@@ -231,45 +233,49 @@ def choose(spec: AttentionSpec, variant: Variant, shape: CallShape) -> Backend:
     Raises:
         ValueError: That names what the backend does not take and the nearest request that it would.
     """
-    nonsense = meaningless(variant)
+    nonsense = invalid_reason(variant)
     if nonsense is not None:
-        raise ValueError(f"{variant} has no meaning: {nonsense}; nearest: {nearest_meaning(variant)}")
+        raise ValueError(f"{variant} has no meaning: {nonsense}; nearest: {nearest_valid_variant(variant)}")
     if shape.crosses is SequenceParallel.RING:
-        why = unsupported(Backend.BLOCKWISE, variant)
+        why = unsupported_reason(Backend.BLOCKWISE, variant)
         if why is not None:
             raise ValueError(
                 f"{variant}: positions are divided with attention=ring, which runs in blocks, and {why}; "
                 "attention=gather computes it as it stands"
             )
     if spec.backend is not Backend.AUTO:
-        why = unsupported(spec.backend, variant) or unfit(spec.backend, shape)
+        why = unsupported_reason(spec.backend, variant) or limit_exceeded(spec.backend, shape)
         if why is not None:
-            able = [other.value for other in BACKENDS if not (unsupported(other, variant) or unfit(other, shape))]
+            able = [
+                other.value
+                for other in BACKENDS
+                if not (unsupported_reason(other, variant) or limit_exceeded(other, shape))
+            ]
             raise ValueError(f"{variant}: {why}; {_nearest(spec.backend, variant, able)}")
         return spec.backend
-    small = shape.batch * shape.heads * shape.queries * shape.keys <= DENSE_LOGITS
+    small = shape.batch * shape.heads * shape.queries * shape.keys <= MAX_DENSE_LOGITS
     for backend in BACKENDS:
-        if unsupported(backend, variant) or unfit(backend, shape):
+        if unsupported_reason(backend, variant) or limit_exceeded(backend, shape):
             continue
-        if interpreted(backend, shape) or (backend is Backend.SPLASH and shape.devices > 1):
+        if uses_interpret_mode(backend, shape) or (backend is Backend.SPLASH and shape.devices > 1):
             continue
-        if backend is Backend.EINSUM and not small and not unsupported(Backend.BLOCKWISE, variant):
+        if backend is Backend.EINSUM and not small and not unsupported_reason(Backend.BLOCKWISE, variant):
             continue
         return backend
     raise AssertionError(f"{variant}: einsum takes every variant that has a meaning")
 
 
-def _nearest(backend: Backend, variant: Variant, able: list[str]) -> str:
+def _nearest(backend: Backend, variant: AttentionVariant, able: list[str]) -> str:
     """What would be right: the same with as little changed as possible on this backend, or another backend."""
-    changed = nearest(backend, variant)
+    changed = nearest_supported_variant(backend, variant)
     others = f"backend={' or '.join(able)} computes it as it stands"
     return f"{others}; nearest here: {changed}" if changed is not None and changed != variant else others
 
 
-def nearest(backend: Backend, variant: Variant) -> Variant | None:
+def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> AttentionVariant | None:
     """The variant that the backend takes with the fewest parts changed."""
     supported = BACKENDS[backend]
-    plain = Variant()
+    plain = AttentionVariant()
     changed = dataclasses.replace(
         variant,
         score=variant.score if variant.score in supported.scores else plain.score,
@@ -280,10 +286,10 @@ def nearest(backend: Backend, variant: Variant) -> Variant | None:
     )
     if _window_alone(backend, changed):
         changed = dataclasses.replace(changed, facts=changed.facts - {"window"})
-    return changed if unsupported(backend, changed) is None else None
+    return changed if unsupported_reason(backend, changed) is None else None
 
 
-def log_choice(backend: Backend, variant: Variant, shape: CallShape) -> None:
+def log_backend_choice(backend: Backend, variant: AttentionVariant, shape: CallShape) -> None:
     """Say which backend a traced attention got; once a trace, never while it runs."""
     _logger.info(
         "attention: backend=%s for %s, %s [B %d, H %d, Q %d, K %d, D %d] on %s",

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.component import Keys, Queries, Values
-from transformer.attention.masks import LOGIT_AXES, Mask, cut, query_positions, visible
+from transformer.attention.masks import LOGIT_AXES, Mask, query_positions, take_entries, visible_keys
 from transformer.attention.positions import PositionScheme
-from transformer.attention.pytree_dataclass import array, pytree
+from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.attention.scores import grouped_products
 
 # Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks
@@ -19,12 +19,12 @@ from transformer.attention.scores import grouped_products
 BLOCK = 512
 
 
-@pytree
+@pytree_dataclass
 class LogitTerms:
     """What the logits hold beside q . k: the mask, a bias, and what a position scheme adds (its `bias`)."""
 
     mask: Mask
-    bias: Float[Array, "#B #H #Q #K"] | None = array(*LOGIT_AXES, default=None)
+    bias: Float[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
     position: PositionScheme | None = None
 
     def added_to(
@@ -39,10 +39,10 @@ class LogitTerms:
             from_positions = self.position.bias(position_BxQ, key, logits.shape[1], logits.dtype)
             assert from_positions is not None
             logits = logits + from_positions
-        return logits if self.bias is None else logits + cut(self.bias, query_Q, key).astype(logits.dtype)
+        return logits if self.bias is None else logits + take_entries(self.bias, query_Q, key).astype(logits.dtype)
 
 
-class LogitForm(NamedTuple):
+class LogitScaling(NamedTuple):
     """The static part of the logits: (scale q . k + terms) / temperature."""
 
     scale: float = 1.0
@@ -65,7 +65,7 @@ def logits_of_block(
     key_K: Int[Array, " K"],
     terms: LogitTerms,
     *,
-    form: LogitForm,
+    form: LogitScaling,
     queries: int,
     keys: int,
 ) -> LogitBlock:
@@ -78,11 +78,11 @@ def logits_of_block(
     if form.temperature != 1:
         logits = logits / form.temperature
     allowed = (key_K < keys)[None, None, None]
-    seen = visible(terms.mask, query_inside, key_1x1xK)
+    seen = visible_keys(terms.mask, query_inside, key_1x1xK)
     return LogitBlock(key_K, positions, logits, allowed if seen is None else allowed & seen)
 
 
-def weights_again(
+def recompute_weights(
     logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Bool[Array, "#B #H #Q #K"], log_sum_BxHxQ: Float[Array, "B H Q"]
 ) -> Float[Array, "B H Q K"]:
     """exp(logit - log-sum-exp): the softmax's weights once more, zero where a key is hidden or a row sees none."""
@@ -91,8 +91,8 @@ def weights_again(
     return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits_BxHxQxK - log_sum_BxHxQ[..., None], 0)), 0)
 
 
-def log_sum_blockwise(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, form: LogitForm, block: int = BLOCK
+def log_sum_exp_blockwise(
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
 ) -> Float[Array, "B H Q"]:
     """The log-sum-exp of each row alone, as `attend_blockwise` finds it: values of one feature cost next to nothing."""
     nothing = jnp.zeros((*k_BxKxGxD.shape[:3], 1), k_BxKxGxD.dtype)
@@ -100,7 +100,7 @@ def log_sum_blockwise(
 
 
 def attend_blockwise(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitForm, block: int = BLOCK
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
 ) -> tuple[Float[Array, "B Q H Dv"], Float[Array, "B H Q"]]:
     """softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row, in float32 at least.
 
@@ -114,7 +114,7 @@ def attend_blockwise(
 
 
 def output_blockwise(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitForm, block: int = BLOCK
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
 ) -> Float[Array, "B Q H Dv"]:
     """The output of `attend_blockwise` alone."""
     leaves, tree = jax.tree.flatten(terms)
@@ -122,18 +122,18 @@ def output_blockwise(
 
 
 @functools.partial(jax.jit, inline=True, static_argnums=(4, 5, 6))
-def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> Array:
+def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int) -> Array:
     """Compiled as one where nothing else is: its infinities, which `jax_debug_infs` would refuse, never leave it."""
     return _attend(q, k, v, leaves, tree, form, block)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> tuple:
-    return forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
+def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int) -> tuple:
+    return blockwise_forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
 
 
-def forward(
-    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, block: int, dtype: jnp.dtype
+def blockwise_forward(
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, block: int, dtype: jnp.dtype
 ) -> tuple[Array, Array]:
     """The output, in this type, and the log-sum-exp of each row."""
     wide = jnp.promote_types(q.dtype, jnp.float32)
@@ -155,17 +155,17 @@ def forward(
     def rows(q_block: Array, query: Array) -> Any:
         shape = (q_block.shape[0], q_block.shape[2], q_block.shape[1])
         empty = (jnp.full(shape, -jnp.inf, wide), jnp.zeros(shape, wide), jnp.zeros((*shape, depth), wide))
-        largest, total, output = over_keys(fold, empty, q_block, query, k, v, terms, form, block, q.shape[1])
+        largest, total, output = fold_key_blocks(fold, empty, q_block, query, k, v, terms, form, block, q.shape[1])
         some = total > 0
         output = output / jnp.where(some, total, 1)[..., None]
         log_sum = jnp.where(some, jnp.log(jnp.where(some, total, 1)) + jnp.where(some, largest, 0), -jnp.inf)
         return jnp.moveaxis(output, 1, 2).astype(dtype), log_sum
 
-    output, log_sum = over_queries(rows, q, block)
-    return join(output, 1, q.shape[1]), join(log_sum, 2, q.shape[1])
+    output, log_sum = map_query_blocks(rows, q, block)
+    return join_blocks(output, 1, q.shape[1]), join_blocks(log_sum, 2, q.shape[1])
 
 
-def over_queries(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
+def map_query_blocks(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
     """`rows(q_block, indices)` of each block of queries, results stacked in front."""
     blocks, index = _indexed_blocks(q, block)
     if len(index) == 1:
@@ -173,7 +173,7 @@ def over_queries(rows: Callable[[Array, Array], Any], q: Array, block: int) -> A
     return jax.lax.map(lambda part: rows(*part), (blocks, index))
 
 
-def over_keys(
+def fold_key_blocks(
     fold: Callable[[Any, LogitBlock, Array], Any],
     carry: Any,
     q_block: Array,
@@ -181,7 +181,7 @@ def over_keys(
     k: Array,
     v: Array | None,
     terms: LogitTerms,
-    form: LogitForm,
+    form: LogitScaling,
     block: int,
     queries: int,
 ) -> Any:
@@ -195,7 +195,7 @@ def over_keys(
             part = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
             return fold(carry, part, v_block)
 
-        reach = reachable(terms.mask, query, key)
+        reach = any_key_visible(terms.mask, query, key)
         return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
 
     blocks = (k_blocks, None if v is None else _blocks(v, block), index)
@@ -204,16 +204,16 @@ def over_keys(
     return jax.lax.scan(one, carry, blocks)[0]
 
 
-def _backward_rule(tree: Any, form: LogitForm, block: int, kept: Any, cotangents: Any) -> Any:
+def _backward_rule(tree: Any, form: LogitScaling, block: int, kept: Any, cotangents: Any) -> Any:
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
-    center = center_of(output, log_sum, d_output, d_log_sum)
-    gradients = backward(q, k, v, terms, d_output, center, log_sum, form, block, q.dtype)
-    return in_types_of(q, k, v, terms, gradients)
+    center = gradient_delta(output, log_sum, d_output, d_log_sum)
+    gradients = blockwise_backward(q, k, v, terms, d_output, center, log_sum, form, block, q.dtype)
+    return cast_gradients(q, k, v, terms, gradients)
 
 
-def center_of(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
+def gradient_delta(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
     """What each row's gradient has in common: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum)."""
     wide = log_sum.dtype
     return jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
@@ -228,14 +228,14 @@ class Gradients(NamedTuple):
     terms: Any
 
 
-def in_types_of(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
+def cast_gradients(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
     """The cotangents that a rule for (q, k, v, leaves of terms) returns; facts of the mask have none."""
     d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
     leaves = [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves(d_terms)
     return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
 
-def backward(
+def blockwise_backward(
     q: Array,
     k: Array,
     v: Array,
@@ -243,11 +243,11 @@ def backward(
     d_output: Array,
     center: Array,
     log_sum: Array,
-    form: LogitForm,
+    form: LogitScaling,
     block: int,
     dtype: jnp.dtype,
 ) -> Gradients:
-    """What these keys give to the gradients, from the log-sum-exp over all keys and `center_of` each row."""
+    """What these keys give to the gradients, from the log-sum-exp over all keys and `gradient_delta` each row."""
     wide = log_sum.dtype
     queries, keys = q.shape[1], k.shape[1]
     (k_blocks, key_index), v_blocks = _indexed_blocks(k, block), _blocks(v, block)
@@ -280,7 +280,7 @@ def backward(
             def compute(carry: Any) -> tuple[Any, Any]:
                 d_q, d_traced = carry
                 of_block, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
-                weights = weights_again(of_block, allowed, log_sum_block)
+                weights = recompute_weights(of_block, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
                 d_logits = jnp.where(allowed, weights * (d_weights - center_block[..., None]), 0)
                 d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
@@ -291,7 +291,7 @@ def backward(
             def skip(carry: Any) -> tuple[Any, Any]:
                 return carry, (jnp.zeros(k_block.shape, wide), jnp.zeros(v_block.shape, wide))
 
-            reach = reachable(terms.mask, query, key)
+            reach = any_key_visible(terms.mask, query, key)
             return compute(carry) if reach is None else jax.lax.cond(reach, compute, skip, carry)
 
         start = (jnp.zeros(q_block.shape, wide), d_traced)
@@ -308,11 +308,13 @@ def backward(
     )
     empty = (jnp.zeros(k_blocks.shape, wide), jnp.zeros(v_blocks.shape, wide), jax.tree.map(jnp.zeros_like, traced))
     (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
-    return Gradients(join(d_q, 1, queries), join(d_k, 1, keys), join(d_v, 1, keys), d_traced)
+    return Gradients(join_blocks(d_q, 1, queries), join_blocks(d_k, 1, keys), join_blocks(d_v, 1, keys), d_traced)
 
 
-def _forward_rule(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> tuple:
-    output, log_sum = forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
+def _forward_rule(
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int
+) -> tuple:
+    output, log_sum = blockwise_forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
     # A row that sees no key has weights of 0 whatever its log-sum-exp: no infinity is kept for the backward pass.
     return (output, log_sum), (q, k, v, leaves, output, jnp.where(jnp.isfinite(log_sum), log_sum, 0))
 
@@ -339,7 +341,7 @@ def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -
     return jnp.einsum("bgrqk,bqgrd->bkgd", grouped, d_out, preferred_element_type=weights_BxHxQxK.dtype)
 
 
-def reachable(mask: Mask, query: Array, key: Array) -> Array | None:
+def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
     """Whether any of these queries may see any of these keys by their positions alone; None: certainly."""
     if mask.center is not None:
         return None
@@ -374,7 +376,7 @@ def _blocks(x_BxNx: Array, block: int) -> Array:
     return jnp.moveaxis(padded.reshape(x_BxNx.shape[0], count, size, *x_BxNx.shape[2:]), 1, 0)
 
 
-def join(blocks: Array, axis: int, length: int) -> Array:
+def join_blocks(blocks: Array, axis: int, length: int) -> Array:
     """Blocks that are stacked in front as one array again along `axis`, without the filling."""
     moved = jnp.moveaxis(blocks, 0, axis)
     shape = (*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])

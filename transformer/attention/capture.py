@@ -8,29 +8,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.argument_checks import MAP, check_array, shown
+from transformer.attention.argument_checks import MAP_AXES, check_array, describe_value
 from transformer.attention.blockwise import (
     BLOCK,
     LogitBlock,
-    LogitForm,
+    LogitScaling,
     LogitTerms,
-    join,
-    log_sum_blockwise,
+    fold_key_blocks,
+    join_blocks,
+    log_sum_exp_blockwise,
     logits_of_block,
-    over_keys,
-    over_queries,
-    weights_again,
+    map_query_blocks,
+    recompute_weights,
 )
-from transformer.attention.masks import Mask, check_mask, look_up, query_positions, visible
-from transformer.attention.pytree_dataclass import pytree, static
+from transformer.attention.masks import Mask, check_mask, query_positions, take_at_keys, visible_keys
+from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
 from transformer.attention.scores import repeat_heads
-from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
+from transformer.attention.statistics import (
+    ExpectationStatistic,
+    MapCells,
+    MapRows,
+    MassStatistic,
+    ReductionStatistic,
+    Statistic,
+)
 
 # Whole rows that exist at one time while a long map is pooled.
-ROWS_AT_ONCE = 128
+ROW_CHUNK_SIZE = 128
 
 
-@pytree
+@pytree_dataclass
 class Capture:
     """A request, static but for its switch: the sites whose maps or head statistics are wanted.
 
@@ -38,24 +45,24 @@ class Capture:
     spaced). `cells`: a map with more positions a side than that is `pooled` to as many cells or fewer, and its
     `weights` are those of the chosen rows alone; `top`: of such a map also the largest so many weights of each row.
     `statistics`: of every head and layer, as sums over the rows that count, `by_example` or over the whole batch.
-    `norms` and `vectors`: what the weights weigh and are made of, of every layer and head (`Captured`); whole, so for
-    a few short texts alone, and whatever `observe` says.
+    `norms` and `vectors`: what the weights weigh and are made of, of every layer and head (`CapturedAttention`); whole,
+    so for a few short texts alone, and whatever `observe` says.
 
     `observe`: a traced switch; where it is False everything captured is zero and costs next to nothing, and turning
     it compiles nothing anew.
     """
 
-    sites: tuple[str, ...] = static()
-    layers: tuple[int, ...] | None = static(default=None)
-    heads: tuple[int, ...] | None = static(default=None)
-    rows: tuple[int, ...] | int | None = static(default=None)
-    maps: bool = static(default=True)
-    cells: int | None = static(default=None)
-    top: int = static(default=0)
-    statistics: tuple[Statistic, ...] = static(default=())
-    by_example: bool = static(default=False)
-    norms: bool = static(default=False)
-    vectors: bool = static(default=False)
+    sites: tuple[str, ...] = static_field()
+    layers: tuple[int, ...] | None = static_field(default=None)
+    heads: tuple[int, ...] | None = static_field(default=None)
+    rows: tuple[int, ...] | int | None = static_field(default=None)
+    maps: bool = static_field(default=True)
+    cells: int | None = static_field(default=None)
+    top: int = static_field(default=0)
+    statistics: tuple[Statistic, ...] = static_field(default=())
+    by_example: bool = static_field(default=False)
+    norms: bool = static_field(default=False)
+    vectors: bool = static_field(default=False)
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:
@@ -64,8 +71,8 @@ class Capture:
         for statistic in self.statistics:
             if not isinstance(statistic, Statistic):
                 raise TypeError(
-                    f"statistics holds {shown(statistic)}; give instances of Expectation, Mass or Reduction, such as "
-                    "STATISTICS['entropy']"
+                    f"statistics holds {describe_value(statistic)}; give instances of ExpectationStatistic, "
+                    "MassStatistic or ReductionStatistic, such as STATISTICS['entropy']"
                 )
         names = [statistic.name for statistic in self.statistics]
         if len(set(names)) != len(names):
@@ -75,7 +82,11 @@ class Capture:
 
     def blocks(self, queries: int, keys: int) -> tuple[int, int]:
         """How many queries and keys one cell of a map of this size stands for."""
-        return (1, 1) if self.cells is None else (pooling_block(queries, self.cells), pooling_block(keys, self.cells))
+        return (
+            (1, 1)
+            if self.cells is None
+            else (pooling_block_size(queries, self.cells), pooling_block_size(keys, self.cells))
+        )
 
 
 def check_capture(capture: Capture | None) -> None:
@@ -85,10 +96,12 @@ def check_capture(capture: Capture | None) -> None:
         TypeError: That says what a request is.
     """
     if capture is not None and not isinstance(capture, Capture):
-        raise TypeError(f"capture is {shown(capture)}; it must be None or a Capture, such as Capture(sites=('here',))")
+        raise TypeError(
+            f"capture is {describe_value(capture)}; it must be None or a Capture, such as Capture(sites=('here',))"
+        )
 
 
-class Captured(NamedTuple):
+class CapturedAttention(NamedTuple):
     """What one site returned, cut off from the gradient; a scan over layers adds the leading layer axis.
 
     `sums` of each statistic over the rows that count, and how many those were: their ratio is the head's mean; of
@@ -102,15 +115,15 @@ class Captured(NamedTuple):
     sums: dict[str, Float[Array, "*heads"]]
     counts: dict[str, Float[Array, "*heads"]]
     pooled: Float[Array, "*L B H q k"] | None = None
-    top: "Top | None" = None
+    top: "TopWeights | None" = None
     norms: Float[Array, "*L B H K"] | None = None
-    vectors: "Vectors | None" = None
+    vectors: "QueriesAndKeys | None" = None
 
     def means(self) -> dict[str, Float[Array, "*heads"]]:
         """The mean of each statistic over the rows that count; 0 where none does."""
         return {name: total / jnp.maximum(self.counts[name], 1) for name, total in self.sums.items()}
 
-    def of_layers(self, layers: tuple[int, ...] | None) -> "Captured":
+    def of_layers(self, layers: tuple[int, ...] | None) -> "CapturedAttention":
         """The maps of these layers alone; statistics stay those of every layer."""
         if layers is None or self.weights is None:
             return self
@@ -119,20 +132,20 @@ class Captured(NamedTuple):
             raise ValueError(f"capture.layers={layers} names {beyond}; there are layers 0 ... {len(self.weights) - 1}")
         return self.with_maps(lambda of_layers: of_layers[jnp.asarray(layers)])
 
-    def with_maps(self, change: Callable[[Array], Array]) -> "Captured":
+    def with_maps(self, change: Callable[[Array], Array]) -> "CapturedAttention":
         """The same with each array of its maps changed; statistics stay as they are."""
         weights, pooled, top = jax.tree.map(change, (self.weights, self.pooled, self.top))
         return self._replace(weights=weights, pooled=pooled, top=top)
 
 
-class Top(NamedTuple):
+class TopWeights(NamedTuple):
     """The largest weights of each row, falling, and the keys that they are of."""
 
     keys: Int[Array, "*L B H Q k"]
     weights: Float[Array, "*L B H Q k"]
 
 
-class Vectors(NamedTuple):
+class QueriesAndKeys(NamedTuple):
     """Queries and keys as their dot product meets them, turned by their positions: a logit is scale (q . k).
 
     `whole`: nothing is added to it; False where positions or a bias add to the logits, or a temperature divides them.
@@ -145,25 +158,27 @@ class Vectors(NamedTuple):
 
 
 # What a pass without a request captured, by site.
-NOTHING_CAPTURED: Mapping[str, Captured] = {}
+NOTHING_CAPTURED: Mapping[str, CapturedAttention] = {}
 
 
-def one_layer(captured: Captured) -> Captured:
+def add_layer_axis(captured: CapturedAttention) -> CapturedAttention:
     """What a single layer captured, with the leading layer axis that a scan over layers would have added."""
     return jax.tree.map(lambda leaf: leaf[None], captured)
 
 
-def capture_at(site: str, capture: Capture | None) -> Capture | None:
+def capture_for_site(site: str, capture: Capture | None) -> Capture | None:
     """The request as the attention at a site sees it: None where nothing of the site is asked for."""
     return capture if capture is not None and site in capture.sites else None
 
 
-def captured_at(site: str, captured: Captured | None, capture: Capture | None) -> dict[str, Captured]:
+def single_layer_maps(
+    site: str, captured: CapturedAttention | None, capture: Capture | None
+) -> dict[str, CapturedAttention]:
     """`Aux.maps` of a site that is one layer: empty where nothing of the site is asked for."""
-    return {} if captured is None or capture_at(site, capture) is None else {site: one_layer(captured)}
+    return {} if captured is None or capture_for_site(site, capture) is None else {site: add_layer_axis(captured)}
 
 
-def pooling_block(positions: int, cells: int) -> int:
+def pooling_block_size(positions: int, cells: int) -> int:
     """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
 
     Raises:
@@ -174,7 +189,7 @@ def pooling_block(positions: int, cells: int) -> int:
     return 1 << max(0, -(-positions // cells) - 1).bit_length()
 
 
-def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
+def max_pool_map(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
     """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
     xp: Any = weights.__array_namespace__()
     *maps, queries, keys = weights.shape
@@ -195,7 +210,7 @@ def capture_weights(
     *,
     logits: Float[Array, "B H Q K"] | None = None,
     mask: Mask | None = None,
-) -> Captured | None:
+) -> CapturedAttention | None:
     """What was asked for of the very weights that multiply the values, in float32 at least.
 
     `logits` and `mask` are those that the weights came from; without logits their logarithm stands in.
@@ -205,9 +220,9 @@ def capture_weights(
         ValueError: For shapes that do not fit.
     """
     check_capture(capture)
-    check_array("weights", weights_BxHxQxK, MAP)
+    check_array("weights", weights_BxHxQxK, MAP_AXES)
     if logits is not None:
-        check_array("logits", logits, MAP)
+        check_array("logits", logits, MAP_AXES)
         if logits.shape != weights_BxHxQxK.shape:
             raise ValueError(f"logits {logits.shape} and weights {weights_BxHxQxK.shape} differ in their shape")
     if mask is not None:
@@ -221,47 +236,51 @@ def capture_weights(
     given = None if logits is None else jax.lax.stop_gradient(logits.astype(wide))
     queries, keys = weights.shape[2:]
 
-    def find() -> Captured:
+    def find() -> CapturedAttention:
         query_Q = jnp.arange(queries, dtype=jnp.int32)
         key_K = jnp.arange(keys, dtype=jnp.int32)
-        seen = visible(mask, query_Q, key_K[None, None])
+        seen = visible_keys(mask, query_Q, key_K[None, None])
         allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
         scores = jnp.log(weights) if given is None else given
-        rows = Rows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
-        cells = Cells(weights, scores, allowed, rows.position_BxQ, key_K)
+        rows = MapRows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
+        cells = MapCells(weights, scores, allowed, rows.position_BxQ, key_K)
         folded = _fold_cells(
             _initial_folds(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics
         )
         masses = {}
         for statistic in capture.statistics:
-            if isinstance(statistic, Mass):
+            if isinstance(statistic, MassStatistic):
                 key_BxQ, exists = _chosen_key(statistic, rows)
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
                 masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], exists)
         some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
         sums, counts = _sum_over_rows(_finish_folds(folded, capture.statistics) | masses, some, capture)
         if not capture.maps:
-            return Captured(None, sums, counts)
+            return CapturedAttention(None, sums, counts)
         of_heads = select_heads(weights, capture)
         blocks = capture.blocks(queries, keys)
         if blocks == (1, 1):
-            return Captured(of_heads if capture.cells else _select_rows(of_heads, 2, capture.rows), sums, counts)
+            return CapturedAttention(
+                of_heads if capture.cells else _select_rows(of_heads, 2, capture.rows), sums, counts
+            )
         top = _largest(of_heads, capture.top) if capture.top else None
-        return Captured(_select_rows(of_heads, 2, capture.rows), sums, counts, pool(of_heads, *blocks), top)
+        return CapturedAttention(
+            _select_rows(of_heads, 2, capture.rows), sums, counts, max_pool_map(of_heads, *blocks), top
+        )
 
-    return capture_if_observed(capture, find)
+    return capture_if_enabled(capture, find)
 
 
-def capture_products(
+def capture_from_products(
     q_BxQxHxD: Float[Array, "B Q H D"],
     k_BxKxGxD: Float[Array, "B K G D"],
     capture: Capture | None,
     *,
     terms: LogitTerms,
-    form: LogitForm,
+    form: LogitScaling,
     log_sum: Float[Array, "B H Q"] | Callable[[], Float[Array, "B H Q"]] | None = None,
     block: int = BLOCK,
-) -> Captured | None:
+) -> CapturedAttention | None:
     """What was asked for of softmax((scale q . k + terms) / temperature), without the weights themselves.
 
     `log_sum` is the log-sum-exp of the same forward pass, float32 at least, or what computes it when something is
@@ -272,25 +291,25 @@ def capture_products(
     q, k, terms = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, terms))
     given = log_sum if log_sum is None or callable(log_sum) else jax.lax.stop_gradient(log_sum)
 
-    def find() -> Captured:
+    def find() -> CapturedAttention:
         lse = given() if callable(given) else given
         if lse is None:
-            lse = log_sum_blockwise(q, k, terms, form, block)
-        products = Products(q, k, terms, form, lse, block)
+            lse = log_sum_exp_blockwise(q, k, terms, form, block)
+        products = AttentionProducts(q, k, terms, form, lse, block)
         sums, counts = statistics_from_products(products, capture)
         weights, pooled, top = maps_from_products(products, capture)
-        return Captured(weights, sums, counts, pooled, top)
+        return CapturedAttention(weights, sums, counts, pooled, top)
 
-    return capture_if_observed(capture, find)
+    return capture_if_enabled(capture, find)
 
 
-class Products(NamedTuple):
+class AttentionProducts(NamedTuple):
     """All that weights are computed again from; `first_example`: which of all examples is the first of these."""
 
     q: Array
     k: Array
     terms: LogitTerms
-    form: LogitForm
+    form: LogitScaling
     log_sum: Array
     block: int = BLOCK
     first_example: Array | int = 0
@@ -302,7 +321,9 @@ class Products(NamedTuple):
         return inside_Q, jnp.where(query_Q < self.q.shape[1], log_sum, -jnp.inf)
 
 
-def maps_from_products(products: Products, capture: Capture) -> tuple[Array | None, Array | None, Top | None]:
+def maps_from_products(
+    products: AttentionProducts, capture: Capture
+) -> tuple[Array | None, Array | None, TopWeights | None]:
     """The rows, the pooled map and the largest weights of each row; None for what was not asked for."""
     if not capture.maps:
         return None, None, None
@@ -312,13 +333,13 @@ def maps_from_products(products: Products, capture: Capture) -> tuple[Array | No
     return _weights_of_rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
 
 
-def _weights_of_rows(products: Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
+def _weights_of_rows(products: AttentionProducts, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
     query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
     chosen = (_select_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
     return select_heads(_whole_rows(products, *chosen), capture)
 
 
-def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
+def _whole_rows(products: AttentionProducts, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
     """The weights of some rows on every key."""
     queries, keys = products.q.shape[1], products.k.shape[1]
     part = logits_of_block(
@@ -331,31 +352,33 @@ def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_Bx
         queries=queries,
         keys=keys,
     )
-    return weights_again(part.logits_BxHxQxK, part.allowed, log_sum_BxHxR)
+    return recompute_weights(part.logits_BxHxQxK, part.allowed, log_sum_BxHxR)
 
 
-def _pooled_rows(products: Products, blocks: tuple[int, int], capture: Capture) -> tuple[Array, Top | None]:
+def _pooled_rows(
+    products: AttentionProducts, blocks: tuple[int, int], capture: Capture
+) -> tuple[Array, TopWeights | None]:
     """The pooled map and the largest weights of each row; whole rows exist for a few blocks of queries at a time."""
     queries = products.q.shape[1]
-    together = blocks[0] * -(-ROWS_AT_ONCE // blocks[0])
+    together = blocks[0] * -(-ROW_CHUNK_SIZE // blocks[0])
 
-    def of_rows(q_block: Array, query: Array) -> tuple[Array, Top | None]:
+    def of_rows(q_block: Array, query: Array) -> tuple[Array, TopWeights | None]:
         inside, log_sum = products.at(query)
         weights = select_heads(_whole_rows(products, q_block, inside, log_sum), capture)
-        return pool(weights, *blocks), _largest(weights, capture.top) if capture.top else None
+        return max_pool_map(weights, *blocks), _largest(weights, capture.top) if capture.top else None
 
-    pooled, top = over_queries(of_rows, products.q, together)
+    pooled, top = map_query_blocks(of_rows, products.q, together)
     count = -(-queries // blocks[0])
-    whole = jax.tree.map(lambda parts: join(parts, 2, queries), top)
-    return join(pooled, 2, count), whole
+    whole = jax.tree.map(lambda parts: join_blocks(parts, 2, queries), top)
+    return join_blocks(pooled, 2, count), whole
 
 
-def _largest(weights_BxHxQxK: Array, count: int) -> Top:
+def _largest(weights_BxHxQxK: Array, count: int) -> TopWeights:
     weights, keys = jax.lax.top_k(weights_BxHxQxK, min(count, weights_BxHxQxK.shape[-1]))
-    return Top(keys, weights)
+    return TopWeights(keys, weights)
 
 
-def statistics_from_products(products: Products, capture: Capture) -> tuple[dict, dict]:
+def statistics_from_products(products: AttentionProducts, capture: Capture) -> tuple[dict, dict]:
     """The sums of each statistic, and how many rows counted."""
     q, k, terms, form, log_sum, block, first_example = products
     statistics = capture.statistics
@@ -363,39 +386,39 @@ def statistics_from_products(products: Products, capture: Capture) -> tuple[dict
     wide = log_sum.dtype
     if not statistics:
         return {}, {}
-    gathered = tuple(statistic for statistic in statistics if isinstance(statistic, Mass))
-    folded = tuple(statistic for statistic in statistics if not isinstance(statistic, Mass))
+    gathered = tuple(statistic for statistic in statistics if isinstance(statistic, MassStatistic))
+    folded = tuple(statistic for statistic in statistics if not isinstance(statistic, MassStatistic))
 
     def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
         inside, lse = products.at(query)
         position_BxQ = jnp.take(query_positions(terms.mask, queries), inside, axis=1)
         example_B = first_example + jnp.arange(len(q), dtype=jnp.int32)
-        rows = Rows(inside, position_BxQ, terms.mask, keys, example_B)
+        rows = MapRows(inside, position_BxQ, terms.mask, keys, example_B)
 
         def fold(state: Any, part: LogitBlock, _: Any) -> Any:
-            weights = weights_again(part.logits_BxHxQxK, part.allowed, lse)
-            cells = Cells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
+            weights = recompute_weights(part.logits_BxHxQxK, part.allowed, lse)
+            cells = MapCells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
             return _fold_cells(state, cells, rows, folded)
 
         state = _initial_folds(folded, lse.shape, wide)
         if folded:
-            state = over_keys(fold, state, q_block, query, k, None, terms, form, block, queries)
+            state = fold_key_blocks(fold, state, q_block, query, k, None, terms, form, block, queries)
         masses = {}
         for statistic in gathered:
             key_BxQ, exists = _chosen_key(statistic, rows)
             logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
-            masses[statistic.name] = (weights_again(logits[..., None], exists[..., None], lse)[..., 0], exists)
+            masses[statistic.name] = (recompute_weights(logits[..., None], exists[..., None], lse)[..., 0], exists)
         return _sum_over_rows(_finish_folds(state, folded) | masses, jnp.isfinite(lse), capture)
 
-    sums, counts = over_queries(of_rows, q, block)
+    sums, counts = map_query_blocks(of_rows, q, block)
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
 
 
-def _logits_of_pairs(q_BxQxHxD: Array, products: Products, rows: Rows, key_BxQ: Array) -> Array:
+def _logits_of_pairs(q_BxQxHxD: Array, products: AttentionProducts, rows: MapRows, key_BxQ: Array) -> Array:
     """The logit of one key for each query, without any other: [B, H, Q]."""
     batch, queries, heads, _ = q_BxQxHxD.shape
     key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
-    k_BxQxGxD = look_up(products.k, key_BxQx1)[:, :, 0]
+    k_BxQxGxD = take_at_keys(products.k, key_BxQx1)[:, :, 0]
     wide = products.log_sum.dtype
     logits = jnp.einsum("bqhd,bqhd->bhq", q_BxQxHxD, repeat_heads(k_BxQxGxD, heads), preferred_element_type=wide)
     logits = logits * products.form.scale
@@ -403,14 +426,14 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: Products, rows: Rows, key_BxQ: 
     return added[..., 0] / products.form.temperature
 
 
-def _chosen_key(statistic: Mass, rows: Rows) -> tuple[Array, Array]:
+def _chosen_key(statistic: MassStatistic, rows: MapRows) -> tuple[Array, Array]:
     """The key of each query ([B or 1, Q], within bounds), and where it exists and is visible ([B or 1, H or 1, Q])."""
     key_BxQ = statistic.key(rows)
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
     batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
     pairs = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
-    seen = visible(rows.mask, rows.query_Q, pairs)
+    seen = visible_keys(rows.mask, rows.query_Q, pairs)
     return key_BxQ, exists if seen is None else exists & seen[..., 0]
 
 
@@ -419,18 +442,18 @@ def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dt
     start = {}
     for statistic in statistics:
         match statistic:
-            case Reduction(initial=initial):
+            case ReductionStatistic(initial=initial):
                 start[statistic.name] = tuple(jnp.full(shape, value, dtype) for value in initial)
-            case Expectation():
+            case ExpectationStatistic():
                 start[statistic.name] = (jnp.zeros(shape, dtype),)
     return start
 
 
-def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statistic, ...]) -> dict:
+def _fold_cells(state: dict, cells: MapCells, rows: MapRows, statistics: tuple[Statistic, ...]) -> dict:
     state = dict(state)
     weights = cells.weights_BxHxQxK
     # All columns ride on one product with the weights, as further columns of v would.
-    columns = [statistic for statistic in statistics if isinstance(statistic, Expectation)]
+    columns = [statistic for statistic in statistics if isinstance(statistic, ExpectationStatistic)]
     if columns:
         values = [
             jnp.broadcast_to(one.column(rows, cells.key_K), (weights.shape[0], weights.shape[3])) for one in columns
@@ -440,7 +463,7 @@ def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statist
         for index, column in enumerate(columns):
             state[column.name] = (state[column.name][0] + expected[..., index],)
     for statistic in statistics:
-        if isinstance(statistic, Reduction):
+        if isinstance(statistic, ReductionStatistic):
             state[statistic.name] = statistic.merge(state[statistic.name], statistic.cells(cells))
     return state
 
@@ -450,9 +473,9 @@ def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, t
     values: dict[str, tuple[Array, Array]] = {}
     for statistic in statistics:
         match statistic:
-            case Reduction(name=name, finish=finish, counts=counts):
+            case ReductionStatistic(name=name, finish=finish, counts=counts):
                 values[name] = finish(state[name]), counts(state[name])
-            case Expectation(name=name):
+            case ExpectationStatistic(name=name):
                 values[name] = state[name][0], jnp.bool_(True)
     return values
 
@@ -494,7 +517,7 @@ def _select_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Arr
     return jnp.take(x, jnp.asarray(chosen, jnp.int32), axis=axis)
 
 
-def capture_if_observed(capture: Capture, find: Callable[[], Captured]) -> Captured:
+def capture_if_enabled(capture: Capture, find: Callable[[], CapturedAttention]) -> CapturedAttention:
     """What `find` finds, or zeros where `observe` is False: then `find` does not run."""
     if capture.observe is None:
         return find()

@@ -25,7 +25,7 @@ def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class AttentionSizes:
     """What a layer says of itself, from which the shapes of trained arrays follow, and the settings of a scheme.
 
     `depth` and `key_depth`: of the heads of queries and of keys; `hidden`: of a score's hidden layer.
@@ -43,7 +43,7 @@ class Sizes:
     bidirectional: bool = False
 
 
-class Weight(NamedTuple):
+class ParameterSpec(NamedTuple):
     """An array that is trained: its shape, the logical names of its axes, and how it begins."""
 
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Weight(NamedTuple):
     initializer: Initializer
 
 
-class Block:
+class AttentionComponent:
     """A score or a position scheme. An instance holds its parameters; what the class says holds of every one.
 
     `parameters`: whether a call gives them: "none", "optional" where there is a default, or "required".
@@ -62,11 +62,11 @@ class Block:
     indexed = False
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         """What a layer of these sizes trains, in the order of the fields."""
         return {}
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> Any:
+    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> Any:
         """The parameters of a call, of the arrays of `weights`; None where it takes none."""
         return None if cls.parameters == "none" else cls(*arrays)

@@ -10,27 +10,27 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.attention.blockwise import (
     BLOCK,
-    LogitForm,
+    LogitScaling,
     LogitTerms,
     attend_blockwise,
-    log_sum_blockwise,
+    log_sum_exp_blockwise,
     output_blockwise,
 )
 from transformer.attention.component import Keys, Queries, Values
-from transformer.attention.masks import Mask, dense, query_positions, visible
+from transformer.attention.masks import Mask, dense_mask, query_positions, visible_keys
 from transformer.attention.spec import Backend
 
-LANES = 128
+TPU_LANES = 128
 # Beside it no logit counts, and bfloat16 holds it.
 _HIDING = -1e9
 
 
-def attend_products(
+def attend_with_kernel(
     q: Array,
     k: Array,
     v: Array,
     terms: LogitTerms,
-    form: LogitForm,
+    form: LogitScaling,
     backend: Backend,
     *,
     interpret: bool,
@@ -53,17 +53,17 @@ def attend_products(
             return dot_product_attention(q, k, v, terms, form, backend), None
 
 
-def log_sum_products(
-    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, backend: Backend, *, interpret: bool
+def log_sum_exp_with_kernel(
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, backend: Backend, *, interpret: bool
 ) -> Array:
     """The log-sum-exp of each row, by one more pass of the kernel, or in blocks: what only capturing should pay."""
     if backend is Backend.SPLASH:
         return splash_log_sum(q, k, v, terms.mask, form.scale / form.temperature, interpret=interpret)
-    return log_sum_blockwise(q, k, terms, form)
+    return log_sum_exp_blockwise(q, k, terms, form)
 
 
 def dot_product_attention(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, form: LogitForm, backend: Backend
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, form: LogitScaling, backend: Backend
 ) -> Float[Array, "B Q H D"]:
     """`jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
 
@@ -93,7 +93,7 @@ def dot_product_attention(
         k_BxKxGxD,
         v_BxKxGxD,
         bias,
-        None if native else dense(mask, queries, keys),
+        None if native else dense_mask(mask, queries, keys),
         scale=form.scale / form.temperature,
         is_causal=native and mask.causal,
         query_seq_lengths=_lengths(mask.query_lengths, backend) if native else None,
@@ -138,11 +138,11 @@ def splash_log_sum(
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        return log_sum_blockwise(q, k, LogitTerms(mask), LogitForm(scale=scale))
+        return log_sum_exp_blockwise(q, k, LogitTerms(mask), LogitScaling(scale=scale))
     lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret, residuals=True)
     _, (log_sum_BxHxQ,) = _splash(kernel, q, k, v, mask, scale)
-    seen = rows_that_see(mask, *lengths)
+    seen = rows_with_visible_keys(mask, *lengths)
     return log_sum_BxHxQ if seen is None else jnp.where(seen, log_sum_BxHxQ, -jnp.inf)
 
 
@@ -152,18 +152,18 @@ def _splash(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float)
     return jax.vmap(kernel)(*_laid_out(q, k, v, scale), segments)
 
 
-def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
+def rows_with_visible_keys(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
     """Whether each query sees any key, asked in blocks of keys; None where every one certainly does."""
     size = min(BLOCK, keys)
     query_Q = jnp.arange(queries, dtype=jnp.int32)
     # Causal alone leaves every query its own and all earlier keys, of which the first is one.
-    if mask.facts() <= {"causal"} or visible(mask, query_Q, query_Q[None, None, :1]) is None:
+    if mask.facts() <= {"causal"} or visible_keys(mask, query_Q, query_Q[None, None, :1]) is None:
         return None
     blocks = jnp.arange(-(-keys // size) * size, dtype=jnp.int32).reshape(-1, size)
 
     def some(key_K: Array) -> Array:
         inside = jnp.minimum(key_K, keys - 1)
-        seen = visible(mask, query_Q, inside[None, None])
+        seen = visible_keys(mask, query_Q, inside[None, None])
         assert seen is not None
         return jnp.any(seen, axis=-1)
 
@@ -173,7 +173,7 @@ def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"]
 
 def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
     """Exactly zero, value and gradient, where a query sees no key: kernels give it the average of all values."""
-    seen = rows_that_see(mask, output_BxQxHxD.shape[1], keys)
+    seen = rows_with_visible_keys(mask, output_BxQxHxD.shape[1], keys)
     return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
 
 
@@ -191,7 +191,7 @@ def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array,
     """Heads in front, depths filled up to the lanes, and the scale, which the kernel knows nothing of, in q."""
 
     def heads_first(x: Array) -> Array:
-        missing = -x.shape[-1] % LANES
+        missing = -x.shape[-1] % TPU_LANES
         return jnp.moveaxis(jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing))), 2, 1)
 
     scaled = (q.astype(jnp.float32) * scale).astype(q.dtype)

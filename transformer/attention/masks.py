@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.argument_checks import MAP, is_array, shown
-from transformer.attention.pytree_dataclass import array, pytree, static
+from transformer.attention.argument_checks import MAP_AXES, describe_value, is_array
+from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
 
 LOGIT_AXES = ("batch", "heads", "queries", "keys")
 _SIDES = (("batch", "queries"), ("batch", "keys"))
 
 
-@pytree
+@pytree_dataclass
 class Mask:
     """Which keys each query may see: those that every fact admits. An absent fact forbids nothing.
 
@@ -32,16 +32,16 @@ class Mask:
     allowed: the dense escape, True where a query may see a key.
     """
 
-    causal: bool = static(default=False)
-    window: tuple[int, int] | None = static(default=None)
-    query_offset: Int[Array, "#B"] | None = array("batch", default=None)
-    query_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="queries")
-    key_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
-    prefix: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
-    segments: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array(*_SIDES, default=None)
-    order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array(*_SIDES, default=None)
-    center: Float[Array, "B H Q"] | None = array("batch", "heads", "queries", default=None, counts="keys")
-    allowed: Bool[Array, "#B #H #Q #K"] | None = array(*LOGIT_AXES, default=None)
+    causal: bool = static_field(default=False)
+    window: tuple[int, int] | None = static_field(default=None)
+    query_offset: Int[Array, "#B"] | None = array_field("batch", default=None)
+    query_lengths: Int[Array, " B"] | None = array_field("batch", default=None, counts="queries")
+    key_lengths: Int[Array, " B"] | None = array_field("batch", default=None, counts="keys")
+    prefix: Int[Array, " B"] | None = array_field("batch", default=None, counts="keys")
+    segments: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array_field(*_SIDES, default=None)
+    order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array_field(*_SIDES, default=None)
+    center: Float[Array, "B H Q"] | None = array_field("batch", "heads", "queries", default=None, counts="keys")
+    allowed: Bool[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
 
     def facts(self) -> frozenset[str]:
         """The names of the facts that are present."""
@@ -53,15 +53,15 @@ class Mask:
         )
 
 
-FACTS = tuple(field.name for field in dataclasses.fields(Mask))
+MASK_FIELDS = tuple(field.name for field in dataclasses.fields(Mask))
 # The fact without which another says nothing, and what that has to do with it.
-NEEDS = {"center": "window", "prefix": "causal"}
+REQUIRED_FIELD = {"center": "window", "prefix": "causal"}
 _ROLES = {"window": "which says how far around it a query sees", "causal": "the fact that it lifts"}
 
 
-def lacking(facts: frozenset[str]) -> str | None:
+def missing_field(facts: frozenset[str]) -> str | None:
     """Which of these facts is without the one that it needs; None when none is."""
-    for fact, needed in NEEDS.items():
+    for fact, needed in REQUIRED_FIELD.items():
         if fact in facts and needed not in facts:
             return f"mask.{fact} is given without mask.{needed}, {_ROLES[needed]}"
     return None
@@ -105,7 +105,9 @@ def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
     return index_1xQ if mask.query_offset is None else index_1xQ + mask.query_offset[:, None]
 
 
-def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Bool[Array, "#B #H #Q #K"] | None:
+def visible_keys(
+    mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]
+) -> Bool[Array, "#B #H #Q #K"] | None:
     """Whether the queries of these indices may see the keys of these indices; None: all of them.
 
     `key` is one row of keys for all queries ([1, 1, K]) or keys for each query ([B, Q, K]).
@@ -127,12 +129,12 @@ def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -
         rules.append(key_Bx1xQxK < mask.key_lengths[:, None, None, None])
     if mask.segments is not None:
         of_query, of_key = mask.segments
-        rules.append(jnp.take(of_query, query_Q, axis=1)[:, None, :, None] == look_up(of_key, key)[:, None])
+        rules.append(jnp.take(of_query, query_Q, axis=1)[:, None, :, None] == take_at_keys(of_key, key)[:, None])
     if mask.order is not None:
         of_query, of_key = mask.order
-        rules.append(look_up(of_key, key)[:, None] < jnp.take(of_query, query_Q, axis=1)[:, None, :, None])
+        rules.append(take_at_keys(of_key, key)[:, None] < jnp.take(of_query, query_Q, axis=1)[:, None, :, None])
     if mask.allowed is not None:
-        rules.append(cut(mask.allowed, query_Q, key))
+        rules.append(take_entries(mask.allowed, query_Q, key))
     if not rules:
         return None
     seen = rules[0]
@@ -141,7 +143,7 @@ def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -
     return seen
 
 
-def of_part(mask: Mask, batch: int, query_start: Array | int, key_start: Array | int) -> Mask:
+def mask_for_block(mask: Mask, batch: int, query_start: Array | int, key_start: Array | int) -> Mask:
     """The mask of a part of the map, whose first query and key are those of these indices.
 
     Facts of each query and key must be those of the part; what the others say is made relative to its beginning.
@@ -156,7 +158,7 @@ def of_part(mask: Mask, batch: int, query_start: Array | int, key_start: Array |
     return dataclasses.replace(mask, query_offset=offset_B + query_start - key_start, **moved)
 
 
-def look_up(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
+def take_at_keys(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
     """The values at keys of these indices, [B, Q, K] or [B, 1, K]; `values` may have a last axis more."""
     if key.shape[:2] == (1, 1):
         return jnp.take(values_BxK, key[0, 0], axis=1)[:, None]
@@ -165,7 +167,7 @@ def look_up(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
     )
 
 
-def cut(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
+def take_entries(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
     """The entries of an array [#B, #H, #Q, #K] at these queries and keys, still broadcastable."""
     if grid.shape[2] > 1:
         grid = jnp.take(grid, query_Q, axis=2)
@@ -178,12 +180,12 @@ def cut(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> A
     return jnp.take_along_axis(grid, jnp.broadcast_to(key[:, None], (batch, 1, *key.shape[1:])), axis=3)
 
 
-def dense(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | None:
+def dense_mask(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | None:
     """The mask as booleans (True: may see), broadcastable against logits [B, H, Q, K]; None allows everything."""
-    return visible(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
+    return visible_keys(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
 
 
-def clear_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array, "B Q H D"]:
+def zero_padded_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array, "B Q H D"]:
     """The queries, with zeros in the place of those that `query_lengths` calls padding.
 
     Their weights are 0 whatever they are, but the gradient of a key multiplies that 0 with them, and 0 NaN is NaN.
@@ -194,7 +196,7 @@ def clear_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array
     return jnp.where(inside_BxQ[:, :, None, None], q_BxQxHxD, 0)
 
 
-def clear_keys(
+def zero_hidden_keys(
     mask: Mask,
     x_BxKxGxD: Float[Array, "B K G D"],
     queries: int | None = None,
@@ -255,8 +257,8 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         TypeError: For what is no `Mask`, a fact that is no array, or `allowed` of other numbers than booleans.
     """
     if not isinstance(mask, Mask):
-        wanted = f"Mask(allowed=...), booleans {MAP}" if is_array(mask) else "such as Mask(causal=True)"
-        raise TypeError(f"mask is {shown(mask)}; it must be a Mask, {wanted}")
+        wanted = f"Mask(allowed=...), booleans {MAP_AXES}" if is_array(mask) else "such as Mask(causal=True)"
+        raise TypeError(f"mask is {describe_value(mask)}; it must be a Mask, {wanted}")
     if mask.window is not None:
         before, after = mask.window
         whole = isinstance(before, int) and isinstance(after, int)
@@ -264,7 +266,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
             raise ValueError(
                 f"mask.window={mask.window} must be (before, after), whole numbers at least 0 and one of them above 0"
             )
-    alone = lacking(mask.facts())
+    alone = missing_field(mask.facts())
     if alone is not None:
         raise ValueError(alone)
     sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys}
@@ -280,7 +282,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         parts = value if isinstance(value, tuple) else (value,)
         for part in parts:
             if not is_array(part):
-                raise TypeError(f"mask.{name} is {shown(part)}; it must be an array {_shapes(shapes)}")
+                raise TypeError(f"mask.{name} is {describe_value(part)}; it must be an array {_shapes(shapes)}")
         given = tuple(tuple(part.shape) for part in parts)
         if given != shapes and (name, given) != ("query_offset", ((1,),)):
             raise ValueError(
@@ -297,7 +299,7 @@ def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -
         ValueError: For another shape.
     """
     if isinstance(allowed, Mask):
-        raise TypeError(f"{name} is a Mask; give dense(mask, queries, keys), its booleans")
+        raise TypeError(f"{name} is a Mask; give dense_mask(mask, queries, keys), its booleans")
     check_broadcast(name, allowed, shape)
     if allowed.dtype != bool:
         raise TypeError(f"{name} has numbers of type {allowed.dtype}; give booleans, True where a query may see a key")
@@ -311,7 +313,9 @@ def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -
         TypeError: For what is no array.
     """
     if not is_array(array):
-        raise TypeError(f"{name} is {shown(array)}; it must be an array that broadcasts against logits {shape}")
+        raise TypeError(
+            f"{name} is {describe_value(array)}; it must be an array that broadcasts against logits {shape}"
+        )
     if array.ndim != 4:
         raise ValueError(
             f"{name} has shape {tuple(array.shape)}, {array.ndim} axes; it must have the four of the logits, batch, "

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.attention.argument_checks import MAP, check_array, check_member
+from transformer.attention.argument_checks import MAP_AXES, check_array, check_member
 from transformer.attention.masks import check_allowed
 from transformer.attention.rng import draw_array
 
@@ -29,7 +29,7 @@ class Normalizer(enum.Enum):
     STRAIGHT_THROUGH = "straight_through"
 
 
-SAMPLERS = frozenset({Normalizer.HARD, Normalizer.STRAIGHT_THROUGH})
+SAMPLING_NORMALIZERS = frozenset({Normalizer.HARD, Normalizer.STRAIGHT_THROUGH})
 
 
 class Reweighting(enum.Enum):
@@ -43,7 +43,7 @@ class Reweighting(enum.Enum):
     GAUSSIAN = "gaussian"
 
 
-class Weights(NamedTuple):
+class NormalizedWeights(NamedTuple):
     """`values` multiply v; `probabilities` are those before a sample was drawn or the weights were re-weighted.
 
     `log_prob`: of each query's sampled key, differentiable; None where nothing is sampled.
@@ -61,7 +61,7 @@ def normalize(
     *,
     key: Key[Array, ""] | None = None,
     train: bool = False,
-) -> Weights:
+) -> NormalizedWeights:
     """The weights of the allowed keys: `softmax`, `sparsemax`, `entmax15`, or one key drawn by the softmax.
 
     Raises:
@@ -81,7 +81,7 @@ def normalize(
             if train and key is None:
                 raise TypeError(f"normalizer={kind.value} draws a sample in training; give attend() a key")
             return _drawn(logits_BxHxQxK, allowed, key if train else None, kind)
-    return Weights(weights, weights)
+    return NormalizedWeights(weights, weights)
 
 
 def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
@@ -187,7 +187,9 @@ def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> F
     return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[..., 0], -jnp.inf)
 
 
-def gaussian(weights: Weights, center_BxHxQ: Float[Array, "B H Q"], half_width: int | float) -> Weights:
+def gaussian_reweight(
+    weights: NormalizedWeights, center_BxHxQ: Float[Array, "B H Q"], half_width: int | float
+) -> NormalizedWeights:
     """The weights times exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10)."""
     position_K = jnp.arange(weights.values.shape[-1], dtype=weights.values.dtype)
     distance = position_K[None, None, None] - center_BxHxQ[..., None].astype(weights.values.dtype)
@@ -197,7 +199,7 @@ def gaussian(weights: Weights, center_BxHxQ: Float[Array, "B H Q"], half_width: 
 
 def _drawn(
     logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normalizer
-) -> Weights:
+) -> NormalizedWeights:
     # The largest of logits with Gumbel noise is a draw from their softmax.
     noisy = logits if key is None else logits + draw_array(jax.random.gumbel, key, logits.shape, logits.dtype)
     return _largest_of(noisy, logits, _everywhere(logits, allowed), kind)
@@ -206,7 +208,7 @@ def _drawn(
 @functools.partial(jax.jit, inline=True, static_argnames="kind")
 def _largest_of(
     noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], everywhere: Allowed, kind: Normalizer
-) -> Weights:
+) -> NormalizedWeights:
     probabilities = softmax(logits, everywhere)
     chosen = jnp.argmax(jnp.where(everywhere, noisy, -jnp.inf), axis=-1)
     sample = jnp.where(everywhere, jax.nn.one_hot(chosen, logits.shape[-1], dtype=logits.dtype), 0)
@@ -217,12 +219,12 @@ def _largest_of(
     if kind is Normalizer.STRAIGHT_THROUGH:
         # The value of the sample, the gradient of the probabilities (their difference to themselves is exactly 0).
         sample = sample + (probabilities - jax.lax.stop_gradient(probabilities))
-    return Weights(sample, probabilities, log_prob)
+    return NormalizedWeights(sample, probabilities, log_prob)
 
 
 def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
     """The booleans that were given, all True for none; what does not fit is refused by every normalizer that asks."""
-    check_array("logits", logits, MAP)
+    check_array("logits", logits, MAP_AXES)
     if allowed is None:
         return jnp.ones((1, 1, 1, logits.shape[-1]), bool)
     batch, heads, queries, keys = logits.shape

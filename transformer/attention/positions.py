@@ -11,33 +11,45 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.component import Block, Keys, Logits, Queries, Sizes, Weight, normal, xavier_uniform, zeros
-from transformer.attention.pytree_dataclass import array, pytree, static
+from transformer.attention.component import (
+    AttentionComponent,
+    AttentionSizes,
+    Keys,
+    Logits,
+    ParameterSpec,
+    Queries,
+    normal,
+    xavier_uniform,
+    zeros,
+)
+from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
 
 
-class Combination(enum.Enum):
+class PositionCombination(enum.Enum):
     """How a position's vector joins a token's: x + p, or [x ; p]."""
 
     ADD = "add"
     CONCATENATE = "concatenate"
 
 
-def combine(
-    x: Float[Array, "*B E"], position: Float[Array, "*#B P"], how: Combination = Combination.ADD
+def combine_positions(
+    x: Float[Array, "*B E"], position: Float[Array, "*#B P"], how: PositionCombination = PositionCombination.ADD
 ) -> Float[Array, "*B _"]:
     """Token and position as one vector.
 
     A linear map of [x ; p] is x W_x + p W_p: the sum with a projection each.
     """
     match how:
-        case Combination.ADD:
+        case PositionCombination.ADD:
             return x + position
-        case Combination.CONCATENATE:
+        case PositionCombination.CONCATENATE:
             broadcast = jnp.broadcast_to(position, (*x.shape[:-1], position.shape[-1]))
             return jnp.concatenate([x, broadcast.astype(x.dtype)], axis=-1)
 
 
-def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = False) -> Float[Array, "*shape {width}"]:
+def sinusoidal_positions(
+    positions: Int[Array, "*shape"], width: int, *, halves: bool = False
+) -> Float[Array, "*shape {width}"]:
     """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
 
     PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)); `halves` puts all sines
@@ -54,7 +66,7 @@ def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = Fa
     return jnp.stack([sines, cosines], axis=-1).reshape(*positions.shape, width)
 
 
-def rotary(
+def apply_rotary(
     x_BxNxHxD: Float[Array, "B N H D"], positions: Int[Array, "#B N"], *, base: float = 10000.0, halves: bool = False
 ) -> Float[Array, "B N H D"]:
     """Each pair of features turned by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
@@ -86,7 +98,7 @@ def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: j
     return jnp.sin(angles), jnp.cos(angles)
 
 
-class Position(enum.Enum):
+class AttentionPosition(enum.Enum):
     """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) are none of its business.
 
     rotary pairs neighboring features, as its paper does; rotary_halves pairs feature i with i + D/2, as the
@@ -106,7 +118,7 @@ QueryPositions = Int[Array, "#B Q"]
 KeyPositions = Int[Array, "#B #Q K"]
 
 
-class PositionScheme(Block):
+class PositionScheme(AttentionComponent):
     """One way in which attention knows positions, and what is to be known of it; this one knows none.
 
     `turns`: it turns pairs of features of queries and keys. `biases`: what it adds to a logit follows from the
@@ -155,12 +167,12 @@ class PositionScheme(Block):
         return None
 
 
-@pytree
+@pytree_dataclass
 class Rotary(PositionScheme):
-    """`rotary` of queries and keys with frequencies base^(-2i / D); `halves` is what the position's name says."""
+    """`apply_rotary` of queries and keys with frequencies base^(-2i / D); `halves` is what the position's name says."""
 
-    base: float = static(default=10000.0)
-    halves: bool = static(default=False)
+    base: float = static_field(default=10000.0)
+    halves: bool = static_field(default=False)
 
     parameters = "optional"
     turns = True
@@ -170,7 +182,7 @@ class Rotary(PositionScheme):
             raise ValueError(f"base={self.base} of the rotary frequencies must be finite and above 0")
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "Rotary":
+    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Rotary":
         return cls(sizes.rotary_base)
 
     @classmethod
@@ -178,17 +190,17 @@ class Rotary(PositionScheme):
         return None if score.product else "turns the two sides of a product, which score={} has not"
 
     def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
-        return rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
+        return apply_rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
 
     def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
-        return rotary(k_BxKxGxC, positions, base=self.base, halves=self.halves)
+        return apply_rotary(k_BxKxGxC, positions, base=self.base, halves=self.halves)
 
 
-@pytree
+@pytree_dataclass
 class Alibi(PositionScheme):
     """-m_h |i - j| (Press et al. 2022, section 3); `slopes_H` of some of the heads, where a device has no more."""
 
-    slopes_H: Float[Array, " H"] | None = array("heads", default=None)
+    slopes_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
     biases = True
 
@@ -203,27 +215,27 @@ class Alibi(PositionScheme):
         return -slopes_H[None, :, None, None] * jnp.abs(distance_BxQxK).astype(dtype)[:, None]
 
 
-@pytree
+@pytree_dataclass
 class T5(PositionScheme):
     """A bias b_h[bucket(j - i)] for each bucket of distance and each head (Raffel et al. 2020, section 2.1).
 
     `max_distance`: distances from this one on share the last bucket.
     """
 
-    table_PxH: Float[Array, "P H"] = array("positions", "heads")
-    bidirectional: bool = static(default=True)
-    max_distance: int = static(default=128)
+    table_PxH: Float[Array, "P H"] = array_field("positions", "heads")
+    bidirectional: bool = static_field(default=True)
+    max_distance: int = static_field(default=128)
 
     parameters = "required"
     biases = True
     shared = True
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        return {"table": Weight((sizes.buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5))}
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        return {"table": ParameterSpec((sizes.buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5))}
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "T5":
+    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "T5":
         return cls(arrays[0], sizes.bidirectional, sizes.max_distance)
 
     def check(self, q: Array, value_depth: int | None) -> None:
@@ -266,20 +278,20 @@ class _DotProductScheme(PositionScheme):
         return None if score.dot else "is a term of the dot product, which score={} is not"
 
 
-@pytree
+@pytree_dataclass
 class Shaw(_DotProductScheme):
     """q_i . (k_j + a_(clip(j - i, -C, C))), and sum_j w_ij (v_j + b_(...)) (Shaw et al. 2018, equations 3 and 4).
 
     Embeddings of the distances -C ... C, P = 2C + 1, for keys and, where given, for values; shared by the heads.
     """
 
-    keys_PxD: Float[Array, "P D"] = array("positions", "head_dim")
-    values_PxD: Float[Array, "P Dv"] | None = array("positions", "head_dim", default=None)
+    keys_PxD: Float[Array, "P D"] = array_field("positions", "head_dim")
+    values_PxD: Float[Array, "P Dv"] | None = array_field("positions", "head_dim", default=None)
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         shape, axes = (2 * sizes.max_distance + 1, sizes.depth), ("positions", "head_dim")
-        return {name: Weight(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
+        return {name: ParameterSpec(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
 
     def check(self, q: Array, value_depth: int | None) -> None:
         tables = {"keys_PxD": (self.keys_PxD, q.shape[3]), "values_PxD": (self.values_PxD, value_depth)}
@@ -316,7 +328,7 @@ class Shaw(_DotProductScheme):
         return jnp.einsum("bhqp,pd->bqhd", by_distance_BxHxQxP.astype(table.dtype), table)
 
 
-@pytree
+@pytree_dataclass
 class TransformerXL(_DotProductScheme):
     """(q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
 
@@ -325,20 +337,22 @@ class TransformerXL(_DotProductScheme):
     the second where they `differ` (Yang et al. 2019, section 2.5).
     """
 
-    weight_ExHxD: Float[Array, "E H D"] = array("embed", "heads", "head_dim")
-    content_HxD: Float[Array, "H D"] = array("heads", "head_dim")
-    position_HxD: Float[Array, "H D"] = array("heads", "head_dim")
-    kind_2xHxD: Float[Array, "2 H D"] | None = array("positions", "heads", "head_dim", default=None)
-    kind_bias_HxD: Float[Array, "H D"] | None = array("heads", "head_dim", default=None)
-    differ_BxQxK: Bool[Array, "B Q K"] | None = array("batch", "queries", "keys", default=None)
+    weight_ExHxD: Float[Array, "E H D"] = array_field("embed", "heads", "head_dim")
+    content_HxD: Float[Array, "H D"] = array_field("heads", "head_dim")
+    position_HxD: Float[Array, "H D"] = array_field("heads", "head_dim")
+    kind_2xHxD: Float[Array, "2 H D"] | None = array_field("positions", "heads", "head_dim", default=None)
+    kind_bias_HxD: Float[Array, "H D"] | None = array_field("heads", "head_dim", default=None)
+    differ_BxQxK: Bool[Array, "B Q K"] | None = array_field("batch", "queries", "keys", default=None)
 
     kinds = True
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         width, heads, depth = sizes.width, sizes.heads, sizes.depth
-        bias = Weight((heads, depth), ("heads", "head_dim"), zeros)
-        matrix = Weight((width, heads, depth), ("embed", "heads", "head_dim"), xavier_uniform(width, heads * depth))
+        bias = ParameterSpec((heads, depth), ("heads", "head_dim"), zeros)
+        matrix = ParameterSpec(
+            (width, heads, depth), ("embed", "heads", "head_dim"), xavier_uniform(width, heads * depth)
+        )
         return {"weight": matrix, "content": bias, "position": bias}
 
     def check(self, q: Array, value_depth: int | None) -> None:
@@ -377,22 +391,22 @@ class TransformerXL(_DotProductScheme):
         return logits_BxHxQxK + jnp.where(self.differ_BxQxK[:, None], other_BxHxQx1, same_BxHxQx1)
 
 
-SCHEMES: dict[Position, type[PositionScheme]] = {
-    Position.NONE: PositionScheme,
-    Position.ROTARY: Rotary,
-    Position.ROTARY_HALVES: Rotary,
-    Position.ALIBI: Alibi,
-    Position.T5: T5,
-    Position.SHAW: Shaw,
-    Position.TRANSFORMER_XL: TransformerXL,
+SCHEMES: dict[AttentionPosition, type[PositionScheme]] = {
+    AttentionPosition.NONE: PositionScheme,
+    AttentionPosition.ROTARY: Rotary,
+    AttentionPosition.ROTARY_HALVES: Rotary,
+    AttentionPosition.ALIBI: Alibi,
+    AttentionPosition.T5: T5,
+    AttentionPosition.SHAW: Shaw,
+    AttentionPosition.TRANSFORMER_XL: TransformerXL,
 }
 
 
-def scheme_of(position: Position, params: PositionScheme | None) -> PositionScheme:
+def resolve_position_scheme(position: AttentionPosition, params: PositionScheme | None) -> PositionScheme:
     """The scheme of this name with its parameters, or with its defaults where none are given."""
     scheme = SCHEMES[position]() if params is None else params
     if isinstance(scheme, Rotary):
-        return dataclasses.replace(scheme, halves=position is Position.ROTARY_HALVES)
+        return dataclasses.replace(scheme, halves=position is AttentionPosition.ROTARY_HALVES)
     return scheme
 
 

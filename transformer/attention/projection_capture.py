@@ -6,20 +6,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture, Captured, Vectors
+from transformer.attention.capture import Capture, CapturedAttention, QueriesAndKeys
 from transformer.attention.masks import Mask, query_positions
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, repeat_heads
 from transformer.attention.spec import AttentionSpec
 
 
-def vectors_of(
+def query_key_vectors(
     q_BxQxHxD: Float[Array, "B Q H D"],
     k_BxKxGxD: Float[Array, "B K G D"],
     spec: AttentionSpec,
     scheme: PositionScheme,
     mask: Mask,
-) -> Vectors | None:
+) -> QueriesAndKeys | None:
     """The queries and keys whose products are the logits of a dot product; None for a score that is none."""
     score = SCORES[spec.score]
     if not score.dot:
@@ -29,10 +29,10 @@ def vectors_of(
     adds = scheme.biases or type(scheme).logits is not PositionScheme.logits
     scale, whole = score().scale(q.shape[-1], spec.scale), not adds and spec.temperature == 1
     q, k = jax.lax.stop_gradient((q, k))
-    return Vectors(q, k, jnp.float32(scale), jnp.bool_(whole))
+    return QueriesAndKeys(q, k, jnp.float32(scale), jnp.bool_(whole))
 
 
-def norms_of(
+def transformed_value_norms(
     v_BxKxGxD: Float[Array, "B K G D"], output_HxDxE: Float[Array, "H D E"], scheme: PositionScheme
 ) -> Float[Array, "B H K"] | None:
     """|v W_O| of each key and head, W_O the head's own rows, in float32 at least.
@@ -47,7 +47,7 @@ def norms_of(
     return jnp.linalg.norm(transformed, axis=-1)
 
 
-class Projected(NamedTuple):
+class AttentionProjections(NamedTuple):
     """What an attention between two projections has met: queries, keys and values, and the matrix behind the heads."""
 
     q: Float[Array, "B Q H D"]
@@ -59,10 +59,12 @@ class Projected(NamedTuple):
     mask: Mask
 
 
-def with_vectors(captured: Captured, asked: Capture, projected: Projected) -> Captured:
+def capture_projections(
+    captured: CapturedAttention, asked: Capture, projected: AttentionProjections
+) -> CapturedAttention:
     """What was captured, with the norms and the vectors that were asked for."""
     q, k, v, output, spec, scheme, mask = projected
     return captured._replace(
-        norms=norms_of(v, output, scheme) if asked.norms else None,
-        vectors=vectors_of(q, k, spec, scheme, mask) if asked.vectors else None,
+        norms=transformed_value_norms(v, output, scheme) if asked.norms else None,
+        vectors=query_key_vectors(q, k, spec, scheme, mask) if asked.vectors else None,
     )

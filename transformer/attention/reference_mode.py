@@ -8,7 +8,7 @@ _by_definition: contextvars.ContextVar[bool] = contextvars.ContextVar("by_defini
 
 
 @contextlib.contextmanager
-def by_definition() -> Iterator[None]:
+def trace_reference() -> Iterator[None]:
     """Trace what is inside by its equations: every logit of an attention, of experts the rows that chose them.
 
     What is traced has the products of the model, whatever a backend skips, pads or computes a second time. It is for
@@ -22,6 +22,6 @@ def by_definition() -> Iterator[None]:
         _by_definition.reset(token)
 
 
-def traced_by_definition() -> bool:
+def is_tracing_reference() -> bool:
     """Whether what is being traced is to be its equations."""
     return _by_definition.get()

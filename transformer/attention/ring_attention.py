@@ -12,16 +12,16 @@ from jaxtyping import Array
 from transformer.attention.blockwise import (
     BLOCK,
     Gradients,
-    LogitForm,
+    LogitScaling,
     LogitTerms,
-    backward,
-    center_of,
-    forward,
-    in_types_of,
-    reachable,
+    any_key_visible,
+    blockwise_backward,
+    blockwise_forward,
+    cast_gradients,
+    gradient_delta,
 )
-from transformer.attention.masks import of_part
-from transformer.attention.pytree_dataclass import axes_of
+from transformer.attention.masks import mask_for_block
+from transformer.attention.pytree_dataclass import field_axes
 
 
 class Ring(NamedTuple):
@@ -85,7 +85,7 @@ def _exchanged(keep: Array, first: Array, second: Array) -> tuple[Array, Array]:
 
 
 def attend_in_ring(
-    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, ring: Ring, block: int = BLOCK
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, ring: Ring, block: int = BLOCK
 ) -> tuple[Array, Array]:
     """softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys, and the log-sum-exp.
 
@@ -96,7 +96,7 @@ def attend_in_ring(
     those of its queries and of all keys. What the positions alone hide from a whole stretch of queries it skips.
     """
     leaves, tree = jax.tree.flatten(terms)
-    axes = [names.index("queries") if "queries" in names else None for names in axes_of(terms)]
+    axes = [names.index("queries") if "queries" in names else None for names in field_axes(terms)]
     of_each = [
         (leaf,) * ring.stretches if axis is None or leaf.shape[axis] == 1 else ring.dealt(leaf, axis)
         for leaf, axis in zip(leaves, axes, strict=True)
@@ -112,7 +112,7 @@ Stretches = tuple[Array, ...]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def _attend(
-    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitForm, ring: Ring, block: int
+    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitScaling, ring: Ring, block: int
 ) -> tuple[Stretches, Stretches]:
     """The outputs and log-sum-exps of each stretch of queries."""
     terms = [tree.unflatten(each) for each in leaves]
@@ -124,7 +124,7 @@ def _attend(
 
             def compute(partial: Any, pair: Pair = pair) -> Any:
                 k, v = held_k[pair.keys], held_v[pair.keys]
-                return _combined(partial, forward(qs[pair.queries], k, v, pair.terms, form, block, wide))
+                return _combined(partial, blockwise_forward(qs[pair.queries], k, v, pair.terms, form, block, wide))
 
             carry = _with(carry, pair.queries, _where_reached(pair.reach, compute, carry[pair.queries]))
         return carry, held
@@ -139,18 +139,18 @@ def _attend(
 
 
 def _forward_rule(
-    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitForm, ring: Ring, block: int
+    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitScaling, ring: Ring, block: int
 ) -> tuple:
     outputs, log_sums = _attend(qs, ks, vs, leaves, tree, form, ring, block)
     return (outputs, log_sums), (qs, ks, vs, leaves, outputs, log_sums)
 
 
-def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
+def _backward_rule(tree: Any, form: LogitScaling, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
     qs, ks, vs, leaves, outputs, log_sums = kept
     terms = [tree.unflatten(each) for each in leaves]
     d_outputs, d_log_sums = cotangents
     wide = log_sums[0].dtype
-    centers = [center_of(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
+    centers = [gradient_delta(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
 
     def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
         held_k, held_v, d_ks, d_vs = held
@@ -159,7 +159,9 @@ def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any
             def compute(sums: Gradients, pair: Pair = pair) -> Gradients:
                 queries, keys = pair.queries, pair.keys
                 from_output = d_outputs[queries], centers[queries], log_sums[queries]
-                new = backward(qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, form, block, wide)
+                new = blockwise_backward(
+                    qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, form, block, wide
+                )
                 whole = _of_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
                 return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
 
@@ -178,7 +180,7 @@ def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any
     # One step further they are home.
     d_ks, d_vs = ring.next((d_ks, d_vs))
     each = [
-        in_types_of(q, k, v, of_q, Gradients(d_q, d_k, d_v, d_terms))
+        cast_gradients(q, k, v, of_q, Gradients(d_q, d_k, d_v, d_terms))
         for q, k, v, of_q, (d_q, d_terms), d_k, d_v in zip(qs, ks, vs, terms, carry, d_ks, d_vs, strict=True)
     ]
     return tuple(tuple(of_all) for of_all in zip(*each, strict=True))
@@ -220,8 +222,8 @@ def _pairs(terms: Sequence[LogitTerms], qs: Stretches, ks: Stretches, ring: Ring
     held_starts = ring.starts((ring.place() - index) % ring.size, held_length)
     for queries, keys in ring.pairs():
         held = _held(terms[queries], held_starts[keys], held_length)
-        part = of_part(held.mask, len(qs[0]), starts[queries], held_starts[keys])
-        reach = reachable(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(held_length, dtype=jnp.int32))
+        part = mask_for_block(held.mask, len(qs[0]), starts[queries], held_starts[keys])
+        reach = any_key_visible(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(held_length, dtype=jnp.int32))
         yield Pair(queries, keys, held_starts[keys], dataclasses.replace(held, mask=part), reach)
 
 
@@ -239,7 +241,7 @@ def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
         return jax.lax.dynamic_slice_in_dim(leaf, start, keys, axis=axis)
 
     leaves, tree = jax.tree.flatten(terms)
-    return jax.tree.unflatten(tree, map(cut, axes_of(terms), leaves))
+    return jax.tree.unflatten(tree, map(cut, field_axes(terms), leaves))
 
 
 def _of_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:

@@ -22,11 +22,11 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
     if key is None or rate == 0:
         return x
     dropped = min(round(rate * _PARTS), _PARTS - 1)
-    keep = random_half_words(key, x.shape) >= dropped
+    keep = random_uint16(key, x.shape) >= dropped
     return jnp.where(keep, x * (_PARTS / (_PARTS - dropped)), 0).astype(x.dtype)
 
 
-def check_rate(name: str, rate: float) -> None:
+def check_dropout_rate(name: str, rate: float) -> None:
     """Refuse what is no share that may be dropped, or replaced, in training: at least 0 and below 1.
 
     Raises:
@@ -45,7 +45,7 @@ def draw_array(
     return draw(key, (math.prod(shape),), *more).reshape(shape)
 
 
-def random_half_words(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
+def random_uint16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
     """16 random bits an entry: the halves of the 32-bit words of `jax.random.bits`, so that a draw serves two entries.
 
     jax.random.bits of uint16 takes a draw for each, and drawing is what dropout costs.

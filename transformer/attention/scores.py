@@ -9,8 +9,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.argument_checks import check_positive
-from transformer.attention.component import AnyArray, Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
-from transformer.attention.pytree_dataclass import pytree
+from transformer.attention.component import (
+    AnyArray,
+    AttentionComponent,
+    AttentionSizes,
+    Keys,
+    Logits,
+    ParameterSpec,
+    Queries,
+    xavier_uniform,
+    zeros,
+)
+from transformer.attention.pytree_dataclass import pytree_dataclass
 
 Prepared = Float[Array, "B K _ _"]
 Shapes = dict[str, tuple[int, ...]]
@@ -29,7 +39,7 @@ class Score(enum.Enum):
     LOCATION = "location"
 
 
-class ScoreFunction(Block):
+class ScoreFunction(AttentionComponent):
     """One score, and what is to be known of it.
 
     `product`: it is an inner product of a vector of the query's and one of the key's, without trained parameters,
@@ -95,7 +105,7 @@ class ScaledDot(Dot):
         return 1 / math.sqrt(depth) if given is None else given
 
 
-@pytree
+@pytree_dataclass
 class Cosine(Dot):
     """beta q . k / (|q| |k|) (Graves et al. 2014, equations 5 and 6).
 
@@ -110,12 +120,12 @@ class Cosine(Dot):
     dot = raw = False
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         start = jax.nn.initializers.constant(math.log(math.sqrt(sizes.depth)))
-        return {"log_sharpening": Weight((sizes.heads,), ("heads",), start)}
+        return {"log_sharpening": ParameterSpec((sizes.heads,), ("heads",), start)}
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "Cosine":
+    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Cosine":
         return cls(jnp.exp(arrays[0])[None, :, None])
 
     def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
@@ -137,14 +147,14 @@ class Cosine(Dot):
         return _unit(k_BxKxGxC).astype(k_BxKxGxC.dtype)
 
 
-@pytree
+@pytree_dataclass
 class General(ScoreFunction):
     """q' W k (Luong et al. 2015, section 3.1), W one for each head."""
 
     weight_HxDxC: Float[AnyArray, "H D C"]
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         return {"weight": _matrix(sizes, sizes.depth, sizes.key_depth)}
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
@@ -166,7 +176,7 @@ class _HiddenLayer(ScoreFunction):
     hidden = True
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         return {"weight": _matrix(sizes, sizes.key_depth + sizes.depth, sizes.hidden), "vector": _vector(sizes)}
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
@@ -199,7 +209,7 @@ class _HiddenLayer(ScoreFunction):
         return jnp.einsum("bhqka,ha->bhqk", self.activation(sums), self.score_HxA, preferred_element_type=wide)
 
 
-@pytree
+@pytree_dataclass
 class Additive(_HiddenLayer):
     """v' tanh(W1 k + W2 q) (Bahdanau et al. 2015, appendix A.1.2)."""
 
@@ -208,7 +218,7 @@ class Additive(_HiddenLayer):
     score_HxA: Float[AnyArray, "H A"]
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         of_keys, of_queries = (_matrix(sizes, rows, sizes.hidden) for rows in (sizes.key_depth, sizes.depth))
         return {"keys": of_keys, "queries": of_queries, "vector": _vector(sizes)}
 
@@ -226,7 +236,7 @@ class Additive(_HiddenLayer):
         return self.queries_HxDxA
 
 
-@pytree
+@pytree_dataclass
 class Concat(_HiddenLayer):
     """v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1)."""
 
@@ -234,7 +244,7 @@ class Concat(_HiddenLayer):
     score_HxA: Float[AnyArray, "H A"]
 
 
-@pytree
+@pytree_dataclass
 class Mlp(_HiddenLayer):
     """v' relu(W [k ; q] + b), a perceptron with one hidden layer."""
 
@@ -243,7 +253,7 @@ class Mlp(_HiddenLayer):
     score_HxA: Float[AnyArray, "H A"]
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         weight, vector = super().weights(sizes).values()
         return {"weight": weight, "bias": vector._replace(initializer=zeros), "vector": vector}
 
@@ -255,7 +265,7 @@ class Mlp(_HiddenLayer):
         return jax.nn.relu(sums_BxHxQxKxA + self.bias_HxA[:, None, None, :].astype(sums_BxHxQxKxA.dtype))
 
 
-@pytree
+@pytree_dataclass
 class Location(ScoreFunction):
     """Row k of W q, from the query alone (Luong et al. 2015, equation 8).
 
@@ -268,7 +278,7 @@ class Location(ScoreFunction):
     raw = indexed = True
 
     @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         matrix = _matrix(sizes, sizes.depth, sizes.max_length)
         return {"weight": matrix._replace(axes=("heads", "head_dim", "positions"))}
 
@@ -293,7 +303,7 @@ SCORES: dict[Score, type[ScoreFunction]] = {
 }
 
 
-def function_of(score: Score, params: ScoreFunction | None) -> ScoreFunction:
+def resolve_score_function(score: Score, params: ScoreFunction | None) -> ScoreFunction:
     """The score of this name with its parameters, or with its defaults where none are given."""
     return SCORES[score]() if params is None else params
 
@@ -315,13 +325,13 @@ def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array,
     return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
 
 
-def _matrix(sizes: Sizes, rows: int, columns: int) -> Weight:
+def _matrix(sizes: AttentionSizes, rows: int, columns: int) -> ParameterSpec:
     axes = ("heads", "head_dim", "head_dim")
-    return Weight((sizes.heads, rows, columns), axes, xavier_uniform(rows, columns))
+    return ParameterSpec((sizes.heads, rows, columns), axes, xavier_uniform(rows, columns))
 
 
-def _vector(sizes: Sizes) -> Weight:
-    return Weight((sizes.heads, sizes.hidden), ("heads", "head_dim"), xavier_uniform(sizes.hidden, 1))
+def _vector(sizes: AttentionSizes) -> ParameterSpec:
+    return ParameterSpec((sizes.heads, sizes.hidden), ("heads", "head_dim"), xavier_uniform(sizes.hidden, 1))
 
 
 def _unit(x: Array) -> Array:

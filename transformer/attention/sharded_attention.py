@@ -16,25 +16,25 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from transformer.attention.blockwise import LogitForm, LogitTerms
+from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
+    AttentionProducts,
     Capture,
-    Captured,
-    Products,
-    capture_if_observed,
+    CapturedAttention,
+    capture_if_enabled,
     maps_from_products,
     select_heads,
     statistics_from_products,
 )
-from transformer.attention.kernels import attend_products, log_sum_products, splash_kernel
-from transformer.attention.masks import of_part
-from transformer.attention.pytree_dataclass import axes_of
+from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel, splash_kernel
+from transformer.attention.masks import mask_for_block
+from transformer.attention.pytree_dataclass import field_axes
 from transformer.attention.ring_attention import Ring, attend_in_ring
 from transformer.attention.spec import Backend
 from transformer.logical_axes import SequenceParallel, placement
 
 
-class Shards(NamedTuple):
+class AttentionSharding(NamedTuple):
     """The mesh axes that divide examples, heads, key heads and positions: none for what lies whole on every device.
 
     `how` a query reaches the keys of other devices, where positions are divided.
@@ -85,7 +85,7 @@ class Shards(NamedTuple):
         names = {"batch": "batch", "heads": "heads", "queries": "length"}
         return [
             self.spec(*[names.get(axis) if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)])
-            for axes, leaf in zip(axes_of(terms), jax.tree.leaves(terms), strict=True)
+            for axes, leaf in zip(field_axes(terms), jax.tree.leaves(terms), strict=True)
         ]
 
     def own_groups(self, x_BxKxGxD: Array, heads: int) -> Array:
@@ -102,7 +102,7 @@ class Shards(NamedTuple):
         return jnp.take(x_BxKxGxD, (first + jnp.arange(0, own, alike)) // serves, axis=2)
 
 
-def shards_of(q: Array, k: Array) -> Shards | None:
+def attention_sharding(q: Array, k: Array) -> AttentionSharding | None:
     """How the placement in context divides a call; None where all is on one device.
 
     What cannot be divided evenly lies whole on every device: examples, heads or key heads that are too few, and
@@ -115,14 +115,16 @@ def shards_of(q: Array, k: Array) -> Shards | None:
     of_heads = placed.even_axes("heads", heads)
     of_groups = placed.even_axes("groups", groups) if placed.axes("groups") == of_heads else ()
     length = placed.even_axes("length", queries, keys)
-    return Shards(placed.mesh, placed.even_axes("batch", batch), of_heads, of_groups, length, placed.attention)
+    return AttentionSharding(
+        placed.mesh, placed.even_axes("batch", batch), of_heads, of_groups, length, placed.attention
+    )
 
 
-class Program(NamedTuple):
+class ShardedProgram(NamedTuple):
     """What every device runs: the form of the logits, the backend, and of how many query heads it has a part."""
 
-    shards: Shards
-    form: LogitForm
+    shards: AttentionSharding
+    form: LogitScaling
     backend: Backend
     interpret: bool
     heads: int
@@ -133,12 +135,12 @@ def attend_sharded(
     k: Array,
     v: Array,
     terms: LogitTerms,
-    program: Program,
+    program: ShardedProgram,
     capture: Capture | None,
     *,
     wants_log_sum: bool,
-) -> tuple[Array, Captured | None, Array | None]:
-    """As `attend_products` on one device, and beside it what is captured, and the log-sum-exp if it is wanted."""
+) -> tuple[Array, CapturedAttention | None, Array | None]:
+    """As `attend_with_kernel` on one device, and beside it what is captured, and the log-sum-exp if it is wanted."""
     shards, backend = program.shards, program.backend
     if terms.position is not None:
         terms = dataclasses.replace(terms, position=terms.position.over(program.heads))
@@ -157,13 +159,13 @@ def attend_sharded(
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
         known = kernel is not None and terms.mask.facts() <= {"causal"}
         own = terms if known else _own_terms(terms, q, shards)
-        results = attend_products(q, k, v, own, program.form, backend, interpret=program.interpret, kernel=kernel)
+        results = attend_with_kernel(q, k, v, own, program.form, backend, interpret=program.interpret, kernel=kernel)
         return tuple(x for x in results if x is not None)
 
     def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array], *, backend: Backend) -> Array:
         k, v = (_gathered(shards.own_groups(x, program.heads), shards) for x in (k, v))
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, shards)
-        return log_sum_products(q, k, v, terms, program.form, backend, interpret=program.interpret)
+        return log_sum_exp_with_kernel(q, k, v, terms, program.form, backend, interpret=program.interpret)
 
     keeps = backend is Backend.BLOCKWISE
     outputs = (q_spec, row_spec) if keeps else (q_spec,)
@@ -177,25 +179,27 @@ def attend_sharded(
         return output, None, wanted
     q, k, v, leaves, log_sum = jax.lax.stop_gradient((q, k, v, leaves, log_sum))
 
-    def find() -> Captured:
+    def find() -> CapturedAttention:
         again = functools.partial(log_sum_again, backend=Backend.BLOCKWISE if shards.length else backend)
         lse = log_sum[0] if log_sum else shards.on_each(again, inputs, row_spec)(q, k, v, leaves)
         return _captured(
             q, k, jax.tree.unflatten(tree, leaves), lse, program, dataclasses.replace(capture, observe=None)
         )
 
-    return output, capture_if_observed(capture, find), wanted
+    return output, capture_if_enabled(capture, find), wanted
 
 
-def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Program, capture: Capture) -> Captured:
+def _captured(
+    q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: ShardedProgram, capture: Capture
+) -> CapturedAttention:
     """Statistics of each device's own rows, added up; maps by the devices that have their examples and heads."""
     shards = program.shards
     leaves, tree = jax.tree.flatten(terms)
 
-    def products(used: Shards, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> Products:
+    def products(used: AttentionSharding, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> AttentionProducts:
         k = _gathered(used.own_groups(k, program.heads), used)
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, used)
-        return Products(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
+        return AttentionProducts(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
         sums = statistics_from_products(products(shards, *parts), capture)
@@ -206,7 +210,7 @@ def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Pr
         # Which heads are wanted is asked of all of them, which no device has.
         return maps_from_products(products(whole, *parts), dataclasses.replace(capture, heads=None))
 
-    def run(used: Shards, body: Any, output: PartitionSpec) -> Any:
+    def run(used: AttentionSharding, body: Any, output: PartitionSpec) -> Any:
         q_spec, k_spec, row_spec = _specs(used)
         inputs = (q_spec, k_spec, used.specs_of(terms), row_spec)
         return used.on_each(body, inputs, output)(q, k, leaves, log_sum)
@@ -217,21 +221,21 @@ def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Pr
     sums, counts = run(shards, statistics, of_heads)
     every_head = run(whole, maps, whole.spec("batch", "heads")) if capture.maps else (None, None, None)
     weights, pooled, top = jax.tree.map(lambda x: select_heads(x, capture), every_head)
-    return Captured(weights, sums, counts, pooled, top)
+    return CapturedAttention(weights, sums, counts, pooled, top)
 
 
-def _specs(shards: Shards) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
+def _specs(shards: AttentionSharding) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
     """Where queries, keys (or values) and one number of each row lie."""
     q_spec, k_spec = (shards.spec("batch", "length", heads, None) for heads in ("heads", "groups"))
     return q_spec, k_spec, shards.spec("batch", "heads", "length")
 
 
-def _gathered(x_BxKxGxD: Array, shards: Shards) -> Array:
+def _gathered(x_BxKxGxD: Array, shards: AttentionSharding) -> Array:
     """The keys of all devices between which positions are divided; their gradients are added up and divided again."""
     return jax.lax.all_gather(x_BxKxGxD, shards.length, axis=1, tiled=True) if shards.length else x_BxKxGxD
 
 
-def _ring(q: Array, k: Array, terms: LogitTerms, shards: Shards) -> Ring:
+def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> Ring:
     """The ring for a device's own queries and keys: what is causal from the first position on is shared evenly.
 
     Behind a prefix early queries see late keys, which two stretches leave out.
@@ -242,15 +246,15 @@ def _ring(q: Array, k: Array, terms: LogitTerms, shards: Shards) -> Ring:
     return Ring(shards.length, shards.parts("length"), stretches=2 if even else 1)
 
 
-def _own_terms(terms: LogitTerms, q: Array, shards: Shards) -> LogitTerms:
+def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:
     """The terms as a device's own queries, `q`, have them beside all keys."""
     if not shards.length:
         return terms
     start = shards.place_in("length") * q.shape[1]
-    return dataclasses.replace(terms, mask=of_part(terms.mask, len(q), start, 0))
+    return dataclasses.replace(terms, mask=mask_for_block(terms.mask, len(q), start, 0))
 
 
-def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: Program) -> tuple[tuple, tuple]:
+def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: ShardedProgram) -> tuple[tuple, tuple]:
     """Splash's kernel where positions are divided, and where its tables of blocks lie; else none.
 
     None either where no key is hidden by where it stands: then every device makes the same kernel for itself.

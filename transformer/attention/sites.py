@@ -17,7 +17,7 @@ class AxisKind(enum.Enum):
     EXPERTS = "experts"
 
 
-class Values(enum.Enum):
+class MapValues(enum.Enum):
     """What the numbers of a map are.
 
     probability: rows that sum to one, or are zero where there is nothing to see. sample: rows of a hard attention, one
@@ -93,9 +93,9 @@ class Site:
     layers: tuple[str, ...]
     heads: tuple[str, ...]
     causal: bool = False
-    values: Values = Values.PROBABILITY
+    values: MapValues = MapValues.PROBABILITY
 
 
-def between(sites: Iterable[Site], query: str, key: str) -> tuple[Site, ...]:
+def sites_between(sites: Iterable[Site], query: str, key: str) -> tuple[Site, ...]:
     """The sites whose queries and keys are the positions of the axes of these names."""
     return tuple(site for site in sites if (site.query.name, site.key.name) == (query, key))

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from transformer.attention.argument_checks import check_member, check_positive
 from transformer.attention.normalizers import Normalizer, Reweighting
-from transformer.attention.positions import SCHEMES, Position, PositionScheme
-from transformer.attention.rng import check_rate
+from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
+from transformer.attention.rng import check_dropout_rate
 from transformer.attention.scores import SCORES, Score, ScoreFunction
 
 
-class Parameters(NamedTuple):
+class AttentionParameters(NamedTuple):
     """The trained parts of an attention: of its score, and of its relative positions."""
 
     score: ScoreFunction | None = None
@@ -38,7 +38,7 @@ _CHOICES: dict[str, type[enum.Enum]] = {
     "score": Score,
     "normalizer": Normalizer,
     "reweighting": Reweighting,
-    "position": Position,
+    "position": AttentionPosition,
     "backend": Backend,
 }
 
@@ -60,7 +60,7 @@ class AttentionSpec:
     score: Score = Score.SCALED_DOT
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
-    position: Position = Position.NONE
+    position: AttentionPosition = AttentionPosition.NONE
     backend: Backend = Backend.AUTO
     scale: float | None = None
     temperature: float = 1.0
@@ -71,10 +71,10 @@ class AttentionSpec:
             check_member(name, getattr(self, name), choices)
         check_scale(self.scale, self.score)
         check_positive("temperature", self.temperature)
-        check_rate("dropout", self.dropout)
+        check_dropout_rate("dropout", self.dropout)
 
 
-def why_incompatible(kind: Score, position: Position) -> str | None:
+def why_incompatible(kind: Score, position: AttentionPosition) -> str | None:
     """Why this score has no such positions; None when the two have a meaning together."""
     why = SCHEMES[position].why_incompatible(SCORES[kind])
     return None if why is None else f"position={position.value} {why.format(kind.value)}"

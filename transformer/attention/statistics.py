@@ -1,7 +1,8 @@
 """What one number says of a row of a map. A new statistic is a few lines: an instance of one of three kinds.
 
-An `Expectation` is an expected value of the key alone: one more column beside the values. A `Mass` is the weight of
-one chosen key: a gather. A `Reduction` is anything else that can be folded block by block over the keys.
+An `ExpectationStatistic` is an expected value of the key alone: one more column beside the values. A `MassStatistic` is
+the weight of one chosen key: a gather. A `ReductionStatistic` is anything else that can be folded block by block over
+the keys.
 """
 
 import dataclasses
@@ -12,12 +13,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.masks import Mask, look_up
+from transformer.attention.masks import Mask, take_at_keys
 
 State = tuple[Array, ...]
 
 
-class Rows(NamedTuple):
+class MapRows(NamedTuple):
     """Some rows of a map: the positions of their queries, the mask, the number of keys, and which examples they are of.
 
     A device that has some examples alone sees those; what a statistic says of each is looked up by `example_B`.
@@ -30,7 +31,7 @@ class Rows(NamedTuple):
     example_B: Int[Array, " B"]
 
 
-class Cells(NamedTuple):
+class MapCells(NamedTuple):
     """Some rows against some keys: weights, the logits they came from (where allowed), and both sides' positions."""
 
     weights_BxHxQxK: Float[Array, "B H Q K"]
@@ -45,31 +46,31 @@ class Cells(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Expectation:
+class ExpectationStatistic:
     """sum_k w_qk f(k), where `column(rows, key indices)` is f: [B or 1, K]."""
 
     name: str
-    column: Callable[[Rows, Int[Array, " K"]], Float[Array, "#B K"]]
+    column: Callable[[MapRows, Int[Array, " K"]], Float[Array, "#B K"]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Mass:
+class MassStatistic:
     """The weight of one key of each query, `key(rows)`: [B or 1, Q].
 
     A row whose key does not exist or is hidden from it does not count.
     """
 
     name: str
-    key: Callable[[Rows], Int[Array, "#B Q"]]
+    key: Callable[[MapRows], Int[Array, "#B Q"]]
 
 
-def every_row(state: State) -> Bool[Array, ""]:
+def count_every_row(state: State) -> Bool[Array, ""]:
     """Of a reduction that is defined for every row that sees a key."""
     return jnp.bool_(True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Reduction:
+class ReductionStatistic:
     """Anything that is folded over the keys.
 
     `initial` values, the state of some `cells`, how two states `merge`, and the number at the end. Of the rows that
@@ -78,26 +79,26 @@ class Reduction:
 
     name: str
     initial: tuple[float, ...]
-    cells: Callable[[Cells], State]
+    cells: Callable[[MapCells], State]
     merge: Callable[[State, State], State]
     finish: Callable[[State], Float[Array, "B H Q"]]
-    counts: Callable[[State], Bool[Array, "*#rows"]] = every_row
+    counts: Callable[[State], Bool[Array, "*#rows"]] = count_every_row
 
 
-Statistic = Expectation | Mass | Reduction
+Statistic = ExpectationStatistic | MassStatistic | ReductionStatistic
 
 
-def added(left: State, right: State) -> State:
+def add_states(left: State, right: State) -> State:
     """The merge of a state of sums."""
     return tuple(one + other for one, other in zip(left, right, strict=True))
 
 
-def larger(left: State, right: State) -> State:
+def max_states(left: State, right: State) -> State:
     """The merge of a state of maxima."""
     return tuple(jnp.maximum(one, other) for one, other in zip(left, right, strict=True))
 
 
-def the_first(state: State) -> Array:
+def first_state(state: State) -> Array:
     """The end of a state that is its own result."""
     return state[0]
 
@@ -107,12 +108,12 @@ def _of_sums(state: State) -> Array:
     return state[0] / jnp.where(state[1] > 0, state[1], 1)
 
 
-def _surprise(cells: Cells) -> State:
+def _surprise(cells: MapCells) -> State:
     weights = cells.weights_BxHxQxK
     return (-jnp.sum(weights * jnp.log(jnp.where(weights > 0, weights, 1)), axis=-1),)
 
 
-def _moments(cells: Cells) -> State:
+def _moments(cells: MapCells) -> State:
     weights = cells.weights_BxHxQxK
     of_key = cells.key_K[None, None, None].astype(weights.dtype)
     total = jnp.sum(weights, axis=-1)
@@ -129,7 +130,7 @@ def _merged_moments(left: State, right: State) -> State:
     return total, mean, left[2] + right[2] + jnp.square(step) * left[0] * right[0] / safe
 
 
-def _away(cells: Cells) -> State:
+def _away(cells: MapCells) -> State:
     """The expected distance to the key, and that to the farthest key that is seen."""
     away = jnp.abs(cells.distance())
     shape = cells.weights_BxHxQxK.shape
@@ -138,7 +139,7 @@ def _away(cells: Cells) -> State:
     return jnp.sum(cells.weights_BxHxQxK * away, axis=-1), farthest
 
 
-def _first_of_segment(rows: Rows) -> Array:
+def _first_of_segment(rows: MapRows) -> Array:
     if rows.mask.segments is None:
         return jnp.zeros_like(rows.position_BxQ)
     of_query, of_key = rows.mask.segments
@@ -146,40 +147,40 @@ def _first_of_segment(rows: Rows) -> Array:
     return jnp.argmax(same, axis=-1).astype(jnp.int32)
 
 
-ENTROPY = Reduction("entropy", (0.0,), _surprise, added, the_first)
-LARGEST_WEIGHT = Reduction(
-    "largest_weight", (0.0,), lambda cells: (jnp.max(cells.weights_BxHxQxK, axis=-1),), larger, the_first
+ENTROPY = ReductionStatistic("entropy", (0.0,), _surprise, add_states, first_state)
+LARGEST_WEIGHT = ReductionStatistic(
+    "largest_weight", (0.0,), lambda cells: (jnp.max(cells.weights_BxHxQxK, axis=-1),), max_states, first_state
 )
-LARGEST_LOGIT = Reduction(
+LARGEST_LOGIT = ReductionStatistic(
     "largest_logit",
     (-jnp.inf,),
     lambda cells: (jnp.max(cells.logits_BxHxQxK, axis=-1, where=cells.allowed, initial=-jnp.inf),),
-    larger,
-    the_first,
+    max_states,
+    first_state,
 )
-DISTANCE = Reduction(
+DISTANCE = ReductionStatistic(
     "distance",
     (0.0,),
     lambda cells: (jnp.sum(cells.weights_BxHxQxK * jnp.abs(cells.distance()), axis=-1),),
-    added,
-    the_first,
+    add_states,
+    first_state,
 )
 # 1 - sum_k w_k |k - q| / max_k |k - q| over the keys that are seen: 1 on the diagonal and for a row that sees itself
 # alone, 0 for the farthest key (after the diagonality of Zhang et al. 2021).
-DIAGONALITY = Reduction(
+DIAGONALITY = ReductionStatistic(
     "diagonality",
     (0.0, 0.0),
     _away,
     lambda left, right: (left[0] + right[0], jnp.maximum(left[1], right[1])),
     lambda state: 1 - _of_sums(state),
 )
-SPREAD = Reduction(
+SPREAD = ReductionStatistic(
     "spread", (0.0, 0.0, 0.0), _moments, _merged_moments, lambda state: jnp.sqrt(_of_sums((state[2], state[0])))
 )
-KEY_POSITION = Expectation("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
-FIRST_TOKEN = Mass("first_token", _first_of_segment)
-PREVIOUS_TOKEN = Mass("previous_token", lambda rows: rows.position_BxQ - 1)
-DIAGONAL = Mass("diagonal", lambda rows: rows.position_BxQ)
+KEY_POSITION = ExpectationStatistic("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
+FIRST_TOKEN = MassStatistic("first_token", _first_of_segment)
+PREVIOUS_TOKEN = MassStatistic("previous_token", lambda rows: rows.position_BxQ - 1)
+DIAGONAL = MassStatistic("diagonal", lambda rows: rows.position_BxQ)
 
 STATISTICS: dict[str, Statistic] = {
     statistic.name: statistic
@@ -199,7 +200,7 @@ STATISTICS: dict[str, Statistic] = {
 
 
 @functools.cache
-def induction(*periods: int | None) -> Mass:
+def induction_mass(*periods: int | None) -> MassStatistic:
     """On a text that repeats every `period` tokens: the weight of the key behind the query's last occurrence.
 
     An induction head copies what followed (Olsson et al. 2022): from position q it reads q - period + 1. The first
@@ -215,18 +216,18 @@ def induction(*periods: int | None) -> Mass:
         if period is not None and period < 2:
             raise ValueError(f"period={period} must be at least 2: a text of one repeated token has no order to copy")
 
-    def key(rows: Rows) -> Array:
+    def key(rows: MapRows) -> Array:
         period_Bx1 = jnp.array([period or 0 for period in periods], jnp.int32)[:, None]
         if len(periods) > 1:
             period_Bx1 = period_Bx1[rows.example_B]
         again = (period_Bx1 > 0) & (rows.position_BxQ >= period_Bx1)
         return jnp.where(again, rows.position_BxQ - period_Bx1 + 1, -1)
 
-    return Mass("induction", key)
+    return MassStatistic("induction", key)
 
 
 @functools.cache
-def grid_distance(columns: int, leading: int = 0) -> Reduction:
+def grid_distance(columns: int, leading: int = 0) -> ReductionStatistic:
     """How far a patch looks, in patches: takes the place of `DISTANCE`, and its name, where positions are a grid.
 
     With position p = leading + row columns + column, sum_k w_qk |(row, column)_q - (row, column)_k| / sum_k w_qk over
@@ -239,7 +240,7 @@ def grid_distance(columns: int, leading: int = 0) -> Reduction:
     if columns < 1 or leading < 0:
         raise ValueError(f"grid_distance({columns}, {leading}) needs at least 1 column and leading positions from 0")
 
-    def away(cells: Cells) -> State:
+    def away(cells: MapCells) -> State:
         query_BxQx1, key_K = (cells.position_BxQ - leading)[..., None], cells.key_K - leading
         rows = query_BxQx1 // columns - key_K // columns
         across = query_BxQx1 % columns - key_K % columns
@@ -248,11 +249,11 @@ def grid_distance(columns: int, leading: int = 0) -> Reduction:
         patches = jnp.sqrt((rows**2 + across**2).astype(weights.dtype))[:, None]
         return jnp.sum(weights * patches, axis=-1), jnp.sum(weights, axis=-1)
 
-    return Reduction(DISTANCE.name, (0.0, 0.0), away, added, _of_sums, lambda state: state[1] > 0)
+    return ReductionStatistic(DISTANCE.name, (0.0, 0.0), away, add_states, _of_sums, lambda state: state[1] > 0)
 
 
 @functools.cache
-def span(start: int, stop: int) -> Expectation:
+def span_mass(start: int, stop: int) -> ExpectationStatistic:
     """The weight on the keys start ... stop - 1, such as one sentence or a prompt.
 
     Raises:
@@ -260,22 +261,22 @@ def span(start: int, stop: int) -> Expectation:
     """
     if not 0 <= start < stop:
         raise ValueError(f"span({start}, {stop}) holds no key; it needs 0 <= start < stop")
-    return Expectation(
+    return ExpectationStatistic(
         f"span_{start}_{stop}", lambda rows, key_K: ((key_K >= start) & (key_K < stop))[None].astype(jnp.float32)
     )
 
 
 @functools.cache
-def segment(label: int) -> Expectation:
+def segment_mass(label: int) -> ExpectationStatistic:
     """The weight on the keys that the mask's `segments` label so.
 
     Raises:
         ValueError: If used on a mask without segments.
     """
 
-    def column(rows: Rows, key_K: Array) -> Array:
+    def column(rows: MapRows, key_K: Array) -> Array:
         if rows.mask.segments is None:
             raise ValueError(f"statistic segment_{label} needs mask.segments, which is absent")
-        return (look_up(rows.mask.segments[1], key_K[None, None])[:, 0] == label).astype(jnp.float32)
+        return (take_at_keys(rows.mask.segments[1], key_K[None, None])[:, 0] == label).astype(jnp.float32)
 
-    return Expectation(f"segment_{label}", column)
+    return ExpectationStatistic(f"segment_{label}", column)

@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.api import attend
-from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, interpreted, unfit, unsupported
+from transformer.attention.backends import (
+    BACKENDS,
+    AttentionVariant,
+    CallShape,
+    choose_backend,
+    limit_exceeded,
+    unsupported_reason,
+    uses_interpret_mode,
+)
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.spec import AttentionSpec, Backend
@@ -35,11 +43,15 @@ def time_backends(
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (batch_size, length, num_heads, head_dim), dtype) for key in keys)
     mask, shape = Mask(causal=causal), CallShape.of(q, k, v)
-    variant = Variant.of(AttentionSpec(), mask, bias=False)
+    variant = AttentionVariant.of(AttentionSpec(), mask, bias=False)
     able = [
         backend
         for backend in BACKENDS
-        if not (unsupported(backend, variant) or unfit(backend, shape) or interpreted(backend, shape))
+        if not (
+            unsupported_reason(backend, variant)
+            or limit_exceeded(backend, shape)
+            or uses_interpret_mode(backend, shape)
+        )
     ]
     statistics_alone = Capture(("here",), maps=False, statistics=tuple(STATISTICS.values()))
     programs = {
@@ -55,7 +67,7 @@ def time_backends(
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     return BackendTimings(
         length,
-        choose(AttentionSpec(), variant, shape),
+        choose_backend(AttentionSpec(), variant, shape),
         {backend: medians[backend, None] for backend in able},
         {backend: medians[backend, statistics_alone] for backend in able},
     )

@@ -7,10 +7,18 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.attention.backends import BACKENDS, DENSE_LOGITS, CallShape, Variant, choose, unfit, unsupported
-from transformer.attention.masks import FACTS, NEEDS
+from transformer.attention.backends import (
+    BACKENDS,
+    MAX_DENSE_LOGITS,
+    AttentionVariant,
+    CallShape,
+    choose_backend,
+    limit_exceeded,
+    unsupported_reason,
+)
+from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD
 from transformer.attention.normalizers import Normalizer, Reweighting
-from transformer.attention.positions import SCHEMES, Position
+from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.logical_axes import SequenceParallel
@@ -55,17 +63,17 @@ def support_page() -> str:
     """Return the page as Markdown."""
     limits = _limits()
     sections = [_section(backend, limits) for backend in BACKENDS]
-    parts = (HEAD, *sections, CHOICE.format(dense=DENSE_LOGITS), _choices())
+    parts = (HEAD, *sections, CHOICE.format(dense=MAX_DENSE_LOGITS), _choices())
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
     """Write what one backend supports: its combinations, then its other properties."""
-    decoding = Variant(facts=frozenset({"causal", "query_offset"}))
+    decoding = AttentionVariant(facts=frozenset({"causal", "query_offset"}))
     column = list(BACKENDS).index(backend)
     properties = {
         "gradient": DIFFERENTIATION_MODES.get(backend, "reverse mode"),
-        "cached decoding": "no" if unsupported(backend, decoding) else "yes",
+        "cached decoding": "no" if unsupported_reason(backend, decoding) else "yes",
         "weights of captured maps": CAPTURE_SOURCES.get(backend, "recomputed from a blockwise log-sum-exp"),
         **{name: values[column] for name, values in limits.items()},
     }
@@ -86,7 +94,11 @@ def _limits() -> dict[str, list[str]]:
     }
 
     def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
-        good = [value for value, change in probe.items() if not unfit(backend, dataclasses.replace(suits, **change))]
+        good = [
+            value
+            for value, change in probe.items()
+            if not limit_exceeded(backend, dataclasses.replace(suits, **change))
+        ]
         return "any" if len(good) == len(probe) else describe_values(good, max(probe))
 
     return {name: [taken(backend, probe) for backend in BACKENDS] for name, probe in probes.items()}
@@ -102,11 +114,11 @@ def describe_values(values: Sequence[Any], largest: Any) -> str:
 
 def _choices() -> str:
     """List what auto selects for usual requests on usual machines."""
-    causal = Variant(facts=frozenset({"causal"}))
+    causal = AttentionVariant(facts=frozenset({"causal"}))
     biased = next(position for position, scheme in SCHEMES.items() if scheme.biases)
     requests = {
         "causal": causal,
-        "causal, query_offset": Variant(facts=frozenset({"causal", "query_offset"})),
+        "causal, query_offset": AttentionVariant(facts=frozenset({"causal", "query_offset"})),
         f"causal, {biased.value}": dataclasses.replace(causal, position=biased),
         "causal, sparsemax": dataclasses.replace(causal, normalizer=Normalizer.SPARSEMAX),
     }
@@ -116,7 +128,7 @@ def _choices() -> str:
         for length in (512, 4096):
             at = CallShape(platform, dtype, 8, 8, length, length, 64, 64, devices)
             name = f"{devices} {platform}, {dtype}, length {length:,}" + ", no placement" * (devices > 1)
-            rows[name] = [choose(AttentionSpec(), request, at).value for request in requests.values()]
+            rows[name] = [choose_backend(AttentionSpec(), request, at).value for request in requests.values()]
     return _markdown(["", *requests], rows)
 
 
@@ -127,22 +139,25 @@ def _markdown(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
 
 def table_masks() -> tuple[frozenset[str], ...]:
     """Return the masks of the table: each fact alone (with the one that it needs), the usual pairs, and dropout."""
-    single = [frozenset({fact} | ({NEEDS[fact]} if fact in NEEDS else set())) for fact in (*FACTS, "bias")]
+    single = [
+        frozenset({fact} | ({REQUIRED_FIELD[fact]} if fact in REQUIRED_FIELD else set()))
+        for fact in (*MASK_FIELDS, "bias")
+    ]
     pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
     return (frozenset(), *single, *(frozenset(pair) for pair in pairs), frozenset({"dropout"}))
 
 
-def all_variants() -> Iterable[Variant]:
+def all_variants() -> Iterable[AttentionVariant]:
     """Iterate over every combination of the table."""
     for score, normalizer, reweighting, position, facts in itertools.product(
-        Score, Normalizer, Reweighting, Position, table_masks()
+        Score, Normalizer, Reweighting, AttentionPosition, table_masks()
     ):
-        yield Variant(score, normalizer, reweighting, position, facts)
+        yield AttentionVariant(score, normalizer, reweighting, position, facts)
 
 
 def _table(backend: Backend) -> str:
     """Write the combinations of a backend as Markdown; long cells are notes below the table."""
-    families = (Score, Normalizer, Reweighting, Position)
+    families = (Score, Normalizer, Reweighting, AttentionPosition)
     masks = table_masks()
     rows: dict[str, list[tuple[str, ...]]] = {}
     for parts in itertools.product(*families):
@@ -179,10 +194,10 @@ def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
 
 
 def _mask_text(
-    backend: Backend, parts: tuple[Score, Normalizer, Reweighting, Position], masks: tuple[frozenset[str], ...]
+    backend: Backend, parts: tuple[Score, Normalizer, Reweighting, AttentionPosition], masks: tuple[frozenset[str], ...]
 ) -> str:
     """Name the masks that a backend supports with these choices."""
-    taken = [facts for facts in masks if unsupported(backend, Variant(*parts, facts)) is None]
+    taken = [facts for facts in masks if unsupported_reason(backend, AttentionVariant(*parts, facts)) is None]
     if len(taken) == len(masks):
         return "every mask"
     left = [facts for facts in masks if facts not in taken]

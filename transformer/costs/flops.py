@@ -1,7 +1,7 @@
 """FLOPs of a model, counted in the jaxpr of its forward pass over abstract shapes.
 
 Only products of matrices and convolutions are counted, a multiplication and an addition as two; norms, activations,
-softmax and sums are left out. The trace is that of the model's equations (`by_definition`), so that the count is the
+softmax and sums are left out. The trace is that of the model's equations (`trace_reference`), so that the count is the
 model's and no backend's: an attention counts the whole square of queries and keys, whatever causality, windows,
 segments or padding hide, and of experts those that each position chose.
 """
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from transformer.attention.reference_mode import by_definition
+from transformer.attention.reference_mode import trace_reference
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.model_family import PublishedSize
@@ -190,7 +190,7 @@ def _traced(model: Model, method: str, variables: Variables, inputs: Shapes) -> 
     """A method's program by its equations, without what none of its results needs; hidden states are scored."""
 
     def run(variables: Variables, inputs: Shapes) -> PyTree:
-        with by_definition():
+        with trace_reference():
             outputs, aux = model.apply(variables, inputs, method=method, train=False)
             return (model.logits(variables, outputs) if method == "hidden" else outputs), aux
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.decoding.constraints import Constraints, Prompt
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.layers.beam_rows import repeat_rows
@@ -125,7 +125,7 @@ class CoveragePenalty(NamedTuple):
         """Return the summed attention before the first step: zeros for `beams` rows of each example."""
         return jnp.zeros((len(self.real_BxS) * beams, self.real_BxS.shape[1]))
 
-    def step_attention(self, maps: Mapping[str, Captured]) -> Float[Array, "R S"]:
+    def step_attention(self, maps: Mapping[str, CapturedAttention]) -> Float[Array, "R S"]:
         """Return the mean attention weight of each source position at one step."""
         each = []
         for site in self.sites:

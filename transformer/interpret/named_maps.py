@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer.attention.capture import Captured
+from transformer.attention.capture import CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.png import encode_png
@@ -140,7 +140,7 @@ class Maps(Mapping[str, SiteMaps]):
         return "".join(maps._repr_html_() for maps in self.sites.values())
 
 
-def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, Captured]) -> Maps:
+def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention]) -> Maps:
     """The named arrays of whole maps [layer, example, head, query, key], without the padding of all examples."""
     named = {}
     for site in sites:

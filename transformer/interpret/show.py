@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.config import UserError
 from transformer.maps.report.page import DEFAULT_BUDGET, write_page, write_report
 from transformer.maps.report.single_text import store_single_text
@@ -74,8 +74,8 @@ def report_of_checkpoint(
     experiment, (task, model, *_), state = load_run(run.path, None, changes, trusted)
     view = evaluation_view(model, state, experiment.eval_parameters)
 
-    def look(capture: Capture) -> Mapping[str, Captured]:
-        def maps(variables: Variables) -> Mapping[str, Captured]:
+    def look(capture: Capture) -> Mapping[str, CapturedAttention]:
+        def maps(variables: Variables) -> Mapping[str, CapturedAttention]:
             return task.probe(view._replace(variables=variables), capture, jax.random.key(0)).maps
 
         return jax.jit(maps)(view.variables)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.api import prepare_keys, read, score
-from transformer.attention.capture import Capture, Captured, capture_weights, one_layer
-from transformer.attention.masks import Mask, dense, predicted_center
-from transformer.attention.normalizers import Normalizer, Reweighting, Weights, gaussian, normalize
+from transformer.attention.capture import Capture, CapturedAttention, add_layer_axis, capture_weights
+from transformer.attention.masks import Mask, dense_mask, predicted_center
+from transformer.attention.normalizers import NormalizedWeights, Normalizer, Reweighting, gaussian_reweight, normalize
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.spec import Parameters
+from transformer.attention.spec import AttentionParameters
 from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
@@ -222,14 +222,14 @@ class AttentionCell(Module):
         mask = self._within_extent(mask, q_BxQxHxD, position_BxQ)
         params = self._parameters(query_BxQxE.dtype)
         logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score, params=params, bias=bias)
-        allowed = dense(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
+        allowed = dense_mask(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
         weights = normalize(logits_BxHxQxK, allowed, self.config.normalizer, key=key, train=train)
         if self.config.reweighting is Reweighting.GAUSSIAN:
             if mask.center is None or mask.window is None:
                 raise ValueError(
                     "reweighting=gaussian needs a mask with window and center (attention.local_predictive)"
                 )
-            weights = gaussian(weights, mask.center, sum(mask.window) / 2)
+            weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
         if soft_BxQ is not None:
             weights = _softened(weights, soft_BxQ)
         context_BxQxHxD = read(weights.values, memory.values)
@@ -279,8 +279,8 @@ class AttentionCell(Module):
                 center_BxHxQ = self.center(q_BxQxHxD, mask.key_lengths)
         return dataclasses.replace(mask, window=around, center=center_BxHxQ)
 
-    def _parameters(self, dtype: jnp.dtype) -> Parameters:
-        return Parameters(score=self.score(dtype))
+    def _parameters(self, dtype: jnp.dtype) -> AttentionParameters:
+        return AttentionParameters(score=self.score(dtype))
 
     def _in_heads(self, x_BxNxE: Array, projection: Linear | None) -> Array:
         """[B, N, H, D]: projected, or the features of x divided among the heads."""
@@ -289,7 +289,7 @@ class AttentionCell(Module):
         return x_BxNxE.reshape(*x_BxNxE.shape[:2], self.config.heads, -1)
 
 
-def _softened(weights: Weights, soft_BxQ: Bool[Array, "B Q"]) -> Weights:
+def _softened(weights: NormalizedWeights, soft_BxQ: Bool[Array, "B Q"]) -> NormalizedWeights:
     """Probabilities in place of draws where a query is to read softly (Xu et al. 2015, section 4.1)."""
     if weights.log_prob is None:
         raise ValueError("soft_BxQ is given to an attention that draws nothing: leave it out")
@@ -315,7 +315,7 @@ def scan_steps(
     mask: Mask,
     key: Key[Array, ""] | None = None,
     capture: Capture | None = None,
-) -> tuple[PyTree, PyTree, Captured | None]:
+) -> tuple[PyTree, PyTree, CapturedAttention | None]:
     """Teacher forcing: a decoder's own `step(carry, input, key) -> (carry, output, Alignment)` over known inputs.
 
     A step that attends to nothing returns None for the alignment, and nothing may be captured of it.
@@ -352,7 +352,7 @@ def scan_steps(
         weights_BxHxTxK = jnp.where(real_TxB.T[:, None, :, None], weights_BxHxTxK, 0)
     captured = capture_weights(weights_BxHxTxK, capture, logits=logits_BxHxTxK, mask=mask)
     assert captured is not None
-    return carry, outputs, one_layer(captured)
+    return carry, outputs, add_layer_axis(captured)
 
 
 def _where(real: Array, new: Array, old: Array) -> Array:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.attention.component import Sizes, Weight
+from transformer.attention.component import AttentionSizes, ParameterSpec
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction
 from transformer.layers.functional_module import Builder, Module
@@ -19,7 +19,7 @@ class _Trained(Module):
     `head_axis` is the logical axis of the heads: "groups" where they may be too few for a mesh.
     """
 
-    def __init__(self, weights: Mapping[str, Weight], *, builder: Builder, head_axis: str = "heads"):
+    def __init__(self, weights: Mapping[str, ParameterSpec], *, builder: Builder, head_axis: str = "heads"):
         self.names = tuple(weights)
         for name, (shape, axes, initializer) in weights.items():
             named = tuple(head_axis if axis == "heads" else axis for axis in axes)
@@ -53,7 +53,7 @@ class TrainedScore(_Trained):
         builder: Builder,
         head_axis: str = "heads",
     ):
-        self.score, self.sizes = score, Sizes(heads, depth, key_depth or depth, hidden or depth, max_length)
+        self.score, self.sizes = score, AttentionSizes(heads, depth, key_depth or depth, hidden or depth, max_length)
         if SCORES[score].product and self.sizes.key_depth != depth:
             raise ValueError(
                 f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {key_depth}: "
@@ -70,7 +70,7 @@ class TrainedScore(_Trained):
 class TrainedPositions(_Trained):
     """What a layer's own relative positions have learned: nothing where all layers share it, or no array is trained."""
 
-    def __init__(self, scheme: type[PositionScheme], sizes: Sizes, *, builder: Builder):
+    def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         self.scheme, self.sizes = scheme, sizes
         weights = {} if self.scheme.shared else self.scheme.weights(self.sizes)
         super().__init__(weights, builder=builder)

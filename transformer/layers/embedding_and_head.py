@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.positions import sinusoidal
+from transformer.attention.positions import sinusoidal_positions
 from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.functional_module import Builder, Module
@@ -82,9 +82,9 @@ class TokenEnds(Module):
                 assert self.positions is not None
                 x_BxTxE = self._joined(x_BxTxE, self.positions(positions_BxT + self.offset))
             case Positions.SINUSOIDAL:
-                x_BxTxE = self._joined(x_BxTxE, sinusoidal(positions_BxT, width))
+                x_BxTxE = self._joined(x_BxTxE, sinusoidal_positions(positions_BxT, width))
             case Positions.SINUSOIDAL_HALVES:
-                x_BxTxE = self._joined(x_BxTxE, sinusoidal(positions_BxT, width, halves=True))
+                x_BxTxE = self._joined(x_BxTxE, sinusoidal_positions(positions_BxT, width, halves=True))
             case _:
                 pass
         if self.types is not None:

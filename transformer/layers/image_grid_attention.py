@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.api import attend
-from transformer.attention.capture import Capture, Captured, capture_weights
+from transformer.attention.capture import Capture, CapturedAttention, capture_weights
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -51,7 +51,9 @@ class GridFeatures(Module):
         return self.positions(grid_BxRxWxC.reshape(grid_BxRxWxC.shape[0], -1, grid_BxRxWxC.shape[-1]))
 
 
-def grid_softmax(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tuple[Float[Array, "B L"], Captured | None]:
+def grid_softmax(
+    logits_BxL: Float[Array, "B L"], asked: Capture | None
+) -> tuple[Float[Array, "B L"], CapturedAttention | None]:
     """The softmax over the places, in at least float32, and what was asked for of it: a map of one query."""
     logits_Bx1x1xL = logits_BxL.astype(jnp.promote_types(logits_BxL.dtype, jnp.float32))[:, None, None]
     weights_Bx1x1xL = softmax(logits_Bx1x1xL)
@@ -60,7 +62,7 @@ def grid_softmax(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tupl
     )
 
 
-def stack_glimpses(site: str, looks: Sequence[Captured | None]) -> dict[str, Captured]:
+def stack_glimpses(site: str, looks: Sequence[CapturedAttention | None]) -> dict[str, CapturedAttention]:
     """`Aux.maps` of looks at one image, one after another: a layer each; empty where nothing was asked for."""
     captured = [each for each in looks if each is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
@@ -98,7 +100,7 @@ class GridAttention(Module):
         *,
         kernels: Mapping[str, Array] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B Y X C"], Captured | None]:
+    ) -> tuple[Float[Array, "B Y X C"], CapturedAttention | None]:
         """The grid with what it reads of itself; `kernels` by name stand in for its own (normed ones)."""
         batch, rows, columns, _ = x_BxYxXxC.shape
         x_BxNxC, given = x_BxYxXxC.reshape(batch, rows * columns, -1), kernels or {}

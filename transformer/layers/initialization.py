@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.component import Initializer, Weight, normal, xavier_uniform, zeros
+from transformer.attention.component import Initializer, ParameterSpec, normal, xavier_uniform, zeros
 
 
 class Initialization(enum.Enum):
@@ -141,7 +141,7 @@ class ScoreInitialization(enum.Enum):
     OWN = "own"
     BAHDANAU = "bahdanau"
 
-    def __call__(self, name: str, weight: Weight) -> Weight:
+    def __call__(self, name: str, weight: ParameterSpec) -> ParameterSpec:
         """The weight of this name, beginning so."""
         if self is ScoreInitialization.OWN or weight.initializer is zeros:
             return weight

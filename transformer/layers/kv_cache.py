@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.normalizers import normalize
-from transformer.attention.scores import function_of
+from transformer.attention.scores import resolve_score_function
 from transformer.attention.spec import AttentionSpec
 from transformer.logical_axes import divided
 
@@ -113,7 +113,7 @@ def read_rings(
     q_SxGxQxD = q_SxGxQxD.reshape(shares, groups, shared * of_group, depth)
     wide = jnp.promote_types(q_Rx1xHxD.dtype, jnp.float32)
     logits = jnp.einsum("sgqd,sgmd->sgqm", q_SxGxQxD, k_SxGxMxD, preferred_element_type=wide)
-    logits = logits * function_of(spec.score, None).scale(depth, spec.scale)
+    logits = logits * resolve_score_function(spec.score, None).scale(depth, spec.scale)
     if bias_Rx_x1xK is not None:
         bias = jnp.broadcast_to(bias_Rx_x1xK, (shares * shared, heads, 1, slots)).astype(wide)
         bias = jnp.swapaxes(bias.reshape(shares, shared, groups, of_group, slots), 1, 2)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.attention.api import PreparedKeys, prepare_keys, read, score
-from transformer.attention.masks import Mask, dense
+from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import normalize
-from transformer.attention.spec import Parameters
+from transformer.attention.spec import AttentionParameters
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.functional_module import Builder, Module
@@ -70,7 +70,7 @@ class TapeLayer(Module):
         params, slots = self._parameters(x_RxI.dtype), tape.values.shape[1]
         q_Rx1x1xD = jnp.concatenate([x_RxI, tape.read], axis=-1)[:, None, None]
         logits_Rx1x1xK = score(q_Rx1x1xD, tape.keys, _SCORE, params=params)
-        written = dense(Mask(key_lengths=tape.written), queries=1, keys=slots)
+        written = dense_mask(Mask(key_lengths=tape.written), queries=1, keys=slots)
         weights_Rx1x1xK = normalize(logits_Rx1x1xK, written, AttentionCellConfig.normalizer).values
         hidden_RxF, memory_RxF = jnp.split(read(weights_Rx1x1xK, tape.values)[:, 0, 0], 2, axis=-1)
         state = self.cell.step(x_RxI, CellState(hidden_RxF, memory_RxF))
@@ -87,8 +87,8 @@ class TapeLayer(Module):
     def _prepared(self, hidden_RxKx1xF: Array) -> PreparedKeys:
         return prepare_keys(hidden_RxKx1xF, _SCORE, params=self._parameters(hidden_RxKx1xF.dtype))
 
-    def _parameters(self, dtype: jnp.dtype) -> Parameters:
-        return Parameters(score=self.score(dtype))
+    def _parameters(self, dtype: jnp.dtype) -> AttentionParameters:
+        return AttentionParameters(score=self.score(dtype))
 
 
 def _written(slots_RxKx: Array, new_Rx1x: Array, place_R: Int[Array, " R"]) -> Array:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_weights
+from transformer.attention.capture import Capture, CapturedAttention, capture_weights
 from transformer.attention.component import Initializer, zeros
 from transformer.attention.masks import Mask
-from transformer.attention.reference_mode import traced_by_definition
+from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.rng import draw_array
 from transformer.config import Amount, Config, Count, Positive, PositiveAmount, UserError
 from transformer.layers.feed_forward import FeedForward
@@ -152,7 +152,7 @@ class Experts(Module):
         lengths_B: Int[Array, " B"] | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Captured | None, Balance]:
+    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, Balance]:
         """What the experts make of each position, the map of its gates [B, 1, T, X], and how even their use is.
 
         Positions at or beyond an example's length are padding: they choose none, and count nowhere.
@@ -183,7 +183,7 @@ class Experts(Module):
         return _whole(y_GxSxNxE, groups, batch, length), captured, balance
 
     def _served(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array, real_GxSxNx1: Array) -> Array:
-        if traced_by_definition():
+        if is_tracing_reference():
             return self._of_each(x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK)
         positions, count = x_GxSxNxE.shape[2], self.config.count
         share = self.config.capacity_factor * self.config.top_k * positions / count

@@ -9,12 +9,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
-from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
-from transformer.attention.projection_capture import Projected, with_vectors
+from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
+from transformer.attention.projection_capture import AttentionProjections, capture_projections
 from transformer.attention.scores import SCORES
-from transformer.attention.spec import Parameters
+from transformer.attention.spec import AttentionParameters
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
@@ -44,7 +44,7 @@ class MultiHeadAttention(Module):
         self.value = linear(model, groups, role=Role.VALUE)
         self.output = linear(heads, model, role=Role.OUTPUT)
         self.score = TrainedScore(config.score, config.heads, config.depth, config.max_length, builder=builder)
-        position = Position.NONE if cross else config.positions.within_attention
+        position = AttentionPosition.NONE if cross else config.positions.within_attention
         self.spec = config.spec(position)
         # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
         self.indexed = SCORES[config.score].indexed or SCHEMES[position].indexed
@@ -66,7 +66,7 @@ class MultiHeadAttention(Module):
         table: PositionScheme | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B Q E"], Captured | None]:
+    ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
         """Attend from x to keys and values that are already projected; with a key, as in training."""
         names = ("batch", "length", "heads", None)
         q_BxQxHxD = self.query(x_BxQxE)
@@ -78,7 +78,7 @@ class MultiHeadAttention(Module):
             v_BxKxGxD,
             spec=self.spec,
             mask=mask,
-            params=Parameters(self.score(x_BxQxE.dtype), self.relative(table, x_BxQxE.dtype)),
+            params=AttentionParameters(self.score(x_BxQxE.dtype), self.relative(table, x_BxQxE.dtype)),
             key=key,
             train=key is not None,
             capture=capture,
@@ -87,8 +87,10 @@ class MultiHeadAttention(Module):
         captured = attended.captured
         if captured is not None and capture is not None and (capture.norms or capture.vectors):
             scheme = self._scheme(table, x_BxQxE.dtype)
-            projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.whole(), self.spec, scheme, mask)
-            captured = with_vectors(captured, capture, projected)
+            projected = AttentionProjections(
+                q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.whole(), self.spec, scheme, mask
+            )
+            captured = capture_projections(captured, capture, projected)
         return self.output(output_BxQxHxD), captured
 
     def __call__(
@@ -100,7 +102,7 @@ class MultiHeadAttention(Module):
         table: PositionScheme | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B Q E"], Captured | None]:
+    ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
         """Attend from x to a memory; self-attention where both are the same."""
         projected = self.keys_and_values(memory_BxKxE)
         return self.read(x_BxQxE, *projected, mask=mask, table=table, key=key, capture=capture)
@@ -121,7 +123,7 @@ class MultiHeadAttention(Module):
         ancestors_RxT: Int[Array, "R T"],
         table: PositionScheme | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, Captured | None]:
+    ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, CapturedAttention | None]:
         """Attend from each row's new position to its past: the output, the rings with the new key and value, the maps.
 
         A map's keys are the slots of `transformer.layers.kv_cache`.
@@ -146,7 +148,7 @@ class MultiHeadAttention(Module):
         q_Rx1xHxD = scheme.query(self.query(x_Rx1xE), position_Rx1)
         logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
         bias = scheme.bias(position_Rx1, held_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
-        spec = dataclasses.replace(self.spec, position=Position.NONE)
+        spec = dataclasses.replace(self.spec, position=AttentionPosition.NONE)
         if SCORES[spec.score].dot and capture is None:
             output = read_rings(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
             return self.output(output), grown, None
@@ -156,7 +158,7 @@ class MultiHeadAttention(Module):
             spec=spec,
             mask=Mask(allowed=seen_RxK[:, None, None]),
             bias=bias,
-            params=Parameters(score=self.score(x_Rx1xE.dtype)),
+            params=AttentionParameters(score=self.score(x_Rx1xE.dtype)),
             capture=capture,
         )
         return self.output(output), grown, attended.captured
@@ -166,4 +168,4 @@ class MultiHeadAttention(Module):
         return length if self.indexed or not window else min(window + 1, length)
 
     def _scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:
-        return scheme_of(self.spec.position, self.relative(table, dtype))
+        return resolve_position_scheme(self.spec.position, self.relative(table, dtype))

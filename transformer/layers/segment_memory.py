@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.capture import Captured
+from transformer.attention.capture import CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
@@ -68,7 +68,7 @@ def read_on(
 ) -> tuple[Float[Array, "B T E"], BlockAux, Float[Array, "B K E"]]:
     """One layer over a segment behind its memory: its output, what sub-layers return, and what was attended to."""
 
-    def attend(x: Array, key: Any) -> tuple[Array, tuple[Captured | None, Array]]:
+    def attend(x: Array, key: Any) -> tuple[Array, tuple[CapturedAttention | None, Array]]:
         keys = joined(memory_BxMxE, x)
         y, captured = block.attention(x, keys, mask=mask, table=table, key=key, capture=asked.attention)
         return y, (captured, keys)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
@@ -39,9 +39,9 @@ NO_CAPTURE = BlockCapture()
 class BlockAux(NamedTuple):
     """The maps of each sub-layer that was asked for one, and how even the use of experts is where there are any."""
 
-    attention: Captured | None
-    cross: Captured | None
-    experts: Captured | None
+    attention: CapturedAttention | None
+    cross: CapturedAttention | None
+    experts: CapturedAttention | None
     balance: Balance | None
 
 
@@ -113,10 +113,10 @@ class Block(Module):
     ) -> tuple[Float[Array, "B T E"], BlockAux]:
         """One layer over whole sequences, and what its sub-layers returned beside."""
 
-        def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
+        def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
             return self.attention(x, x, mask=mask, table=table, key=key, capture=asked.attention)
 
-        def attend_to_memory(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
+        def attend_to_memory(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
             assert self.cross is not None
             assert memory is not None
             return self.cross(x, memory.content, mask=memory.mask, key=key, capture=asked.cross)
@@ -159,7 +159,7 @@ class Block(Module):
     ) -> tuple[Float[Array, "R E"], KeysAndValues, BlockAux]:
         """One layer over one new position of every row: the output, the grown rings, and what else it returns."""
 
-        def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, Captured | None]]:
+        def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, CapturedAttention | None]]:
             output, grown, captured = self.attention.step(
                 x_Rx1xE,
                 rings,
@@ -171,7 +171,7 @@ class Block(Module):
             )
             return output, (grown, captured)
 
-        def attend_to_memory(x_Rx1xE: Array, key: None) -> tuple[Array, Captured | None]:
+        def attend_to_memory(x_Rx1xE: Array, key: None) -> tuple[Array, CapturedAttention | None]:
             assert self.cross is not None
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.

@@ -5,9 +5,9 @@ import enum
 import math
 from typing import Any, ClassVar
 
-from transformer.attention.backends import Variant, unsupported
-from transformer.attention.component import Sizes
-from transformer.attention.positions import SCHEMES, Position, PositionScheme
+from transformer.attention.backends import AttentionVariant, unsupported_reason
+from transformer.attention.component import AttentionSizes
+from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.config import Amount, Config, Count, Heads, Positive, PositiveAmount, Rate, UserError
@@ -27,7 +27,7 @@ class Positions(enum.Enum):
 
     sinusoidal: the waves of Vaswani et al. 2017, sine and cosine in turn; sinusoidal_halves: all sines, then all
     cosines, as in its authors' code and in Marian. learned: a table (their table 3, row E). The others are relative
-    and act within attention: transformer.attention.positions.Position says which is which.
+    and act within attention: transformer.attention.positions.AttentionPosition says which is which.
     """
 
     NONE = "none"
@@ -42,12 +42,12 @@ class Positions(enum.Enum):
     TRANSFORMER_XL = "transformer_xl"
 
     @property
-    def within_attention(self) -> Position:
+    def within_attention(self) -> AttentionPosition:
         """The scheme that self-attention applies; none where positions are in the embeddings."""
         try:
-            return Position(self.value)
+            return AttentionPosition(self.value)
         except ValueError:
-            return Position.NONE
+            return AttentionPosition.NONE
 
     @property
     def scheme(self) -> type[PositionScheme]:
@@ -217,7 +217,7 @@ class TransformerConfig(Config, path="config.model"):
         """
         return rows_for(tokens, self.vocab_size)
 
-    def sizes(self, *, bidirectional: bool = False) -> Sizes:
+    def sizes(self, *, bidirectional: bool = False) -> AttentionSizes:
         """What the trained arrays of these blocks' attention are as large as."""
         settings = (
             self.max_length,
@@ -227,9 +227,9 @@ class TransformerConfig(Config, path="config.model"):
             self.relative_attention_max_distance,
             bidirectional,
         )
-        return Sizes(self.heads, self.depth, self.depth, self.depth, *settings)
+        return AttentionSizes(self.heads, self.depth, self.depth, self.depth, *settings)
 
-    def spec(self, position: Position) -> AttentionSpec:
+    def spec(self, position: AttentionPosition) -> AttentionSpec:
         """The attention of these blocks with relative positions of a kind."""
         return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
 
@@ -298,10 +298,10 @@ class TransformerConfig(Config, path="config.model"):
             )
         if self.backend is Backend.AUTO:
             return
-        why = unsupported(self.backend, Variant(self.score, position=position))
+        why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position))
         if why is not None:
             raise UserError(f"config.model.{why}: say backend=auto or einsum")
-        if self.attention_dropout and unsupported(self.backend, Variant(facts=frozenset({"dropout"}))):
+        if self.attention_dropout and unsupported_reason(self.backend, AttentionVariant(facts=frozenset({"dropout"}))):
             raise UserError(
                 f"config.model.attention_dropout={self.attention_dropout} drops weights, which config.model.backend="
                 f"{self.backend.value} never has: say backend=auto or einsum, or attention_dropout=0"
@@ -354,7 +354,7 @@ def check_ring(model: TransformerConfig, placement: Placement) -> None:
             "config.sharding.sequence_attention=gather, or 0"
         )
     spec = model.spec(model.positions.within_attention)
-    why = unsupported(Backend.BLOCKWISE, Variant(spec.score, position=spec.position))
+    why = unsupported_reason(Backend.BLOCKWISE, AttentionVariant(spec.score, position=spec.position))
     if spec.backend not in (Backend.AUTO, Backend.BLOCKWISE):
         why = f"config.model.backend={spec.backend.value} is another"
     if why is not None:

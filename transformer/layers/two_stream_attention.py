@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
-from transformer.attention.component import Sizes, normal, zeros
+from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.component import AttentionSizes, normal, zeros
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
-from transformer.attention.pytree_dataclass import array, pytree
+from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.functional_module import Builder
 from transformer.layers.lora import adapted
@@ -23,17 +23,17 @@ from transformer.layers.transformer_config import TransformerConfig
 NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
 
 
-@pytree
+@pytree_dataclass
 class Kinds(PositionScheme):
     """Whether query and key are of two kinds: what blocks hand to attention beside what its layer has learned."""
 
-    differ_BxQxK: Bool[Array, "B Q K"] = array("batch", "queries", "keys")
+    differ_BxQxK: Bool[Array, "B Q K"] = array_field("batch", "queries", "keys")
 
 
 class _TrainedKinds(TrainedPositions):
     """A layer's own positions, and what it has learned of kinds."""
 
-    def __init__(self, scheme: type[PositionScheme], sizes: Sizes, *, builder: Builder):
+    def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         super().__init__(scheme, sizes, builder=builder)
         shape, axes = (sizes.heads, sizes.depth), ("heads", "head_dim")
         self.kind = builder.parameter(normal(sizes.width**-0.5), (2, *shape), ("positions", *axes))
@@ -132,7 +132,7 @@ def two_streams(
         return Streams(content, None), Asked(captured, None), attended_BxKxE
     length = streams.content.shape[1]
 
-    def attend_from_query(x_BxPxE: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
+    def attend_from_query(x_BxPxE: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
         # Queries stand at their places, where distances to the keys are the same in every row.
         empty = jnp.zeros((length, x_BxPxE.shape[-1]), x_BxPxE.dtype)
         x_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(x_BxPxE, predicted_BxP)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture, Captured, Top, pool, pooling_block
+from transformer.attention.capture import Capture, CapturedAttention, TopWeights, max_pool_map, pooling_block_size
 from transformer.attention.sites import Site
-from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
+from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction_mass
 from transformer.config import Config, Count, Positive, PositiveAmount
 from transformer.maps.quantize import AnyArray, Quantized, quantize
 from transformer.tasks.axis_labels import AxisLabels
@@ -87,7 +87,7 @@ class CapturePlan:
             by_example=True,
         )
 
-    def stored_maps(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
+    def stored_maps(self, maps: Mapping[str, CapturedAttention]) -> dict[str, StoredMaps]:
         """The stored maps of each site, from a pass with the capture of `request`."""
         stored = {}
         for site in self.sites:
@@ -97,7 +97,7 @@ class CapturePlan:
 
 
 def plan_capture(
-    traced: Mapping[str, Captured],
+    traced: Mapping[str, CapturedAttention],
     sites: Sequence[Site],
     labels: AxisLabels,
     config: MapsConfig,
@@ -157,7 +157,7 @@ def map_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ..
     """The levels of a map of so many positions, coarse to fine, to the first that is the whole map."""
     levels: list[Level] = []
     for side in cells:
-        blocks = pooling_block(queries, side), pooling_block(keys, side)
+        blocks = pooling_block_size(queries, side), pooling_block_size(keys, side)
         whole = blocks == (1, 1)
         name = "full" if whole else f"pooled-{side}"
         levels.append(Level(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
@@ -171,7 +171,7 @@ def quantize_maps(
     levels: Sequence[Level],
     statistics: Mapping[str, Float[AnyArray, "L B H"]] | None = None,
     rows: Float[AnyArray, "L B H R K"] | None = None,
-    top: Top | None = None,
+    top: TopWeights | None = None,
 ) -> StoredMaps:
     """Quantize the maps of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
 
@@ -186,7 +186,7 @@ def quantize_maps(
         )
     kept = {finest.name: quantize(_examples_first(weights))}
     for fine, coarse in itertools.pairwise(reversed(levels)):
-        weights = pool(weights, coarse.query_block // fine.query_block, coarse.key_block // fine.key_block)
+        weights = max_pool_map(weights, coarse.query_block // fine.query_block, coarse.key_block // fine.key_block)
         kept[coarse.name] = quantize(_examples_first(weights))
     return StoredMaps(
         dict(reversed(kept.items())),
@@ -213,7 +213,7 @@ def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
             grid_distance(axis.shape[1], axis.leading), name=f"{DISTANCE.name} of {axis.name}"
         )
     if site.causal and labels.periods is not None and any(labels.periods):
-        statistic = induction(*labels.periods)
+        statistic = induction_mass(*labels.periods)
         statistics[statistic.name] = statistic
     return statistics
 
@@ -224,7 +224,7 @@ def statistic_names(site: Site, labels: AxisLabels) -> tuple[str, ...]:
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
 
-def _quantize_site(captured: Captured, site: Site, labels: AxisLabels, levels: Sequence[Level]) -> StoredMaps:
+def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, levels: Sequence[Level]) -> StoredMaps:
     means, counts = captured.means(), captured.counts
     statistics = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)

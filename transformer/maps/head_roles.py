@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from transformer.attention.sites import Axis, AxisKind, Site, Values
+from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.maps.attention_distance import shared_grid
 from transformer.maps.rollout import is_self_attention
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
@@ -243,7 +243,7 @@ def _examples(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
         inside = [number for number, position in enumerate(rows.positions) if position < len(asking)]
         query_R = np.array([rows.positions[number] for number in inside], int)
         weights = np.asarray(rows.weights[example][:, :, inside, : len(asked)], np.float64)
-        if site.values is not Values.PROBABILITY:
+        if site.values is not MapValues.PROBABILITY:
             weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-9)
         key_K = np.arange(len(asked))
         seen = key_K[None] <= query_R[:, None] if site.causal else np.ones((len(query_R), len(asked)), bool)

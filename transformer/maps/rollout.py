@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.attention.sites import Site, Values
+from transformer.attention.sites import MapValues, Site
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
@@ -27,7 +27,7 @@ def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B 
             maps are not stored at that step.
     """
     stored = store.site(site)
-    if stored.values is not Values.PROBABILITY:
+    if stored.values is not MapValues.PROBABILITY:
         raise UserError(f"site={site!r} has maps of values={stored.values.value}: rollout needs rows that sum to one")
     queries, keys = ([len(tokens) for tokens in store.labels.tokens[axis.name]] for axis in (stored.query, stored.key))
     if is_self_attention(stored, store.labels):
@@ -44,7 +44,7 @@ def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B 
 
 def rollout_stacks(cross: Site, sites: Sequence[Site], labels: AxisLabels) -> RolloutStacks | None:
     """The self-attention of the queries of `cross`, layer by layer, and of its keys; None without the first."""
-    alone = [site for site in sites if site.values is Values.PROBABILITY and is_self_attention(site, labels)]
+    alone = [site for site in sites if site.values is MapValues.PROBABILITY and is_self_attention(site, labels)]
     decoders = [site for site in alone if site.query.name == cross.query.name and site.layers == cross.layers]
     encoders = [site for site in alone if site.query.name == cross.key.name]
     return RolloutStacks(decoders[0], encoders[0] if encoders else None) if decoders else None

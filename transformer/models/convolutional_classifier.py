@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, captured_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Config, Positive, Rate, UserError
@@ -81,15 +81,15 @@ class ConvolutionalClassifier(StatelessModule):
 
     def features(
         self, x: Float[Array, "B Y X C"], capture: Capture | None = None
-    ) -> tuple[Float[Array, "B F"], dict[str, Captured]]:
+    ) -> tuple[Float[Array, "B F"], dict[str, CapturedAttention]]:
         """Return the mean of the last grid, from which the logits are computed, and the attention maps."""
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         for number in range(len(self.config.encoder.channels)):
             x = getattr(self, f"stage_{number}")(x)
             if number in self.config.attention_stages:
                 name = site_name(number)
-                x, captured = getattr(self, f"attention_{number}")(x, capture=capture_at(name, capture))
-                maps |= captured_at(name, captured, capture)
+                x, captured = getattr(self, f"attention_{number}")(x, capture=capture_for_site(name, capture))
+                maps |= single_layer_maps(name, captured, capture)
         return jnp.mean(jax.nn.relu(self.norm(x)), axis=(1, 2)), maps
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
-from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
@@ -116,7 +116,7 @@ class DecoderBlock(Module):
         mask: Mask,
         key: Key[Array, ""] | None,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B T F"], Captured | None]:
+    ) -> tuple[Float[Array, "B T F"], CapturedAttention | None]:
         """Run whole sequences; also return the captured maps."""
         assert mask.query_lengths is not None
         return self._attend(self.convolution(h_BxTxF, mask.query_lengths, key), g_BxTxE, source, mask, capture)
@@ -128,7 +128,7 @@ class DecoderBlock(Module):
         g_RxE: Float[Array, "R E"],
         source: EncodedSource,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"], Captured | None]:
+    ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"], CapturedAttention | None]:
         """Run one more position of every row; the beams of an example are queries of one attention."""
         h_RxF, past_RxPxF = self.convolution.step(h_RxF, past_RxPxF)
         h_BxMxF, g_BxMxE = (by_example(each, len(source.lengths)) for each in (h_RxF, g_RxE))
@@ -139,7 +139,7 @@ class DecoderBlock(Module):
 
     def _attend(
         self, h_BxTxF: Array, g_BxTxE: Array, source: EncodedSource, mask: Mask, capture: Capture | None
-    ) -> tuple[Array, Captured | None]:
+    ) -> tuple[Array, CapturedAttention | None]:
         query_BxTx1xE = (self.query(h_BxTxF) + g_BxTxE)[:, :, None]
         context_BxTx1xE, attended = attend(
             query_BxTx1xE, source.keys, source.values, spec=DOT_PRODUCT, mask=mask, capture=capture
@@ -211,7 +211,7 @@ class ConvS2S(StatelessModule):
         """Return the final hidden states of a known target, from which `logits` computes the logits."""
         source_key, embedding_key, layers_key, output_key = _split_key(key if train else None, 4)
         source = self.encode(jnp.asarray(inputs["source"]), source_key)
-        target_BxT, asked = jnp.asarray(inputs["target"]), capture_at(SITE, capture)
+        target_BxT, asked = jnp.asarray(inputs["target"]), capture_for_site(SITE, capture)
         lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
         g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
@@ -253,7 +253,7 @@ class ConvS2S(StatelessModule):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Run one more token of every row through the blocks."""
-        asked, position_R = capture_at(SITE, capture), cache.rows["position"]
+        asked, position_R = capture_for_site(SITE, capture), cache.rows["position"]
         g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
         h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
         for params, past in zip(cache.weights, cache.rows["past"], strict=True):

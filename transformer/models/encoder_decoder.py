@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
@@ -121,7 +121,7 @@ class EncoderDecoder(TokenDecoder):
             key=layers_key,
         )
         x_BxTxE = x_BxTxE if self.decoder_norm is None else self.decoder_norm(x_BxTxE)
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         losses: dict[str, AuxiliaryLoss] = {}
         for stack, of_stack in ((ENCODER, of_encoder), (DECODER, stack_by_layer(outputs))):
             maps |= stack_maps(stack, of_stack)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
 from transformer.layers.functional_module import Functional, Module
 
@@ -59,7 +59,7 @@ class Aux(NamedTuple):
         losses: The losses that the model adds to that of the task, by name.
     """
 
-    maps: Mapping[str, Captured]
+    maps: Mapping[str, CapturedAttention]
     extras: Mapping[str, Array]
     state: PyTree
     losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES

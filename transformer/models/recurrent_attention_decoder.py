@@ -10,7 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
+from transformer.attention.capture import (
+    Capture,
+    CapturedAttention,
+    add_layer_axis,
+    capture_for_site,
+    capture_weights,
+    single_layer_maps,
+)
 from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, scan_steps
 from transformer.layers.beam_rows import repeat_rows
@@ -142,7 +149,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         source, carry = self.encode(inputs, key)
         given = self.step_inputs(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
-        mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_at(SITE, capture)
+        mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_for_site(SITE, capture)
         outputs, captured = self.run_steps(source, carry, given, mask, key, train=train, capture=asked)
         maps = {} if captured is None else {SITE: captured}
         return DecoderSteps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
@@ -157,7 +164,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         *,
         train: bool,
         capture: Capture | None,
-    ) -> tuple[PyTree, Captured | None]:
+    ) -> tuple[PyTree, CapturedAttention | None]:
         """Run all steps, one after another; return their outputs and the captured attention.
 
         A family whose states do not depend on the context may override it to attend for all steps at once.
@@ -201,8 +208,8 @@ class RecurrentAttentionDecoder(StatelessModule):
         rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
-            captured = capture_weights(weights, capture_at(SITE, capture), logits=logits)
-            maps = captured_at(SITE, captured, capture)
+            captured = capture_weights(weights, capture_for_site(SITE, capture), logits=logits)
+            maps = single_layer_maps(SITE, captured, capture)
         lengths_R = jnp.ones(len(tokens_R), jnp.int32)
         return DecoderSteps(source, given, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
 
@@ -236,10 +243,10 @@ def read_context(
     return repeat_rows(source.vector, len(query_RxE) // len(source.vector)), None
 
 
-def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> Captured | None:
+def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> CapturedAttention | None:
     """Capture the attention of steps that attended at once, in the form of `scan_steps`."""
     captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
-    return None if captured is None else one_layer(captured)
+    return None if captured is None else add_layer_axis(captured)
 
 
 def reinforce_extras(alignment: Alignment | None) -> dict[str, Array]:

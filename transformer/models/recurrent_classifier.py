@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.capture import (
+    Capture,
+    CapturedAttention,
+    capture_for_site,
+    capture_weights,
+    single_layer_maps,
+)
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
@@ -122,10 +128,10 @@ class RecurrentClassifier(StatelessModule):
             x_BxTxE = jnp.concatenate([x_BxTxE, self.elmo(tokens_BxT, lengths_B, self.dtype)], axis=-1)
         x_BxTxE = dropout(x_BxTxE, self.config.dropout, keys[0])
         h_BxTxF, carry = self.encoder(x_BxTxE, lengths_B, key=keys[1])
-        pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_at(SITE, capture))
+        pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_for_site(SITE, capture))
         logits_BxC = self.output(dropout(pooled_BxF, self.config.dropout, keys[2]))
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
-        return logits_BxC, Aux(captured_at(SITE, captured, capture), {}, state)
+        return logits_BxC, Aux(single_layer_maps(SITE, captured, capture), {}, state)
 
     def pool(
         self,
@@ -133,7 +139,7 @@ class RecurrentClassifier(StatelessModule):
         last: CellState,
         lengths_B: Int[Array, " B"],
         asked: Capture | None,
-    ) -> tuple[Float[Array, "B P"], Captured | None]:
+    ) -> tuple[Float[Array, "B P"], CapturedAttention | None]:
         """Pool outputs, which are zero at padding, into one vector for each text; zero for an empty text."""
         match self.config.pooling:
             case Pooling.LAST:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, capture_weights
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
@@ -189,7 +189,7 @@ class RecurrentDecoder(StatelessModule):
                 carried = layer.step(x_RxE, carried)
                 x_RxE = carried.hidden
             after.append(carried)
-        asked = capture_at(SITE, capture)
+        asked = capture_for_site(SITE, capture)
         captured = None if asked is None else _layers([capture_weights(each[:, :, None], asked) for each in weights])
         maps = {} if captured is None else {SITE: captured}
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
@@ -207,12 +207,12 @@ class RecurrentDecoder(StatelessModule):
         carried: tuple[CellState | Tape, ...],
         key: Key[Array, ""] | None,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B T F"], tuple[CellState | Tape, ...], Captured | None]:
+    ) -> tuple[Float[Array, "B T F"], tuple[CellState | Tape, ...], CapturedAttention | None]:
         """Run all tokens through the layers; return the outputs, the carry of each layer, and the maps of the tapes."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
-        mask, asked = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B), capture_at(SITE, capture)
+        mask, asked = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B), capture_for_site(SITE, capture)
         real_BxTx1 = real_positions(lengths_B, count)[..., None]
         x_BxTxE = jnp.where(real_BxTx1, self._embedded(tokens_BxT), 0)
         after, maps = [], []
@@ -239,7 +239,7 @@ def _tape_step(layer: TapeLayer, tape: Tape, x_BxE: Array, key: None) -> tuple[T
     return layer.step(tape, x_BxE)
 
 
-def _layers(each: list[Captured | None]) -> Captured | None:
+def _layers(each: list[CapturedAttention | None]) -> CapturedAttention | None:
     """Stack what the layers captured, with a leading layer axis."""
     captured = [of_layer for of_layer in each if of_layer is not None]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None

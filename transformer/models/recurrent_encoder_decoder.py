@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import SAMPLERS, Normalizer, Reweighting
+from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.sites import Axis, Site, Values
+from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Config, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.attention_cell import (
     Alignment,
@@ -149,7 +149,9 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     scheduled_sampling_steps: Positive = 10_000
 
     def _check(self) -> None:
-        if self.soft_attention_probability and not (self.normalizer in SAMPLERS and self.context_vector.attends):
+        if self.soft_attention_probability and not (
+            self.normalizer in SAMPLING_NORMALIZERS and self.context_vector.attends
+        ):
             raise UserError(
                 f"config.model.soft_attention_probability={self.soft_attention_probability} is for an attention that "
                 "draws: use normalizer=hard or straight_through, or soft_attention_probability=0"
@@ -177,7 +179,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             UserError: If sizes do not fit, or two choices exclude each other.
         """
         self.attention()
-        if self.attention_span is AttentionSpan.PREDICTIVE and self.normalizer in SAMPLERS:
+        if self.attention_span is AttentionSpan.PREDICTIVE and self.normalizer in SAMPLING_NORMALIZERS:
             raise UserError(
                 "config.model.attention_span=predictive weights the keys around its center, of which "
                 f"config.model.normalizer={self.normalizer.value} leaves one: say attention_span=monotonic, or "
@@ -402,7 +404,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         *,
         train: bool,
         capture: Capture | None,
-    ) -> tuple[StepOutput, Captured | None]:
+    ) -> tuple[StepOutput, CapturedAttention | None]:
         """Run the steps one after another, or attend for all at once if no state depends on a context vector."""
         if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
             return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
@@ -512,11 +514,11 @@ def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, preci
         check_max_length(config.max_length, interface)
     sites: tuple[Site, ...] = ()
     if config.context_vector.attends:
-        values = Values.PROBABILITY
+        values = MapValues.PROBABILITY
         if config.attention_span is AttentionSpan.PREDICTIVE:
-            values = Values.REWEIGHTED
-        if config.normalizer in SAMPLERS:
-            values = Values.SAMPLE
+            values = MapValues.REWEIGHTED
+        if config.normalizer in SAMPLING_NORMALIZERS:
+            values = MapValues.SAMPLE
         heads = tuple(map(str, range(config.heads)))
         sites = (Site(SITE, Axis("target"), Axis("source"), ("0",), heads, values=values),)
     functional = Functional(lambda builder: RecurrentEncoderDecoder(config, interface, builder), precision)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
-from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Items, Positive, UserError
@@ -171,7 +171,7 @@ class AttentionBlock(Module):
 
     def __call__(
         self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
-    ) -> tuple[Float[Array, "B T O"], Captured | None]:
+    ) -> tuple[Float[Array, "B T O"], CapturedAttention | None]:
         """Return the features, with what is read appended, and the captured map."""
         q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
         read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
@@ -287,11 +287,11 @@ class Snail(Module):
     ) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the outputs at every step."""
         x, after = self.embed_steps(state, inputs, train=train)
-        maps: list[Captured | None] = []
+        maps: list[CapturedAttention | None] = []
         for number, (block, _) in enumerate(self.config.stack):
             made = getattr(self, f"block_{number}")
             if block is Block.ATTENTION:
-                x, captured = made(x, capture_at(SITE, capture))
+                x, captured = made(x, capture_for_site(SITE, capture))
                 maps.append(captured)
             else:
                 x = made(x)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention_parameters import SharedPositions
@@ -126,7 +126,7 @@ def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
 
 def stack_capture(stack: str, capture: Capture | None) -> BlockCapture:
     """Return the parts of a capture request that are of the sites of a stack."""
-    return BlockCapture(*(capture_at(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
+    return BlockCapture(*(capture_for_site(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
 
 
 def stack_sites(
@@ -160,7 +160,7 @@ def stack_sites(
     return tuple(sites)
 
 
-def stack_maps(stack: str, aux: BlockAux) -> dict[str, Captured]:
+def stack_maps(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
     """Return the captured maps of a stack, by site."""
     sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.experts}
     return {site: captured for site, captured in sites.items() if captured is not None}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.positions import Position
+from transformer.attention.positions import AttentionPosition
 from transformer.config import Count, UserError
 from transformer.layers.functional_module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
@@ -40,7 +40,7 @@ class TransformerXLConfig(DecoderConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.positions.within_attention is Position.NONE and self.positions is not Positions.NONE:
+        if self.positions.within_attention is AttentionPosition.NONE and self.positions is not Positions.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value} counts from the beginning of each segment, so that a "
                 "memory's places would be mistaken for the segment's: say transformer_xl, or another within attention"

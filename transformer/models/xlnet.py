@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.positions import Position
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
+from transformer.attention.positions import AttentionPosition
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
@@ -57,7 +57,7 @@ class XLNetConfig(TransformerConfig):
     def _check(self) -> None:
         super()._check()
         self.check_period("layers")
-        if self.positions.within_attention is Position.NONE:
+        if self.positions.within_attention is AttentionPosition.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "
                 "never by its embedding; say transformer_xl, or another within attention"
@@ -140,7 +140,7 @@ class XLNet(TokenModel):
         predicted_BxP = jnp.asarray(inputs.get("predicted", all_BxT))
         masks = self._masks(inputs, predicted_BxP if "predicted" in inputs else None)
         table = self._kinds(inputs)
-        asked = Asked(capture_at(CONTENT, capture), capture_at(QUERY, capture))
+        asked = Asked(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture))
 
         def function(
             block: Any, streams: Streams, layer: LayerContext, held: Any
@@ -203,7 +203,7 @@ def _slots(inputs: Inputs) -> int:
     return inputs["memory"].shape[2] if "memory" in inputs else 0
 
 
-def _maps_of(maps: tuple[Asked, ...]) -> dict[str, Captured]:
+def _maps_of(maps: tuple[Asked, ...]) -> dict[str, CapturedAttention]:
     """Return the captured maps by site, in the order of the layers."""
     of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
     return {site: jax.tree.map(interleave_periods, *each) for site, each in of_sites if each[0] is not None}

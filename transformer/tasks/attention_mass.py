@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.capture import Capture
-from transformer.attention.sites import Axis, Site, between
+from transformer.attention.sites import Axis, Site, sites_between
 from transformer.tasks.task import Batch, StateView
 
 # The axes of maps of what is said, symbol by symbol, over the places of an image.
@@ -43,7 +43,7 @@ def capture_weights(
     view: StateView, inputs: Batch, axes: tuple[str, str] = TARGET_OVER_GRID
 ) -> dict[Site, Float[Array, "L B H T K"]]:
     """All maps between these axes, by default over the places of images, while the true symbols are said."""
-    sites = between(view.model.sites, *axes)
+    sites = sites_between(view.model.sites, *axes)
     capture = Capture(tuple(site.name for site in sites))
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=capture)
     return {site: aux.maps[site.name].weights for site in sites}  # type: ignore[misc]

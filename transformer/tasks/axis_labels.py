@@ -26,7 +26,7 @@ class AxisLabels:
     `tokens` maps an axis name (as `Site.query.name` and `Site.key.name` say it) to the name of every position of
     each example at its true length, padding excluded; an axis that names its positions itself (`Axis.names`) may be
     left out. `titles` names the examples. `links` maps a site name to each example's gold links, where they are known
-    (transformer.attention.sites.between gives the sites of two axes); `linked` says what a head reads that follows
+    (transformer.attention.sites.sites_between finds them); `linked` says what a head reads that follows
     them, as in "the antecedent". `periods` gives the period of each example of
     repeated random tokens. `images` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
     first) that of frames, to the examples that the positions were cut from; `sounds` has a WAV file of each example of

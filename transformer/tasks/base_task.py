@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables
 from transformer.tasks.decoding_config import refuse_score_words
@@ -86,8 +86,8 @@ def describe_top_classes(logits_BxC: Float[Array, "B C"], classes: Sequence[str]
 def make_capture(view: StateView, inputs: Batch, *, method: str = "forward") -> CaptureFunction:
     """A compiled pass of the model over inputs, for their maps."""
 
-    def look(capture: Capture) -> Mapping[str, Captured]:
-        def maps(variables: Variables, inputs: Batch) -> Mapping[str, Captured]:
+    def look(capture: Capture) -> Mapping[str, CapturedAttention]:
+        def maps(variables: Variables, inputs: Batch) -> Mapping[str, CapturedAttention]:
             return view.model.apply(variables, inputs, method=method, train=False, capture=capture)[1].maps
 
         return jax.jit(maps)(view.variables, dict(inputs))

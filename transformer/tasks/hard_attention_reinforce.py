@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.sites import Values
+from transformer.attention.sites import MapValues
 from transformer.models.model import Model
 
 DECAY = 0.9  # of the moving average of what is usual (Xu et al. 2015, section 4.1)
@@ -22,7 +22,7 @@ class ReinforceEstimate(NamedTuple):
 
 def samples_attention(model: Model) -> bool:
     """Whether an attention of the model draws what it reads."""
-    return any(site.values is Values.SAMPLE for site in model.sites)
+    return any(site.values is MapValues.SAMPLE for site in model.sites)
 
 
 def token_log_likelihood(logits_BxTxV: Float[Array, "B T V"], labels_BxT: Int[Array, "B T"]) -> Float[Array, "B T"]:

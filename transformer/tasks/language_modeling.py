@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import AxisKind
 from transformer.config import Count, ExamplesIfAny, Items, Positive, Rate, UserError
 from transformer.data.batches import BatchSource, OneEpoch
@@ -206,7 +206,7 @@ def with_expert_gates(view: StateView) -> StateView:
     return view._replace(capture=Capture(sites)) if sites else view
 
 
-def expert_importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
+def expert_importance_sums(maps: Mapping[str, CapturedAttention], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
     """Of each site of `with_gates` the sums of every layer's and expert's gates [L, X], over the positions that count.
 
     Importance(X) = sum_x G(x) (Shazeer et al. 2017, equation 6).

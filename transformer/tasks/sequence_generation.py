@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import UserError
 from transformer.data.images import unscale_pixels
 from transformer.decoding.constraints import Constraints
@@ -233,7 +233,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
     ) -> AxisLabels:
         """Of descriptions that are not `right` it is not known what their symbols are about."""
         steps = tuple(map(self.steps_of, batch["labels"]))
-        looked, images = between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
+        looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.links(batch, site) for site in looked}
         if right_B is not None:
             gold = {name: gold_links_of_correct(links, right_B) for name, links in gold.items()}

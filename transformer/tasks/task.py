@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.attention.sites import Site, between
+from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention
+from transformer.attention.sites import Site, sites_between
 from transformer.config import UserError
 from transformer.data.batches import BatchSource
 from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, replace_with_averaged
@@ -60,7 +60,7 @@ class LossAux(NamedTuple):
     state: PyTree
     extra: PyTree
     metrics: Mapping[str, Float[Array, ""]]
-    maps: Mapping[str, Captured] = NOTHING_CAPTURED
+    maps: Mapping[str, CapturedAttention] = NOTHING_CAPTURED
     losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES
 
     @classmethod
@@ -124,11 +124,11 @@ class Evaluation:
 
     def applies(self, sites: Iterable[Site]) -> bool:
         """Whether a model with these sites has the maps that the evaluation reads."""
-        return self.reads is None or bool(between(sites, *self.reads))
+        return self.reads is None or bool(sites_between(sites, *self.reads))
 
 
 # A pass over fixed texts that returns the maps of a capture.
-CaptureFunction = Callable[[Capture], Mapping[str, Captured]]
+CaptureFunction = Callable[[Capture], Mapping[str, CapturedAttention]]
 
 
 class PredictionRequest(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     Amount,
     Beams,
@@ -213,7 +213,7 @@ def pair_labels(
     if len(known) == len(pairs):
         pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
         of_pairs = tuple(map(_token_links, known, *pieces))
-        links = {site.name: of_pairs for site in between(sites, *TARGET_OVER_SOURCE)} or None
+        links = {site.name: of_pairs for site in sites_between(sites, *TARGET_OVER_SOURCE)} or None
     titles = tuple(" → ".join(filter(None, (pair.kind or "sentence", pair.language))) for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.attention.sites import between
+from transformer.attention.sites import sites_between
 from transformer.config import UserError
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import SentencePair
@@ -100,7 +100,7 @@ def source_coverage(
     """
     if not weight:
         return None
-    sites = tuple(site.name for site in between(view.model.sites, *TARGET_OVER_SOURCE))
+    sites = tuple(site.name for site in sites_between(view.model.sites, *TARGET_OVER_SOURCE))
     if not sites:
         raise UserError(
             f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "

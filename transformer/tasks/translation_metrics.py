@@ -10,7 +10,7 @@ import numpy as np
 import sacrebleu
 
 from transformer.attention.capture import Capture
-from transformer.attention.sites import between
+from transformer.attention.sites import sites_between
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
@@ -76,7 +76,7 @@ def alignment_evaluation(
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-        sites = [site.name for site in between(view.model.sites, *TARGET_OVER_SOURCE)]
+        sites = [site.name for site in sites_between(view.model.sites, *TARGET_OVER_SOURCE)]
         _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(tuple(sites)))
         # [layer, example, ...]: examples come first, as in all rows.
         weights = {site: jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), aux.maps[site].weights) for site in sites}

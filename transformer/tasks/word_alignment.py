@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from transformer.attention.sites import between
+from transformer.attention.sites import sites_between
 from transformer.config import UserError
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import read_text
@@ -71,7 +71,7 @@ def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[Sentence
     """
     if not isinstance(task, Translation):
         raise UserError("only a run that translates can align sentence pairs")
-    heads = sum(len(site.layers) * len(site.heads) for site in between(model.sites, *TARGET_OVER_SOURCE))
+    heads = sum(len(site.layers) * len(site.heads) for site in sites_between(model.sites, *TARGET_OVER_SOURCE))
     if not heads:
         raise UserError("this run's model has no attention of target over source, from which to read an alignment")
     tokenizer = task.tokenizer

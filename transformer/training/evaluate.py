@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, Tiers, plan_capture
 from transformer.models.model import Model, replace_with_averaged
@@ -126,7 +126,7 @@ def compile_probe(
     the maps of its own.
     """
 
-    def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
+    def look(state: TrainState, capture: Capture) -> Mapping[str, CapturedAttention]:
         return task.probe(
             evaluation_view(model, state, parameters), capture, derive_key(state.key, state.step, "probe")
         ).maps

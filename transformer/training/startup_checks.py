@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.costs.chips import chip_of
@@ -118,7 +118,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: AxisLab
     everything = Capture(tuple(site.name for site in model.sites))
     watched = _record_passes(model)
 
-    def look(state: TrainState) -> Mapping[str, Captured]:
+    def look(state: TrainState) -> Mapping[str, CapturedAttention]:
         return task.probe(
             evaluation_view(watched, state, "raw"), everything, derive_key(state.key, state.step, "probe")
         ).maps
@@ -148,7 +148,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: AxisLab
         _check_map(site, maps[site.name], labels)
 
 
-def _check_map(site: Site, captured: Captured, labels: AxisLabels) -> None:
+def _check_map(site: Site, captured: CapturedAttention, labels: AxisLabels) -> None:
     if captured.weights is None:
         raise UserError(f"the probe returns statistics of the site {site.name!r} without its maps")
     shape = captured.weights.shape

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
+from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention
 from transformer.models.model import Model, Variables, replace_with_averaged
 from transformer.tasks.task import Batch, LossAux, Objective, StateView, Task
 from transformer.training.initial_state import trained_parameters
@@ -27,7 +27,7 @@ class StepMetrics(NamedTuple):
 
     totals: dict[str, Array]
     values: dict[str, Array]
-    maps: Mapping[str, Captured] = NOTHING_CAPTURED
+    maps: Mapping[str, CapturedAttention] = NOTHING_CAPTURED
 
 
 class TrainStep(Protocol):
@@ -68,7 +68,7 @@ def make_train_step(
         view = view._replace(extra=extra)
         optimizer_states: dict[str, Any] = {}
         values: dict[str, Array] = {}
-        maps: dict[str, Captured] = {}
+        maps: dict[str, CapturedAttention] = {}
         for objective in task.objectives:
             optimizer = optimizers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)

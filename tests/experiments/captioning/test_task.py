@@ -20,7 +20,7 @@ from experiments.captioning.metrics import (
 from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
 from experiments.captioning.task import Captioning, CaptioningConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
-from transformer.attention.sites import Values
+from transformer.attention.sites import MapValues
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -249,7 +249,7 @@ def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: d
     labels = answers.labels.completed(view.model.sites)
     assert labels.titles == tuple(answers.lines)
     maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
-    assert view.model.sites[0].values is Values.SAMPLE
+    assert view.model.sites[0].values is MapValues.SAMPLE
     for row, words in enumerate(labels.tokens["target"]):
         np.testing.assert_array_equal(maps[0, row, 0, : len(words)].sum(-1), 1)
         np.testing.assert_array_equal(maps[0, row, 0, len(words) :], 0)

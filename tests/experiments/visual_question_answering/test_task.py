@@ -12,7 +12,7 @@ from experiments.visual_question_answering.metrics import attention_report, atte
 from experiments.visual_question_answering.task import VisualQuestionAnswering
 from tests import programs
 from transformer.attention import Axis, AxisKind, Capture, Site
-from transformer.attention.capture import Captured
+from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux
@@ -131,7 +131,7 @@ def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[S
                     others = np.isin(np.arange(36), np.flatnonzero(places[cell]), invert=True)
                     of_rows.append(weights + np.where(others, (1 - share) / others.sum(), 0))
                 maps.append(np.array(of_rows)[:, None, None])
-            return None, Aux({site.name: Captured(jnp.array(maps, jnp.float32), {}, {})}, {}, {})
+            return None, Aux({site.name: CapturedAttention(jnp.array(maps, jnp.float32), {}, {})}, {}, {})
 
     return StateView(Knows(), {}, {}, {}, jnp.int32(0), train=False), site  # type: ignore[arg-type]
 

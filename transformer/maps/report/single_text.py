@@ -5,14 +5,14 @@ from pathlib import Path
 
 import jax
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import MapsConfig, plan_capture
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
-Look = Callable[[Capture], Mapping[str, Captured]]
+Look = Callable[[Capture], Mapping[str, CapturedAttention]]
 
 
 def store_single_text(
@@ -23,7 +23,7 @@ def store_single_text(
     config: MapsConfig,
     config_hash: str,
     step: int = 0,
-) -> tuple[MapStore, Mapping[str, Captured]]:
+) -> tuple[MapStore, Mapping[str, CapturedAttention]]:
     """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.
 
     Raises:

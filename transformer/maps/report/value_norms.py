@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.attention.capture import Captured
+from transformer.attention.capture import CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.report.payload import Block, pack
@@ -16,7 +16,7 @@ LARGEST = 8_000_000  # bytes of all queries and keys of a page
 _HALF = float(np.finfo(np.float16).max)
 
 
-def check_size(traced: Mapping[str, Captured]) -> None:
+def check_size(traced: Mapping[str, CapturedAttention]) -> None:
     """Refuse queries and keys that would make too large a page; `traced` may be abstract.
 
     Raises:
@@ -35,7 +35,7 @@ def check_size(traced: Mapping[str, Captured]) -> None:
 
 
 def value_norms(
-    sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, Captured], vectors: bool
+    sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention], vectors: bool
 ) -> tuple[list[dict[str, Any]], list[Block]]:
     """The page's facts of each site, and its blocks: a text's norms, and a layer's queries and keys of a text.
 
