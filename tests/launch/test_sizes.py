@@ -74,7 +74,7 @@ def test_json_has_an_object_for_every_size(capsys: pytest.CaptureFixture[str]) -
 
 def test_one_size_alone(capsys: pytest.CaptureFixture[str]) -> None:
     (entry,) = json.loads(printed(capsys, "--json", "--name=gpt3-1.3b"))
-    assert entry["values"]["windows"] == [0, 128]
+    assert entry["values"]["attention_windows"] == [0, 128]
     said = printed(capsys, "--name=gpt3-1.3b")
     assert said.splitlines()[1].startswith("gpt3-1.3b")
     assert "24 heads of depth 128" in said
