@@ -330,7 +330,7 @@ def translate_request(
     max_length = view.model.max_length
     decoding = DecodingConfig.asked(
         request.decoding,
-        length=max(config.lengths) if max_length is None else max_length,
+        max_new_tokens=max(config.lengths) if max_length is None else max_length,
         beams=config.beams,
         length_penalty=config.length_penalty,
         coverage_penalty=config.coverage_penalty,
