@@ -322,8 +322,8 @@ def scan_steps(
 
     `inputs` and the returned outputs are trees of [B, T, ...], the carry is one of [B, ...]; `key` gives each step
     one of its own. `mask` has the lengths of queries (decoder positions) and of keys, absent where nothing is padded:
-    a padded position leaves the carry as it was and its output is zero. What `capture` (`capture_at` the site) asks
-    for comes with a layer axis of 1, as from a scan over layers; only then are the weights of the steps kept.
+    a padded position leaves the carry as it was and its output is zero. What `capture` (`capture_for_site` the site)
+    asks for comes with a layer axis of 1, as from a scan over layers; only then are the weights of the steps kept.
     """
     in_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
     count = len(jax.tree.leaves(in_time)[0])

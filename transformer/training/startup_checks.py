@@ -140,7 +140,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: AxisLab
                 + (
                     "Task.probe drops the Aux of its pass; return it"
                     if returned
-                    else "its forward pass must put it into Aux.maps where capture_at(site, capture) asks for it"
+                    else "its forward pass must put it into Aux.maps where capture_for_site(site, capture) asks for it"
                     if passed
                     else "Task.probe must pass its `capture` on to the model"
                 )
