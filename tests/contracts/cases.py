@@ -716,7 +716,7 @@ CASES = (
             "model": {
                 "family": "convolutional_classifier",
                 "encoder": {"channels": (8, 8), "strides": (2, 2)},
-                "attention": (0,),
+                "attention_stages": (0,),
             }
         },
         steps=40,
@@ -1058,7 +1058,7 @@ CASES = (
         SPOKEN_DIGITS
         | {
             "model": SPOKEN_DIGITS["model"]
-            | {"sampled": 0.3, "audio_frontend": {"spec_augment": {"num_time_masks": 1, "max_time_mask_width": 5}}}
+            | {"scheduled_sampling": 0.3, "audio_frontend": {"spec_augment": {"num_time_masks": 1, "max_time_mask_width": 5}}}
         },
         steps=40,
         learning_rate=0.02,

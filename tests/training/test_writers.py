@@ -170,7 +170,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
     train, validation, *samples = shown.splitlines()
     assert " ".join(train.split()) == "step 400/3000 train loss 2.134 lr 3.1e-04 tokens/s 8.2k mfu 31%"
     assert validation.split()[3:5] == ["loss", "nan"]
-    for label in ("loss", "lr", "tokens/s", "util"):
+    for label in ("loss", "lr", "tokens/s", "mfu"):
         assert train.index(label) == validation.index(label)
     assert samples == ["  source: [red]one[/red]  output: eins"]
     assert "\x1b" not in shown
