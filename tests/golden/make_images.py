@@ -60,7 +60,7 @@ def record(name: str, architecture: str, changes: dict, seed: int) -> None:
     np.savez_compressed(
         FOLDER / f"{name}.npz",
         about=json.dumps(about),
-        image=image,
+        picture=image,
         logits=output.logits.numpy().astype(np.float32),
         attention=torch.stack(output.attentions).numpy().astype(np.float32),
     )

@@ -43,7 +43,7 @@ def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     arrays = recorded(name, tmp_path / "in")
     foreign = read_model_folder(tmp_path / "in")
     model = build(model_config(foreign.model), foreign.interface, Precision())
-    image = {"image": arrays["image"].transpose(0, 2, 3, 1)}
+    image = {"image": arrays["picture"].transpose(0, 2, 3, 1)}
     with jax.default_matmul_precision("highest"):
         logits, aux = model.apply(
             Variables(foreign.params, {}), image, train=False, capture=Capture(sites=("encoder/self",))
