@@ -209,8 +209,8 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(
         "real/consistency",
     )
     assert set(report.scalars) == {f"{judge}/{name}" for judge in ("nearest", "judge") for name in names}
-    assert report.scalars["nearest/drawn/right"] > 0.9
-    assert report.scalars["nearest/consistent"] < 0.1 < report.scalars["nearest/distance_of_features"]
+    assert report.scalars["nearest/real/accuracy"] > 0.9
+    assert report.scalars["nearest/consistency"] < 0.1 < report.scalars["nearest/frechet_distance"]
     assert "16 samples" in report.note
     assert "samples/validation_0.png" in report.note
     (written,) = Path(task.directory / "samples").iterdir()
