@@ -56,18 +56,18 @@ def main(arguments: Arguments) -> None:
     if arguments.text is not None:
         _write_text_page(arguments, budget)
         return
-    from transformer.maps.report import live_server
+    from transformer.maps.report import report_server
     from transformer.maps.report.page import render, write_report
     from transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
     directory, against = run.path, _other_run(arguments.compare_to, run.path)
     if arguments.serve:
-        live_server.serve(
+        report_server.serve(
             directory,
             lambda version: render(directory, budget, against=against, version=version),
             also=[] if against is None else [against],
-            port=live_server.PORT if arguments.port is None else arguments.port,
+            port=report_server.PORT if arguments.port is None else arguments.port,
             announce=lambda url: print(f"Open {url} in a browser on this machine; press Ctrl-C to stop.", flush=True),
         )
         return

@@ -52,11 +52,11 @@ def group_of(cls: type, default: Any = dataclasses.MISSING) -> Group:
             own = field.default_factory()
         else:
             own = field.default
-        keys[field.name] = node_of(hints[field.name], own)
+        keys[field.name] = schema_node_of(hints[field.name], own)
     return Group(keys)
 
 
-def node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Group:
+def schema_node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Group:
     """What a field of this type holds: a value, a section, or a section of names that a person makes up."""
     members = _members(hint)
     one = members[0]
@@ -64,7 +64,7 @@ def node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Group:
         return group_of(typing.cast(type, one), default)._replace(optional=_takes_none(hint))
     if len(members) == 1 and (typing.get_origin(one) or one) in _MAPPINGS:
         (_, held) = typing.get_args(one) or (str, Any)
-        return Group({}, each=node_of(held), optional=_takes_none(hint))
+        return Group({}, each=schema_node_of(held), optional=_takes_none(hint))
     return Leaf(hint, default if default is dataclasses.MISSING else to_config(default))
 
 

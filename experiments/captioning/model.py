@@ -174,7 +174,7 @@ class Captioner(RecurrentAttentionDecoder):
         weights_RxL = None if alignment is None else alignment.weights[:, 0]
         return state, StepOutput(state.hidden, context_RxA, weights_RxL, reinforce_extras(alignment)), alignment
 
-    def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """E y_{t-1} + L_h h_t + L_z z_t."""
         return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 

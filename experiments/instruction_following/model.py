@@ -43,7 +43,7 @@ class Aligner(enum.Enum):
         return self in (Aligner.MULTI_LEVEL, Aligner.HIGH_LEVEL)
 
     @property
-    def of_words(self) -> bool:
+    def reads_words(self) -> bool:
         """Whether words are read beside states."""
         return self in (Aligner.MULTI_LEVEL, Aligner.MEAN)
 
@@ -71,7 +71,7 @@ class ListenAttendWalkConfig(Config, path="config.model"):
     @property
     def read(self) -> int:
         """The features of z_t."""
-        return self.encoder.output_width + self.embedding * self.aligner.of_words
+        return self.encoder.output_width + self.embedding * self.aligner.reads_words
 
 
 class World(NamedTuple):
@@ -160,7 +160,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         state = self.decoder.step(jnp.concatenate([given.seen, context_RxM], axis=-1), carry.state)
         return Carry(state, given.place), StepOutput(state.hidden, context_RxM), alignment
 
-    def read_out(self, given: Sight, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, given: Sight, outputs: StepOutput) -> Float[Array, "*B E"]:
         """E y_t + L_s s_t + L_z z_t."""
         return given.seen + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 

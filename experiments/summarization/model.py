@@ -191,7 +191,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         outputs = StepOutput(state.hidden, context_RxC, weights_RxS, again_R)
         return Carry(state, context_RxC, coverage_RxS), outputs, alignment
 
-    def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """V [s_t ; h*_t] + b of equation 4."""
         return self.readout(jnp.concatenate([outputs.hidden, outputs.context], axis=-1))
 
@@ -242,7 +242,9 @@ class PointerGenerator(RecurrentAttentionDecoder):
     def _read(self, steps: DecoderSteps) -> Float[Array, "*B E"]:
         """What is read out, parts of it dropped in training."""
         return dropout(
-            self.read_out(steps.inputs, steps.outputs), self.config.dropout, self.stream_key(steps.key, "readout")
+            self.output_features(steps.inputs, steps.outputs),
+            self.config.dropout,
+            self.stream_key(steps.key, "readout"),
         )
 
     def _switch(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:

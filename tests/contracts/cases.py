@@ -1058,7 +1058,10 @@ CASES = (
         SPOKEN_DIGITS
         | {
             "model": SPOKEN_DIGITS["model"]
-            | {"scheduled_sampling": 0.3, "audio_frontend": {"spec_augment": {"num_time_masks": 1, "max_time_mask_width": 5}}}
+            | {
+                "scheduled_sampling": 0.3,
+                "audio_frontend": {"spec_augment": {"num_time_masks": 1, "max_time_mask_width": 5}},
+            }
         },
         steps=40,
         learning_rate=0.02,

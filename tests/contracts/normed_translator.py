@@ -26,12 +26,12 @@ class Normed(Bahdanau):
         steps, aux = self.unroll(state, inputs, train=train, **options)
         real = real_positions(steps.lengths, steps.outputs.shape[1])
         outputs, norm = self.norm(steps.outputs, state["norm"], train=train, mask=real)
-        return self.read_out(steps.inputs, outputs), aux._replace(state={"norm": norm})
+        return self.output_features(steps.inputs, outputs), aux._replace(state={"norm": norm})
 
     def step(self, state, cache, tokens, **options):
         steps, cache, aux = self.extend(state, cache, tokens, **options)
         outputs, _ = self.norm(steps.outputs, state["norm"], train=False)
-        return self.logits(self.read_out(steps.inputs, outputs)), cache, aux
+        return self.logits(self.output_features(steps.inputs, outputs)), cache, aux
 
 
 def build(config, interface, precision):

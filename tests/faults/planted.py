@@ -117,7 +117,7 @@ def _stale(patch: pytest.MonkeyPatch) -> None:
 
 def _unverified(patch: pytest.MonkeyPatch) -> None:
     """A flipped bit that no digest is compared for."""
-    patch.setattr(checkpoint, "find_mismatches", lambda *_: [])
+    patch.setattr(checkpoint, "find_mismatched_arrays", lambda *_: [])
     _resumed_with(lambda state: state._replace(variables=_one_bit(state.variables)))(patch)
 
 

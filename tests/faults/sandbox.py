@@ -276,7 +276,7 @@ def import_all() -> None:
         "tensorflow_datasets.proto",
         "transformer.training.huggingface_conversion",
         "transformer.maps.report.page",
-        "transformer.maps.report.live_server",
+        "transformer.maps.report.report_server",
         "transformer.studies.sweeps.model_trainer",
         "transformer.training.train",
         "transformer.tasks.registry",

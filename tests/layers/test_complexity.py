@@ -96,8 +96,8 @@ def waits(jaxpr: Any) -> int:
 @pytest.mark.parametrize("kind", LAYER_TYPES)
 def test_only_recurrence_waits_for_every_position(kind: str) -> None:
     run, given = of_kind(kind)(50, 8)
-    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == LAYER_TYPES[kind].waits(50)
-    assert LAYER_TYPES[kind].waits(50) == (1 if kind in ("attention", "convolution") else 50)
+    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == LAYER_TYPES[kind].sequential_steps(50)
+    assert LAYER_TYPES[kind].sequential_steps(50) == (1 if kind in ("attention", "convolution") else 50)
 
 
 def depth(layers: Callable[[int], Layer], n: int) -> int:
@@ -122,7 +122,7 @@ def depth(layers: Callable[[int], Layer], n: int) -> int:
 def test_how_many_layers_join_the_two_ends() -> None:
     n = 17
     assert depth(lambda _: of_kind("gru"), n) == 1  # but n steps, one after another
-    assert depth(lambda _: of_kind("convolution"), n) == LAYER_TYPES["convolution"].path(n) == math.ceil((n - 1) / 2)
-    assert depth(lambda _: of_kind("attention"), n) == LAYER_TYPES["attention"].path(n) == 1
+    assert depth(lambda _: of_kind("convolution"), n) == LAYER_TYPES["convolution"].path_length(n) == math.ceil((n - 1) / 2)
+    assert depth(lambda _: of_kind("attention"), n) == LAYER_TYPES["attention"].path_length(n) == 1
     layers = depth(lambda number: lambda n, d: dilated(n, d, 3**number), n)
     assert layers == math.ceil(math.log(n, 3))

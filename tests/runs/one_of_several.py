@@ -26,7 +26,7 @@ from transformer.maps.capture_plan import StoredMaps, map_levels, quantize_maps
 from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.checksums import compute_digests, find_mismatches
+from transformer.runs.checksums import compute_digests, find_mismatched_arrays
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.training import build, train
 from transformer.training import config as experiment
@@ -110,7 +110,7 @@ def check_digests(mesh: Mesh) -> dict[str, Any]:
     """The digests of a state that lies everywhere, and what is found of one that is wrong somewhere."""
     state = {name: leaf for name, leaf in state_of(1, mesh).items() if not name.startswith("key")}
     expected = compute_digests(state)
-    found: dict[str, Any] = {"digests": expected, "sound": find_mismatches(state, expected)}
+    found: dict[str, Any] = {"digests": expected, "sound": find_mismatched_arrays(state, expected)}
     for name in ("divided", "crossed", "whole", "half"):
         # One bit of what the last process holds; of a copy, the others are sound.
         here = values(1)[name].copy()
@@ -120,7 +120,7 @@ def check_digests(mesh: Mesh) -> dict[str, Any]:
             part.reshape(-1).view(np.uint8)[-1] ^= 16
             here[last] = part
         wrong = jax.make_array_from_callback(here.shape, state[name].sharding, here.__getitem__)
-        found[name] = find_mismatches({**state, name: wrong}, expected)
+        found[name] = find_mismatched_arrays({**state, name: wrong}, expected)
     return found
 
 

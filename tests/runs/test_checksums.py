@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from transformer.runs import checksums
-from transformer.runs.checksums import compute_digests, find_mismatches
+from transformer.runs.checksums import compute_digests, find_mismatched_arrays
 
 WIDTH = 1 << 64
 
@@ -79,8 +79,11 @@ def test_no_sharding_shows(spec: tuple[Any, ...]) -> None:
     array = np.random.default_rng(2).normal(size=(8, 16, 4)).astype(np.float32)
     placed = jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
     assert of(placed) == digest_by_hand(array)
-    assert find_mismatches({"x": placed, "y": array}, {"x": digest_by_hand(array), "y": digest_by_hand(array)}) == []
-    assert find_mismatches({"x": placed, "y": array}, {"x": "0" * 32, "y": digest_by_hand(array)}) == ["x"]
+    assert (
+        find_mismatched_arrays({"x": placed, "y": array}, {"x": digest_by_hand(array), "y": digest_by_hand(array)})
+        == []
+    )
+    assert find_mismatched_arrays({"x": placed, "y": array}, {"x": "0" * 32, "y": digest_by_hand(array)}) == ["x"]
 
 
 def accidents(array: np.ndarray) -> dict[str, np.ndarray]:

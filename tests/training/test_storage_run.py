@@ -16,8 +16,8 @@ from tests.training import small_run, written_run
 from tests.training.bucket_server import BucketServer, running
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
-from transformer.maps.report.live_server import file_versions, missing_files
 from transformer.maps.report.page import write_report
+from transformer.maps.report.report_server import file_versions, missing_files
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs.jsonl_records import read_records

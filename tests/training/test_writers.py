@@ -19,8 +19,8 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.png import encode_png
-from transformer.maps.attention_png import render_head_grid
 from transformer.maps.capture_plan import map_levels, quantize_maps
+from transformer.maps.head_grid_image import render_head_grid
 from transformer.runs.jsonl_records import read_records
 from transformer.storage.storage import DirectoryLost
 from transformer.training.writers.console import ConsoleWriter, LogWriter

@@ -13,7 +13,7 @@ from transformer.attention.capture import CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.png import encode_png
-from transformer.maps.attention_png import render_head_grid
+from transformer.maps.head_grid_image import render_head_grid
 from transformer.maps.run_maps import import_xarray
 from transformer.tasks.axis_labels import AxisLabels
 

@@ -1,7 +1,7 @@
 """Base class of recurrent decoders with attention: teacher forcing scans the same step that decodes.
 
-A family implements `encode`, `advance` and `read_out`, and overrides `step_inputs` and `next_step_input` where its
-steps read more than the word before.
+A family implements `encode`, `advance` and `output_features`, and overrides `step_inputs` and `next_step_input` where
+its steps read more than the word before.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -124,12 +124,12 @@ class RecurrentAttentionDecoder(StatelessModule):
         """
         raise NotImplementedError
 
-    def read_out(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
+    def output_features(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
         """Return the features from which `logits` computes the logits; by default the outputs of the step."""
         return outputs
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Return the logits from the features of `read_out`, in at least float32."""
+        """Return the logits from the features of `output_features`, in at least float32."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
@@ -180,7 +180,7 @@ class RecurrentAttentionDecoder(StatelessModule):
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the features from which `logits` computes the logits of a known target."""
         steps, aux = self.unroll(state, inputs, **options)
-        return self.read_out(steps.inputs, steps.outputs), aux
+        return self.output_features(steps.inputs, steps.outputs), aux
 
     def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits at every position of the target."""
@@ -218,7 +218,7 @@ class RecurrentAttentionDecoder(StatelessModule):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits of the next token, the next cache and the auxiliary results."""
         steps, cache, aux = self.extend(state, cache, tokens_R, **options)
-        return self.logits(self.read_out(steps.inputs, steps.outputs)), cache, aux
+        return self.logits(self.output_features(steps.inputs, steps.outputs)), cache, aux
 
     def stream_key(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
         """Return the key of a random stream; None without a key."""

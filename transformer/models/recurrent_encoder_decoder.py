@@ -429,7 +429,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             context = jnp.broadcast_to(source.vector[:, None], shape)
         return StepOutput(self._readout(output_BxTxE, given.word, context, read_key), drawn), captured
 
-    def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return the output layer, which the step itself computes for input feeding."""
         return outputs.read
 

@@ -39,7 +39,7 @@ from transformer.runs.checkpoint_files import (
     to_orbax_path,
     to_stored_array,
 )
-from transformer.runs.checksums import find_mismatches
+from transformer.runs.checksums import find_mismatched_arrays
 from transformer.runs.distributed import announce, first_process_message, is_primary, run_on_primary
 from transformer.runs.exceptions import RunFailed
 from transformer.runs.jsonl_records import StepNumber
@@ -399,7 +399,7 @@ class Checkpoints:
         empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read(step, filled)
-        for name in find_mismatches(stored, {name: entries[name]["digest"] for name in stored}):
+        for name in find_mismatched_arrays(stored, {name: entries[name]["digest"] for name in stored}):
             raise self._damaged(step, digest_mismatch_message(self._directory / "state", name))
         for name, array in empty.items():
             stored[name] = array

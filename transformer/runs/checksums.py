@@ -60,7 +60,7 @@ def combine_digests(*digests: str) -> str:
     return _text(np.array(sums, np.uint64).reshape(-1, 2).sum(axis=0, dtype=np.uint64))
 
 
-def find_mismatches(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
+def find_mismatched_arrays(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
     """Return the names of the arrays of which a copy on any process has another digest than expected.
 
     All processes call it together and get the same.

@@ -96,8 +96,8 @@ def alignment_evaluation(
         for row, index in enumerate(rows["index"]):
             if index >= 0:
                 for (site, layer, head), links in linked.items():
-                    of_words = word_weights(rows["weights"][site][row, layer, head], *words[index])
-                    links[index] = argmax_links(of_words)
+                    reads_words = word_weights(rows["weights"][site][row, layer, head], *words[index])
+                    links[index] = argmax_links(reads_words)
         known = [pair.links for pair in pairs if pair.links is not None]
         cut = len(kept.pairs)
         errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in linked.items()}

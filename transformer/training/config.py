@@ -24,9 +24,9 @@ from transformer.overrides import (
     from_text,
     from_value,
     group_of,
-    node_of,
     override,
     read_key,
+    schema_node_of,
 )
 from transformer.tasks import registry as tasks
 from transformer.training.init_from import InitializeFromConfig
@@ -144,7 +144,7 @@ def config_schema(values: Mapping[str, Any]) -> Group:
     """
     sections = typing.get_type_hints(ExperimentConfig)
     keys = dict(group_of(RunConfig).keys)
-    keys |= {name: node_of(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
+    keys |= {name: schema_node_of(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
     return Group({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
 
 

@@ -190,7 +190,7 @@ def test_digits_are_in_order_where_their_first_letters_are(
     looked = np.zeros((1, 2, 1, task.steps, 20), np.float32)
     for step, frame in enumerate((3, 19, 19, 19, 9, 19, 19)):  # "one two"
         looked[0, :, 0, step, frame] = 1
-    monkeypatch.setattr(spoken_digits, "weights_over", lambda *_: {SITE: looked})
+    monkeypatch.setattr(spoken_digits, "capture_weights", lambda *_: {SITE: looked})
     (listening,) = (each for each in task.evaluations if (each.name, each.split) == ("listening", "test"))
     sums = listening.step(None, batch, None)[0]
     heard, all_of_it = [3, 19, 19, 9, 19, 19], [3, 19, 19, 19, 9, 19, 19]

@@ -17,14 +17,14 @@ from transformer.data.datasets.image_files import (
     decode_image,
     find_image_splits,
     read_split,
-    stack_images,
+    stack_labeled_images,
 )
 from transformer.data.datasets.local_files import canonical_split_names, describe_left_out, join_notes, locate_file
 from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.datasets.tfds_preparation import DatasetKind, find_prepared, parse_tfds_name
-from transformer.data.datasets.tfds_records import TfdsFeatures, decode_labeled_image, open_prepared
+from transformer.data.datasets.tfds_records import TfdsFeatures, open_prepared, read_labeled_image
 from transformer.data.images import ImageSpec, LabeledImages
 from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
@@ -167,7 +167,7 @@ def read_prepared(
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
-        read = [decode_labeled_image(record, image, label) for record in records]
+        read = [read_labeled_image(record, image, label) for record in records]
         if not read:
             raise UserError(f"{folder} has no record in its split {split!r}: prepare it again")
         if strangers := [number for _, number in read if not 0 <= number < len(classes)]:
@@ -175,7 +175,7 @@ def read_prepared(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
         pixels = [decode_image(content, f"{folder}: {split}", resizing, gray=gray) for content, _ in read]
-        splits[own] = stack_images(f"{name}, {split},", pixels, [number for _, number in read])
+        splits[own] = stack_labeled_images(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 
 

@@ -150,7 +150,7 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         pixels = list(pool.map(lambda file: decode_image(file.content, f"{source}: {file.name}", resizing), files))
     numbers = {label: number for number, label in enumerate(classes)}
-    images = stack_images(str(source), pixels, [numbers[file.label] for file in files])
+    images = stack_labeled_images(str(source), pixels, [numbers[file.label] for file in files])
     wide = sum(_has_16_bits(file.content) for file in files)
     depth = f"of {wide:,} images of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
     return ImageSplit(
@@ -163,7 +163,7 @@ def _has_16_bits(content: bytes) -> bool:
     return content[:8] == SIGNATURE and content[24:25] == b"\x10"
 
 
-def stack_images(
+def stack_labeled_images(
     source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]
 ) -> LabeledImages:
     """Images of one size with their classes.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError
-from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, Resizing, decode_image, stack_images
+from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, Resizing, decode_image, stack_labeled_images
 from transformer.data.datasets.local_files import describe_left_out, locate_file, read_members, unread_members
 from transformer.data.images import LabeledImages
 
@@ -40,7 +40,7 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
     for split, drawers in _DRAWERS.items():
         chosen = sorted(key for key in files if key[1] in drawers)
         pixels = [decode_image(files[key], f"{folder}: {key[0]}", resizing, gray=True) for key in chosen]
-        splits[split] = stack_images("omniglot", pixels, [numbers[character] for character, _ in chosen])
+        splits[split] = stack_labeled_images("omniglot", pixels, [numbers[character] for character, _ in chosen])
     return splits, characters, describe_unread_archives(data_dir, BACKGROUND)
 
 

@@ -172,7 +172,7 @@ def decode_texts(record: bytes, names: Sequence[str]) -> list[str]:
         return [features[name].bytes_list.value[0].decode() for name in names]
 
 
-def decode_labeled_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:
+def read_labeled_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:
     """The file that a record's image is stored as, and the number of its class.
 
     Raises:

@@ -37,11 +37,11 @@ class LivePageWriter(NullWriter):
 
 def _serve(workdir: Path) -> None:
     """Serve the page of a run until its process ends, however it ends."""
-    from transformer.maps.report import live_server, page
+    from transformer.maps.report import page, report_server
 
     threading.Thread(target=_end_with_the_run, daemon=True).start()
     os.nice(10)
-    live_server.serve(
+    report_server.serve(
         workdir,
         lambda version: page.render(workdir, version=version),
         port=0,

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from transformer.data.png import encode_png
-from transformer.maps.attention_png import render_head_grid
 from transformer.maps.capture_plan import StoredMaps
+from transformer.maps.head_grid_image import render_head_grid
 from transformer.maps.quantize import Quantized
 from transformer.storage.paths import parse_path, storage_of
 from transformer.training.writers.writer import NullWriter, Sample, Scalar

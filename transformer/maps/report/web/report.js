@@ -42,7 +42,7 @@ import { addMetricCurves, metricCharts } from "./metric_curves.js";
 import { drawNeuronView } from "./neuron_view.js";
 import { data } from "./page_data.js";
 import { toggleRollout } from "./rollout.js";
-import { drawSamples, drawSampleSplits } from "./samples.js";
+import { drawSamples, drawSampleSplits } from "./output_samples.js";
 import { drawTokenHighlights } from "./token_highlights.js";
 import { detokenize, siteTokens } from "./tokens.js";
 import { showValueWeighting, toggleValueWeighting } from "./value_weighted.js";

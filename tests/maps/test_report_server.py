@@ -17,9 +17,9 @@ from tests.maps.conftest import make_kept
 from tests.maps.test_page import browser  # noqa: F401  a fixture
 from tests.waiting import wait_until
 from transformer.config import UserError
-from transformer.maps.report import live_server as serve
-from transformer.maps.report.live_server import PageServer, ServedPage, file_versions, missing_files
+from transformer.maps.report import report_server as serve
 from transformer.maps.report.page import render
+from transformer.maps.report.report_server import PageServer, ServedPage, file_versions, missing_files
 from transformer.maps.store import MapStore
 
 
