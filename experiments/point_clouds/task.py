@@ -39,7 +39,9 @@ class PointCloudsConfig(Config, path="config.task"):
 
     def _check(self) -> None:
         if self.min_points > self.max_points:
-            raise UserError(f"config.task.min_points={self.min_points} and most={self.max_points} must rise")
+            raise UserError(
+                f"config.task.min_points={self.min_points} must be at most config.task.max_points={self.max_points}"
+            )
 
 
 class PointClouds(BaseTask):

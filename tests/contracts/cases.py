@@ -667,6 +667,7 @@ CASES = (
         begins_from={**toy("pointer"), "steps": 100, "optimizer": DESCENT},
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
+        meshes=("data",),
         slow=("plain", "resumed", "mapped", "vectorized"),
     ),
     Case(

@@ -122,7 +122,11 @@ def depth(layers: Callable[[int], Layer], n: int) -> int:
 def test_how_many_layers_join_the_two_ends() -> None:
     n = 17
     assert depth(lambda _: of_kind("gru"), n) == 1  # but n steps, one after another
-    assert depth(lambda _: of_kind("convolution"), n) == LAYER_TYPES["convolution"].path_length(n) == math.ceil((n - 1) / 2)
+    assert (
+        depth(lambda _: of_kind("convolution"), n)
+        == LAYER_TYPES["convolution"].path_length(n)
+        == math.ceil((n - 1) / 2)
+    )
     assert depth(lambda _: of_kind("attention"), n) == LAYER_TYPES["attention"].path_length(n) == 1
     layers = depth(lambda number: lambda n, d: dilated(n, d, 3**number), n)
     assert layers == math.ceil(math.log(n, 3))

@@ -208,7 +208,7 @@ def made(folder: Path, **steps: tuple[int, ...]) -> list[TrainingRun]:
 
 
 NOTHING = {"data": {}, "batches": {"parts": 1, "content": ""}, "commit": None}
-SHAPE = SimpleNamespace(abstract={"x": np.zeros(2, int)})
+SHAPE = SimpleNamespace(abstract_state={"x": np.zeros(2, int)})
 
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:

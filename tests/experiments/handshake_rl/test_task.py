@@ -169,7 +169,8 @@ def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
         extra = TASK_OF_IT.init_extra(view, KEY)
         return TASK_OF_IT.prepare(view._replace(extra=extra), TASK_OF_IT.source(0)[0], KEY)
 
-    with pytest.raises(UserError, match=r"'target', which this run does not keep: say config\.averages\.target=\{"):
+    says = r"'target', which this run does not keep: say config\.parameter_averages\.target=\{"
+    with pytest.raises(UserError, match=says):
         jax.eval_shape(prepare)
 
 
