@@ -70,7 +70,7 @@ def test_standard_input_has_an_answer_a_line(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_empty_standard_input_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(UserError, match=r"^standard input is empty: write a text a line, or say --text=''$"):
+    with pytest.raises(UserError, match=r"^standard input is empty: write one text per line, or pass --text=''$"):
         texts_of(parse_arguments(COMMAND, ["--workdir=run"]))
 
 
