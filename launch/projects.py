@@ -152,7 +152,8 @@ def main(arguments: Arguments) -> None:
     root = checkout()
     if root is None:
         raise UserError(
-            "projects reads the READMEs in experiments/ of a checkout, and this is none: clone the repository"
+            "projects reads the READMEs in experiments/ of a checkout, and this is an installed package: "
+            "clone the repository"
         )
     readmes = {path.parent.name: read(path.parent) for path in sorted(root.glob("experiments/*/README.md"))}
     listed = [project for _, projects in TOPICS.values() for project in projects]

@@ -172,7 +172,9 @@ def test_what_only_a_checkout_has_is_told_in_one_line(installed: Installed) -> N
     project = ("--config=my.py", "--config.task.name=experiments.captioning.task")
     assert "which an installed library does not hold: clone the repository" in installed.refused(*train, *project)
     for words in (["pods"], ["projects", "--page=results"]):
-        assert "of a checkout, and this is none: clone the repository" in installed.refused("headwise", *words)
+        assert "of a checkout, and this is an installed package: clone the repository" in installed.refused(
+            "headwise", *words
+        )
     assert "the peers' programs are in a checkout alone" in installed.refused(
         "headwise", "bench", "--name=decoder_1m", "--peer_python=python"
     )
