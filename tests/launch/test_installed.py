@@ -175,7 +175,7 @@ def test_what_only_a_checkout_has_is_told_in_one_line(installed: Installed) -> N
         assert "of a checkout, and this is an installed package: clone the repository" in installed.refused(
             "headwise", *words
         )
-    assert "the peers' programs are in a checkout alone" in installed.refused(
+    assert "an installed package does not have the peers' programs" in installed.refused(
         "headwise", "bench", "--name=decoder_1m", "--peer_python=python"
     )
     assert "--record writes to experiments/benchmarks/results of a checkout" in installed.refused(
