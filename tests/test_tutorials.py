@@ -80,6 +80,7 @@ def test_attention_from_scratch_agrees_with_attend(folder: Path) -> None:
     assert names["maps"].shape == (2, 4, 6, 6)
 
 
+@pytest.mark.slow
 def test_induction_heads_measures_every_head(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("induction_heads")
     assert names["scores"]["induction"].shape == (len(names["maps"].steps), 2, 2)

@@ -41,6 +41,7 @@ def members() -> list[Model]:
     return [build(config, INTERFACE, Precision()) for config in configs]
 
 
+@pytest.mark.slow
 def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
     models = members()
     each = [jax.jit(model.init)(jax.random.key(number)) for number, model in enumerate(models)]

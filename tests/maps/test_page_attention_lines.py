@@ -12,7 +12,7 @@ from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SITE, EXAMPLE, LAYER = "decoder/cross", 2, 1
 PLACE = f"#site={SITE}&example={EXAMPLE + 1}&layer={LAYER}&head=2&step=1600&draw=lines"
 INK = """(side) => {

@@ -17,7 +17,7 @@ from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ATTACK = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(2)</script>"

@@ -303,6 +303,7 @@ def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixt
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     # Short, without evaluations: the first records must differ already.
     changes = {"seed": 4, "steps": 2, "log_every": 2, "checkpoint_every": 0, "maps_every": 0}

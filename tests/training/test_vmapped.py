@@ -137,6 +137,7 @@ def test_a_vmapped_runs_directory_is_that_of_a_run_alone(alone: Path, together: 
     assert "parameters" in RunDirectory.open(together / name).facts()
 
 
+@pytest.mark.slow
 def test_a_sink_beside_each_run_is_told_of_it_alone(together: Path) -> None:
     for name in RUNS:
         records = read_records(together / name / "metrics.jsonl")
@@ -145,6 +146,7 @@ def test_a_sink_beside_each_run_is_told_of_it_alone(together: Path) -> None:
         assert Told.runs[together / name] == resumed
 
 
+@pytest.mark.slow
 def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
     one, two = (without_clock(together / name, "train")[0] for name in RUNS)
     assert one["loss"] != pytest.approx(two["loss"], rel=1e-3)
@@ -152,6 +154,7 @@ def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
     assert one["flops_per_step"] == two["flops_per_step"] > 0
 
 
+@pytest.mark.slow
 def test_a_complete_run_is_left_alone(together: Path) -> None:
     before = (together / "one" / "metrics.jsonl").read_bytes()
     assert train(RUNS, together) == [vmapped.RunOutcome(None)] * len(RUNS)
