@@ -24,7 +24,7 @@ def get_config(region_pooling: str = "") -> ConfigDict:
             "maps_every": 400,
             "task": {"name": "experiments.handshake_rl.task", "episodes_per_step": 12, "exploration_steps": 800},
             "model": {**model, "region_pooling": region_pooling} if region_pooling else model,
-            "parameter_averages": {"target_network": {"kind": "exponential", "decay": 0.98}},
+            "parameter_averages": {"target": {"kind": "exponential", "decay": 0.98}},
             "optimizer": {
                 "learning_rate": 2e-3,
                 "schedule": "cosine",
