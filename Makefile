@@ -64,7 +64,7 @@ docs: ## write the generated pages of docs/ and build the documentation site int
 	  $(PYTHON) -m launch.projects --page=$$page > docs/page.new && mv docs/page.new docs/$$page.md || exit 1; \
 	done
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
-	@echo "Open site/index.html in a browser."
+	@echo "Open site/index.html in a browser. Its search needs a server: $(PYTHON) -m http.server --directory site"
 
 # The lock of the tests takes that of the runs as its constraint, and the lock of the site that of the tests, so that one
 # environment serves all three.
