@@ -1,5 +1,6 @@
 """Every figure of a project's README has a record that holds it, and every record names the commit of its code."""
 
+import functools
 import json
 import math
 import re
@@ -48,10 +49,11 @@ def faults(page: str, project: Path) -> list[str]:
             continue
         if len(cells) > 3:
             wrong.append(f"{setting}: more than five columns")
-        held, seeds = numbers(records), list(numbers_of_seeds(records))
+        held = numbers(records)
         for cell in cells:
             if found := OVER_SEEDS.fullmatch(cell):
                 mean, deviation, count = found.groups()
+                seeds = (of_seeds for record in records for of_seeds in numbers_of_seeds(record))
                 if not any(has_moments(of_seeds, mean, deviation, int(count)) for of_seeds in seeds):
                     wrong.append(f"{setting}: the seeds of {cell} are in no record")
             elif found := WITH_INTERVAL.fullmatch(cell):
@@ -86,24 +88,31 @@ def unit_of(number: str) -> float:
     return 10.0 ** -len(number.partition(".")[2])
 
 
-def numbers_of_seeds(records: Iterable[Path]) -> Iterator[list[float]]:
+@functools.cache
+def numbers_of_seeds(record: Path) -> list[list[float]]:
     """Numbers that may be of the seeds of one setting: of a line, of a column of a table, of a cell of a study."""
-    for record in records:
-        text = record.read_text(encoding="utf-8").replace("*", " ")
-        for line in text.splitlines():
-            values = [value_of(number) for number in NUMBER.findall(line)]
-            # A line may have several metrics of each seed, or several steps.
-            yield from (values[first::stride] for stride in range(1, 5) for first in range(stride))
-        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-            lines = [[NUMBER.findall(cell) for cell in cells] for cells in rows(table)]
-            for column in range(max(map(len, lines), default=0)):
-                yield [value_of(cells[column][0]) for cells in lines if len(cells) > column and cells[column]]
-        for study in sorted(record.parent.glob("*.json")):
-            content = json.loads(study.read_text(encoding="utf-8"))
-            results: dict[tuple[str, str], list[float]] = {}
-            for cell in content.get("cells", ()) if isinstance(content, dict) else ():
-                results.setdefault((cell["arm"], cell["task"]), []).append(cell["reported"])
-            yield from results.values()
+    text, found = record.read_text(encoding="utf-8").replace("*", " "), []
+    for line in text.splitlines():
+        values = [value_of(number) for number in NUMBER.findall(line)]
+        # A line may have several metrics of each seed, or several steps.
+        found += [values[first::stride] for stride in range(1, 5) for first in range(stride)]
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        lines = [[NUMBER.findall(cell) for cell in cells] for cells in rows(table)]
+        for column in range(max(map(len, lines), default=0)):
+            found.append([value_of(cells[column][0]) for cells in lines if len(cells) > column and cells[column]])
+    for study in sorted(record.parent.glob("*.json")):
+        found += results_of_seeds(study)
+    return found
+
+
+@functools.cache
+def results_of_seeds(study: Path) -> list[list[float]]:
+    """The results of each arm of a study on each task, with the values that it was tuned to."""
+    content = json.loads(study.read_text(encoding="utf-8"))
+    results: dict[str, list[float]] = {}
+    for cell in content.get("cells", ()) if isinstance(content, dict) else ():
+        results.setdefault(json.dumps([cell["arm"], cell["task"], cell["tuned"]]), []).append(cell["reported"])
+    return list(results.values())
 
 
 def has_moments(values: list[float], mean: str, deviation: str, count: int) -> bool:
@@ -122,6 +131,14 @@ def test_every_figure_is_in_the_record_that_it_names(readme: Path) -> None:
     page = readme.read_text(encoding="utf-8")
     assert list(rows(page.partition("\n## Results\n")[2])), f"{readme} has no table of results"
     assert faults(page, readme.parent) == []
+
+
+def test_the_losses_of_the_first_page_are_those_of_the_recorded_study() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    seeds = numbers_of_seeds(ROOT / "experiments" / "ablations" / "results" / "norm_placement.md")
+    losses = [found.groups() for cells in rows(page) for cell in cells if (found := OVER_SEEDS.fullmatch(cell))]
+    assert len(losses) == 5
+    assert not [loss for loss in losses if not any(has_moments(each, loss[0], loss[1], int(loss[2])) for each in seeds)]
 
 
 @pytest.mark.parametrize(
