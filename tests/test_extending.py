@@ -1,6 +1,8 @@
 """The guides to extending: their excerpts are from tested files, their errors are in the code, their files run."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.documented import GUIDES, PAGES, Block, blocks, files, pages
@@ -49,6 +51,21 @@ def test_the_files_are_whole() -> None:
     assert set(files()) == {"lab/bahdanau.py", "lab/sorting.py", "lab/config.py"}
     for path, text in files().items():
         compile(text, path, "exec")
+
+
+def undefined(path: str, text: str) -> list[str]:
+    """What ruff says of names in a file that nothing defines."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=concise", "-q"]
+    ran = subprocess.run(
+        [*command, f"--stdin-filename={path}", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    assert ran.stderr == ""
+    return ran.stdout.splitlines()
+
+
+def test_the_files_define_or_import_all_that_they_name() -> None:
+    assert [line for path, text in files().items() for line in undefined(path, text)] == []
+    assert len(undefined("lab/x.py", "from transformer.attention import sites_between\nbetween(1)\n")) == 1
 
 
 def test_every_error_is_one_of_the_code(root: Path) -> None:

@@ -79,20 +79,20 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(runs: Mapping[str, experiment.ExperimentConfig], folder: Path) -> list[vmapped.RunOutcome]:
-    also = [Told(folder / name) for name in runs]
+    also = [LossRecorder(folder / name) for name in runs]
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
 
-class Told(NullWriter):
-    """A writer beside a run's own: what it is told last of the run in a directory."""
+class LossRecorder(NullWriter):
+    """Keeps the losses of each run, by its directory."""
 
     runs: ClassVar[dict[Path, list[tuple[int, str, float]]]] = {}
 
     def __init__(self, path: Path):
-        self._told = self.runs[path] = []
+        self._losses = self.runs[path] = []
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._told.append((step, split, float(values["loss"])))
+        self._losses.append((step, split, float(values["loss"])))
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_sink_beside_each_run_is_told_of_it_alone(together: Path) -> None:
         records = read_records(together / name / "metrics.jsonl")
         resumed = [(each["step"], each["split"], each["loss"]) for each in records if each["step"] > SAVED]
         assert resumed
-        assert Told.runs[together / name] == resumed
+        assert LossRecorder.runs[together / name] == resumed
 
 
 @pytest.mark.slow
@@ -300,8 +300,8 @@ def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
     assert vmapped.measure_vmap_speedup(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
 
-class Kept(NullWriter):
-    """A writer that keeps its calls."""
+class CallRecorder(NullWriter):
+    """Keeps the calls that it gets."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -356,7 +356,7 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
 
 
 def test_every_run_is_told_its_own_until_it_is_stopped() -> None:
-    one, two, shared = Kept(), Kept(), Kept()
+    one, two, shared = CallRecorder(), CallRecorder(), CallRecorder()
     writers = VmappedWriters([one, two], shared)
     writers.write_scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
     writers.write_samples(1, "test", [[], [{"output": "x"}]])

@@ -12,6 +12,8 @@ import pytest
 from experiments.handshake_rl.environment import render
 from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig
 from experiments.handshake_rl.task import TASK, EpisodeBatch, HandshakeRLConfig, cell_regions
+from launch.config_files import load_config
+from tests.experiments.variants import CHECKOUT, arguments_of
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
@@ -19,8 +21,10 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import leaves_by_path
 from transformer.tasks.task import StateView
+from transformer.training.config import resolve_config
 
 KEY = jax.random.key(1)
+CONFIG_FILE = CHECKOUT / "experiments" / "handshake_rl" / "configs" / "mdarqn.py"
 CONFIG = HandshakeRLConfig(
     max_episode_steps=8,
     episodes_per_step=4,
@@ -160,6 +164,12 @@ def test_labels_say_what_was_done_and_where_the_person_was() -> None:
             assert pixels[1, :2, 0].min() >= 130
         assert labels.tokens["step"][row][0] == "1 look"
     assert any(title.startswith("a handshake after") for title in labels.titles)
+
+
+@pytest.mark.parametrize("argument", arguments_of(CONFIG_FILE))
+def test_a_config_keeps_the_average_that_its_task_reads(argument: str) -> None:
+    experiment = resolve_config(load_config(f"{CONFIG_FILE}{argument}").to_dict())
+    assert experiment.task.target_network in experiment.parameter_averages
 
 
 def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
