@@ -91,7 +91,7 @@ class Readme(NamedTuple):
 
 
 def read(folder: Path) -> Readme:
-    """Reads the README of a project's folder.
+    """Read the README of a project's folder.
 
     Raises:
         UserError: If it has no title, no paragraph below the title, or no results.
@@ -105,7 +105,7 @@ def read(folder: Path) -> Readme:
 
 
 def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
-    """Writes the page with the results of a topic's projects."""
+    """Return the page with the results of a topic's projects."""
     title, projects = TOPICS[topic]
     sections = [
         f"## {readme.title}\n\n"
@@ -117,7 +117,7 @@ def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
 
 
 def results_page(readmes: Mapping[str, Readme]) -> str:
-    """Writes the table of the topics and their projects."""
+    """Return the table of the topics and their projects."""
     rows = []
     for topic, (title, projects) in TOPICS.items():
         for readme in (readmes[project] for project in projects):
@@ -127,7 +127,7 @@ def results_page(readmes: Mapping[str, Readme]) -> str:
 
 
 def projects_page(readmes: Mapping[str, Readme]) -> str:
-    """Writes the table of projects, with the first sentence of each README."""
+    """Return the table of projects, with the first sentence of each README."""
     rows = []
     for readme in readmes.values():
         summary = _with_links_from(readme.summary, readme.project, "docs")
@@ -138,7 +138,7 @@ def projects_page(readmes: Mapping[str, Readme]) -> str:
 
 
 def _with_links_from(text: str, project: str, folder: str) -> str:
-    """Rewrites the relative links of a project's README for a page in `folder`."""
+    """Rewrite the relative links of a project's README for a page in `folder`."""
 
     def moved(link: re.Match[str]) -> str:
         path = posixpath.join("experiments", project, link[1])
@@ -148,7 +148,7 @@ def _with_links_from(text: str, project: str, folder: str) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Prints the page."""
+    """Print the page."""
     root = checkout()
     if root is None:
         raise UserError(
