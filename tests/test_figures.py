@@ -5,12 +5,12 @@ import json
 import math
 import re
 import statistics
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.git_history import is_commit, is_shallow
 from tests.markdown import links
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,12 +172,7 @@ def test_a_figure_without_its_record_is_refused(text: str, fault: str, tmp_path:
 def test_every_record_names_a_commit_of_this_project(record: Path) -> None:
     named = COMMIT.findall(record.read_text(encoding="utf-8"))
     assert named, f"{record} names no commit: say '- Commit: HASH', the code that gave its figures"
-    git = ["git", "-C", str(ROOT)]
-    shallow = subprocess.run(
-        [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
-    )
-    if shallow.stdout.strip() != "false":
+    if is_shallow():
         pytest.skip("needs git and a checkout with its history")
     for commit in named:
-        known = subprocess.run([*git, "cat-file", "-t", commit], capture_output=True, text=True, check=False)
-        assert known.stdout.strip() == "commit", f"{record} names {commit}, which is no commit of this project"
+        assert is_commit(commit), f"{record} names {commit}, which is no commit of this project"

@@ -1,10 +1,10 @@
 """Every link of the Markdown pages leads somewhere, and names what it leads to."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.git_history import is_shallow, was_tracked
 from tests.markdown import PAGES, ROOT, dead_links, dead_paths, misnamed_links
 
 
@@ -17,18 +17,6 @@ def test_every_link_and_path_leads_to_what_it_names(page: Path) -> None:
         dead = [path for path in dead if not was_tracked(path)]
     assert dead == []
     assert list(misnamed_links(text)) == []
-
-
-def is_shallow() -> bool:
-    """Whether this is a checkout without its history."""
-    asked = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != "false"
-
-
-def was_tracked(path: Path) -> bool:
-    """Whether a file was in some commit of this project; without the history it counts as one."""
-    asked = ["git", "-C", str(ROOT), "log", "--format=%h", "-1", "--", str(path)]
-    return is_shallow() or bool(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
 
 
 def test_a_file_that_never_was_is_not_taken_for_a_renamed_one() -> None:

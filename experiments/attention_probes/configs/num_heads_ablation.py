@@ -11,7 +11,7 @@ Two colors and two shapes: the color is that of the item before the question mar
 it, and a text is right if all its four answers are. One layer, whose feed-forward network stands beside attention and
 not behind it, and norms without biases: nothing but a linear map scores the answers from what the heads have read, and
 T5's positions weigh places alike whatever stands there. However long it trains, one head then gets at most 87 of 100
-answers and 59 of 100 texts right: `experiments.attention_probes.symbol_corpora.TwoPlaces` has the proof. (Of four
+answers and 59 of 100 texts right: `experiments.attention_probes.symbol_corpora.TwoOffsetCopy` has the proof. (Of four
 colors and shapes, where no such bound is proved, it had 72 of 100 answers after 1,000 steps.) With the network behind
 attention (the arm "one head, then a network") the same mixture of two items can be taken apart. Expect all test texts
 right by two heads and by one head with a network behind it, and 39 of 100 by one head: results/two_places.md.
