@@ -1,7 +1,7 @@
 """The store of attention maps: zarr v3 under a run's `maps/`, one group a site, one shard a step.
 
     maps/zarr.json                       root group: format, config hash, sites, labels and THE list of steps
-    maps/labels/<axis>/image           what a grid's positions were cut from; `spectrogram` and `sound` for frames
+    maps/labels/<axis>/image             what a grid's positions were cut from; `spectrogram` and `sound` for frames
     maps/decoder/cross/zarr.json         group of the site "decoder/cross" with its own description
     maps/decoder/cross/full/codes        uint8   [step, example, layer, head, query, key]
     maps/decoder/cross/full/scale, root  float32, uint8   [step, example, layer, head, query]
@@ -77,7 +77,7 @@ from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.axis_labels import AxisLabels
 
 FORMAT = "headwise-maps"
-VERSION = 4
+VERSION = 5
 _AXES = ("step", "example", "layer", "head")
 _PARTS = Quantized._fields
 
