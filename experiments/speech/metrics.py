@@ -59,8 +59,8 @@ def monotonicity_report(sums: Mapping[str, np.ndarray], rows: object) -> Evaluat
     """
     total, site, layer, head = head_with_most_mass(sums)
     count = max(float(sums["examples"]), 1)
-    stack_neighbors = {"spearman_with_spaces": ALL, "spearman_of_first_letters": FIRST}
-    scalars = {name: float(sums[start + site][layer, head]) / count for name, start in stack_neighbors.items()}
+    prefixes = {"spearman_with_spaces": ALL, "spearman_of_first_letters": FIRST}
+    scalars = {name: float(sums[start + site][layer, head]) / count for name, start in prefixes.items()}
     return EvaluationReport(
         {"spearman": total / count, **scalars}, note=f"{site}, layer {layer}, head {head}; {int(count)} strings"
     )

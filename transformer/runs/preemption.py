@@ -190,7 +190,7 @@ def save_in_progress() -> bool:
 
 
 def call_when_no_save_runs(act: Callable[[], None]) -> None:
-    """Call `act` once no save is under way, and let none begin_save meanwhile."""
+    """Call `act` once no save is under way, and let none begin meanwhile."""
     with _saves_changed:
         _saves_changed.wait_for(lambda: not _saves_under_way)
         act()

@@ -158,11 +158,11 @@ def test_attention_that_moves_on_is_monotone() -> None:
     sums = np.asarray(jax.jit(monotonicity)(weights, real))
     whole, part = spearmanr([0, 1, 2, 3], [0, 2, 2, 5]).statistic, spearmanr([0, 1, 2], [0, 2, 2]).statistic
     np.testing.assert_allclose(sums, [[whole + part, -2]], atol=1e-6)
-    stack_neighbors = {
+    by_prefix = {
         "all/decoder/attention": np.array([[0.5, 0.25]]),
         "first/decoder/attention": np.array([[2.0, 1.0]]),
     }
-    report = monotonicity_report({"examples": np.array(2), "mass/decoder/attention": sums, **stack_neighbors}, None)
+    report = monotonicity_report({"examples": np.array(2), "mass/decoder/attention": sums, **by_prefix}, None)
     assert report.scalars == {
         "spearman": pytest.approx((whole + part) / 2),
         "spearman_with_spaces": 0.25,
