@@ -45,7 +45,8 @@ def test_a_page_of_one_sentence_is_of_that_sentence(looked: AttentionPage, visit
     page = visit(looked.path)
     assert page.locator("h1").inner_text() == "tiny-gpt2"
     assert page.locator("#text").inner_text() == TEXT
-    for selector in ("#steps", "#examples", "#compare-strategy", "#curves-panel", "#timeline-panel", "#samples-panel"):
+    hidden = ("#steps", "#examples", "#compare-strategy", "#curves-panel", "#head-history-panel", "#samples-panel")
+    for selector in hidden:
         assert page.locator(selector).is_hidden(), selector
     words = page.locator("body").inner_text()
     for absent in ("step", "gold", "gold alignments", "example", "config "):

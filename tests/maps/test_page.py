@@ -163,11 +163,11 @@ def test_it_opens_on_the_last_step_of_cross_attention(report, visit, scheme, tmp
 
 def test_the_slider_moves_the_step_and_the_map(run, report, visit):
     page = visit(report)
-    before = page.locator("#wall canvas").first.evaluate("canvas => canvas.toDataURL()")
+    before = page.locator("#head-grid canvas").first.evaluate("canvas => canvas.toDataURL()")
     page.locator("#step").fill("0")
     wait_for(page, "step", "100")
     assert page.locator("#step-shown").inner_text() == "step 100"
-    assert page.locator("#wall canvas").first.evaluate("canvas => canvas.toDataURL()") != before
+    assert page.locator("#head-grid canvas").first.evaluate("canvas => canvas.toDataURL()") != before
     assert page.locator("#samples-title").inner_text() == "Samples at step 200"
 
 
@@ -368,7 +368,7 @@ def test_a_column_is_held_by_its_label_and_by_shift(run, report, visit):
 
 def test_a_pooled_map_says_what_its_cells_are(long_run, visit):
     page = visit(write_report(long_run.directory), "#layer=1&head=2&step=40")
-    assert "largest weight of 8 × 8 positions" in page.locator("#wall-note").inner_text()
+    assert "largest weight of 8 × 8 positions" in page.locator("#head-grid-note").inner_text()
     assert page.locator("#level-note").inner_text() == "Pooled: each cell is the largest weight of 4 × 4 positions."
     box = page.locator("#detail canvas").first.bounding_box()
     cells = 125
@@ -395,31 +395,31 @@ def test_a_pooled_map_says_what_its_cells_are(long_run, visit):
 def test_each_row_lies_over_the_image_of_its_own_step(agent_run, visit):
     page = visit(write_report(agent_run.directory), "#example=2&layer=0&head=0&step=1&row=1")
     images = agent_run.labels.images["region"][1]
-    page.locator(".picture-figure .note", has_text="the clearest patch").wait_for()
+    page.locator(".image-figure .note", has_text="the clearest patch").wait_for()
     for row, key in ((0, None), (1, "j")):
         if key:
             page.keyboard.press(key)
         wait_for(page, "row", str(row + 1))
         # Weights are even: no patch is dimmed.
-        assert corner_of(page.locator("#picture canvas")) == images[row, 0, 0].tolist()
+        assert corner_of(page.locator("#image-overlay canvas")) == images[row, 0, 0].tolist()
 
 
 def test_a_patch_of_the_image_is_a_query(image_run, visit):
     page = visit(write_report(image_run.directory), "#example=1&layer=0&head=0&step=40")
-    frame = page.locator("#picture svg")
+    frame = page.locator("#image-overlay svg")
     frame.scroll_into_view_if_needed()
     box = frame.bounding_box()
-    unheld = page.locator("#picture canvas").evaluate("canvas => canvas.toDataURL()")
+    unheld = page.locator("#image-overlay canvas").evaluate("canvas => canvas.toDataURL()")
     frame.click(position={"x": box["width"] * 0.6, "y": box["height"] * 0.1})
     wait_for(page, "row", "4")
     page.mouse.move(5, 5)
     assert "“patch 1,3” attends to “patch 3,2”" in page.locator("#reading").inner_text()
     weights = image_run.maps[40]["encoder/self"][0, 0, 0, 3]
-    caption = page.locator(".picture-figure .note").inner_text()
+    caption = page.locator(".image-figure .note").inner_text()
     assert f"the clearest patch has weight {weights[1:].max():.3f}"[:-1] in caption
-    assert page.locator("#picture canvas").evaluate("canvas => canvas.toDataURL()") != unheld
+    assert page.locator("#image-overlay canvas").evaluate("canvas => canvas.toDataURL()") != unheld
     # The patch with the largest weight is as bright or dark as it was; where nothing is read, all is gray.
-    gray, width = gray_of(page.locator("#picture canvas"), 4)
+    gray, width = gray_of(page.locator("#image-overlay canvas"), 4)
     assert int(np.argmin(gray)) == int(weights[1:].argmax())
     assert width > 200
     # The class token stands in front of the patches.

@@ -72,7 +72,7 @@ def test_several_tokens_and_heads_are_summed(run, report, visit):  # noqa: F811
     assert float(re.search(rf"“{first}” ([\d.]+)", words)[1]) == pytest.approx(summed.max(), abs=0.02)
     page.keyboard.press("a")
     wait_for(page, "also", "1,2,4")
-    assert page.locator(".strand-head[aria-pressed=true]").count() == 4
+    assert page.locator(".line-head[aria-pressed=true]").count() == 4
     mean = np.mean([weights_of(run, head)[[0, 3]].sum(axis=0) for head in range(4)], axis=0)
     words = page.locator("#reading").inner_text()
     assert "summed, mean of 4 heads" in words
@@ -82,7 +82,7 @@ def test_several_tokens_and_heads_are_summed(run, report, visit):  # noqa: F811
     again = visit(report, page.evaluate("location.hash"))
     assert again.locator("#reading").inner_text() == words
     # A head is taken away, and the one that leads may be it.
-    page.locator(".strand-head").nth(2).click()
+    page.locator(".line-head").nth(2).click()
     wait_for(page, "head", "0")
     assert address(page)["also"] == "2,4"
 

@@ -42,7 +42,7 @@ def tip(page, query: int, key: int) -> str:
 
 
 def pixels(page) -> list[str]:
-    return page.locator("#wall canvas").evaluate_all("all => all.map((canvas) => canvas.toDataURL())")
+    return page.locator("#head-grid canvas").evaluate_all("all => all.map((canvas) => canvas.toDataURL())")
 
 
 def drawn(page, selector: str, cells: list[tuple[int, int]]) -> list[int]:

@@ -44,8 +44,8 @@ def values_of(store: MapStore, site: str, statistic: str) -> np.ndarray:
 
 def cell_center(page, row: int, column: int, rows: int = 12, columns: int = 8) -> tuple[float, float]:
     """The middle of a cell of the demo's heat map: layers of four heads stand four pixels apart."""
-    page.locator("#timeline").scroll_into_view_if_needed()
-    box = page.locator("#timeline canvas").bounding_box()
+    page.locator("#head-history").scroll_into_view_if_needed()
+    box = page.locator("#head-history canvas").bounding_box()
     height = (box["height"] - 4 * 2) / rows
     return box["x"] + box["width"] * (column + 0.5) / columns, box["y"] + height * (row + 0.5) + 4 * (row // 4)
 
@@ -53,7 +53,7 @@ def cell_center(page, row: int, column: int, rows: int = 12, columns: int = 8) -
 def luminances(page, rows: int = 12, columns: int = 8) -> np.ndarray:
     flat = page.evaluate(
         """([rows, columns]) => {
-            const canvas = document.querySelector("#timeline canvas");
+            const canvas = document.querySelector("#head-history canvas");
             const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
             const [high, wide] = [(canvas.height - 8) / rows, canvas.width / columns];
             const found = [];
@@ -80,15 +80,15 @@ def test_luminance_carries_the_value_on_the_scale_that_is_printed(store, report,
     assert (np.diff(shown.flatten()[order]) * sign >= -1).all()
     assert abs(np.ptp(shown)) > 60
     # A share is drawn on 0 to 1 whatever is there, an entropy from 0 to the largest that there is.
-    assert page.locator("#timeline-legend .tick").all_text_contents() == ["0", "0.5", "1"]
+    assert page.locator("#head-history-legend .tick").all_text_contents() == ["0", "0.5", "1"]
     page.locator("#statistic").select_option("entropy")
     wait_for(page, "statistic", "entropy")
-    page.locator("#timeline-legend", has_text="nats").wait_for()
-    ends = page.locator("#timeline-legend .tick").all_text_contents()
+    page.locator("#head-history-legend", has_text="nats").wait_for()
+    ends = page.locator("#head-history-legend .tick").all_text_contents()
     assert float(ends[0]) == 0
     assert float(ends[2]) == pytest.approx(values_of(store, "encoder/self", "entropy").max(), rel=0.01)
-    page.locator("#timeline-panel").screenshot(path=tmp_path / "timeline.png")
-    assert (tmp_path / "timeline.png").stat().st_size > 5_000
+    page.locator("#head-history-panel").screenshot(path=tmp_path / "head-history.png")
+    assert (tmp_path / "head-history.png").stat().st_size > 5_000
 
 
 def test_hover_says_head_step_and_value(store, report, visit):  # noqa: F811
@@ -120,7 +120,7 @@ def test_a_click_goes_to_the_head_and_the_step(report, visit):  # noqa: F811
 
 def test_the_keyboard_goes_over_heads_and_steps(report, visit):  # noqa: F811
     page = visit(report, "#site=encoder/self&layer=0&head=3&step=800")
-    page.locator("#timeline svg").focus()
+    page.locator("#head-history svg").focus()
     for key, name, value in (
         ("ArrowDown", "layer", "1"),
         ("ArrowUp", "head", "3"),
@@ -133,7 +133,7 @@ def test_the_keyboard_goes_over_heads_and_steps(report, visit):  # noqa: F811
         wait_for(page, name, value)
     assert address(page)["layer"] == "0"
     # On another statistic too the keyboard stays where it is.
-    assert page.evaluate("document.activeElement.closest('#timeline') !== null")
+    assert page.evaluate("document.activeElement.closest('#head-history') !== null")
 
 
 def test_roles_are_told_marked_and_doors(store, report, visit):  # noqa: F811
@@ -195,13 +195,13 @@ def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  
         store.write(step, {site.name: quantize_maps(weights, store.levels(site.name), {"entropy": entropy})})
     write_record(tmp_path, "many heads")
     page = visit(write_report(tmp_path), "#layer=20&head=7&step=10")
-    page.wait_for_selector("#timeline[data-shown]")
-    assert page.locator("#timeline").bounding_box()["height"] <= 430
+    page.wait_for_selector("#head-history[data-shown]")
+    assert page.locator("#head-history").bounding_box()["height"] <= 430
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".row-label.lit").text_content() == "20.7"
     assert len(page.locator(".row-label:visible").all_text_contents()) <= 25
     # The chosen row is in sight.
-    frame, panel = (page.locator(f"#timeline{part}").bounding_box() for part in (" .frame:not(.column)", ""))
+    frame, panel = (page.locator(f"#head-history{part}").bounding_box() for part in (" .frame:not(.column)", ""))
     assert panel["y"] <= frame["y"] <= panel["y"] + panel["height"]
     assert float(page.locator("#head-reading").inner_text().split("entropy ")[1].split()[0]) == 20 * 16 + 7 + 10
 
@@ -212,4 +212,4 @@ def test_a_store_without_statistics_has_no_panel(run, visit, tmp_path):  # noqa:
     store.write(1, {site.name: quantize_maps(np.full((3, 1, 4, 2, 2), 0.5, np.float32), store.levels(site.name))})
     write_record(tmp_path, "nothing measured")
     page = visit(write_report(tmp_path))
-    assert page.locator("#timeline-panel").is_hidden()
+    assert page.locator("#head-history-panel").is_hidden()

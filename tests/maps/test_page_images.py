@@ -68,7 +68,7 @@ def patches(image_run):
 
 
 def strip_of(page, number: int = 0):
-    return page.locator(".picture-strip").nth(number).locator(".strip-item")
+    return page.locator(".image-strip").nth(number).locator(".strip-item")
 
 
 def assert_drawn_over(item, row: np.ndarray) -> None:
@@ -93,7 +93,7 @@ def test_every_word_has_its_image_and_follows_the_step(gaze_run, gazes, visit): 
     items = strip_of(page)
     assert items.count() == len(WORDS)
     assert items.locator(".strip-name").all_inner_texts() == list(WORDS)
-    title = page.locator(".strips .note").first.inner_text()
+    title = page.locator(".image-strips .note").first.inner_text()
     assert title == "Every token of words, layer 1, head 0"
     for step, key in ((10, "Home"), (40, "End")):
         page.locator("#step").press(key)
@@ -105,19 +105,19 @@ def test_every_word_has_its_image_and_follows_the_step(gaze_run, gazes, visit): 
 def test_a_word_is_held_where_it_is_clicked_and_let_go_by_a_second_click(gazes, visit):  # noqa: F811
     page = visit(gazes, "#site=decoder/cross&layer=0&head=1&step=40")
     items = strip_of(page)
-    assert page.locator(".picture-strip").first.locator("[aria-pressed=true]").count() == 0
+    assert page.locator(".image-strip").first.locator("[aria-pressed=true]").count() == 0
     items.nth(3).click()
     wait_for(page, "row", "4")
     assert items.nth(3).get_attribute("aria-pressed") == "true"
-    assert page.locator(".picture-figure .note").inner_text().startswith("What “▁top” reads; the clearest patch")
+    assert page.locator(".image-figure .note").inner_text().startswith("What “▁top” reads; the clearest patch")
     # Keys go on from it, whether it is the page's own or the strip's.
     page.keyboard.press("ArrowRight")
     wait_for(page, "row", "5")
     assert items.nth(4).evaluate("item => item === document.activeElement")
     page.keyboard.press("j")
     wait_for(page, "row", "6")
-    assert page.locator(".picture-strip").first.locator("[aria-pressed=true]").inner_text().startswith("▁and")
-    assert page.locator(".picture-strip").first.locator("[tabindex='0']").count() == 1
+    assert page.locator(".image-strip").first.locator("[aria-pressed=true]").inner_text().startswith("▁and")
+    assert page.locator(".image-strip").first.locator("[tabindex='0']").count() == 1
     items.nth(5).click()
     wait_until(page, "!new URLSearchParams(location.hash.slice(1)).has('row')")
 
@@ -126,7 +126,7 @@ def test_heads_stand_side_by_side_for_the_held_query(gaze_run, gazes, visit):  #
     page = visit(gazes, "#site=decoder/cross&layer=0&head=0&step=40&row=3")
     items = strip_of(page, 1)
     assert items.locator(".strip-name").all_inner_texts() == ["0.0", "0.1", "1.0", "1.1"]
-    assert page.locator(".strips .note").nth(1).inner_text() == "What “▁disc” reads, all heads"
+    assert page.locator(".image-strips .note").nth(1).inner_text() == "What “▁disc” reads, all heads"
     for number, (layer, head) in enumerate(np.ndindex(2, 2)):
         assert_drawn_over(items.nth(number), gaze_run.maps[40]["decoder/cross"][layer, 0, head, 2])
     items.nth(3).click()
@@ -140,7 +140,7 @@ def test_gold_cells_are_outlined_for_the_query_that_is_shown(gazes, visit):  # n
     words = strip_of(page)
     assert [gold_of(words.nth(word)) for word in (1, 2, 8)] == [[], [5, 6], [11]]
     assert words.nth(2).locator(".link.possible").count() == 1
-    large = page.locator("#picture")
+    large = page.locator("#image-overlay")
     assert gold_of(large) == []
     words.nth(8).click()
     wait_for(page, "row", "9")
@@ -148,14 +148,14 @@ def test_gold_cells_are_outlined_for_the_query_that_is_shown(gazes, visit):  # n
     assert gold_of(strip_of(page, 1).nth(2)) == [11]
     page.keyboard.press("g")
     wait_for(page, "links", "0")
-    assert page.locator("#picture-panel .link").count() == 0
+    assert page.locator("#image-panel .link").count() == 0
 
 
 def test_where_a_layer_has_one_query_the_strip_is_of_layers(gaze_run, gazes, visit):  # noqa: F811
     page = visit(gazes, "#site=answer/hops&step=40")
     items = strip_of(page)
     assert items.locator(".strip-name").all_inner_texts() == ["layer 0", "layer 1", "layer 2"]
-    assert page.locator(".strips .note").all_inner_texts() == ["What the answer reads, layer after layer, head 0"]
+    assert page.locator(".image-strips .note").all_inner_texts() == ["What the answer reads, layer after layer, head 0"]
     for layer in range(3):
         assert_drawn_over(items.nth(layer), gaze_run.maps[40]["answer/hops"][layer, 0, 0, 0])
     items.nth(2).click()
@@ -166,30 +166,30 @@ def test_where_a_layer_has_one_query_the_strip_is_of_layers(gaze_run, gazes, vis
 def test_the_class_token_is_shown_until_a_patch_is_held(image_run, patches, visit):  # noqa: F811
     page = visit(patches, "#example=2&layer=0&head=0&step=40")
     items = strip_of(page)
-    assert page.locator(".strips .note").all_inner_texts() == ["What “[CLS]” reads (the class token), all heads"]
+    assert page.locator(".image-strips .note").all_inner_texts() == ["What “[CLS]” reads (the class token), all heads"]
     weights = image_run.maps[40]["encoder/self"][:, 1]
     for number, (layer, head) in enumerate(np.ndindex(2, 3)):
         item = items.nth(number)
         assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(
             weights[layer, head, 0, 1:].max(), abs=0.012
         )
-    words = page.locator(".picture-figure .note").inner_text()
+    words = page.locator(".image-figure .note").inner_text()
     assert words.startswith("What “[CLS]” reads (the class token; click the image to hold a patch)")
     assert f"“[CLS]” {weights[0, 0, 0, 0]:.3f}"[:-1] in words
-    assert page.locator("#picture-panel .frame").count() == 0
-    frame = page.locator("#picture svg")
+    assert page.locator("#image-panel .frame").count() == 0
+    frame = page.locator("#image-overlay svg")
     frame.scroll_into_view_if_needed()
     box = frame.bounding_box()
     frame.click(position={"x": box["width"] * 0.9, "y": box["height"] * 0.4})
     wait_for(page, "row", "9")
-    assert page.locator(".strips .note").all_inner_texts() == ["What “patch 2,4” reads, all heads"]
+    assert page.locator(".image-strips .note").all_inner_texts() == ["What “patch 2,4” reads, all heads"]
     for number, (layer, head) in enumerate(np.ndindex(2, 3)):
         item = items.nth(number)
         assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(
             weights[layer, head, 8, 1:].max(), abs=0.012
         )
         assert item.locator(".frame").count() == 1
-    place = page.locator("#picture .frame").first.evaluate(
+    place = page.locator("#image-overlay .frame").first.evaluate(
         "box => [box.x, box.y, box.width].map((at) => at.baseVal.value)"
     )
     assert [round(place[0] / place[2]), round(place[1] / place[2])] == [3, 1]
@@ -199,7 +199,7 @@ def test_rollout_is_drawn_over_the_image_layer_after_layer(image_run, patches, v
     page = visit(patches, "#example=1&layer=1&head=0&step=40&view=rollout")
     items = strip_of(page)
     assert items.locator(".strip-name").all_inner_texts() == ["layer 0", "layer 1"]
-    assert page.locator(".strips .note").all_inner_texts() == [
+    assert page.locator(".image-strips .note").all_inner_texts() == [
         "What “[CLS]” mixes in (the class token), layer after layer, all heads"
     ]
     mixed = read_rollout(MapStore.open_existing(image_run.directory / "maps"), "encoder/self", 40)
@@ -208,7 +208,7 @@ def test_rollout_is_drawn_over_the_image_layer_after_layer(image_run, patches, v
         assert float(weight) == pytest.approx(mixed[0, layer, 0, 1:].max(), abs=0.012)
         gray, _ = gray_of(items.nth(layer).locator("canvas"), 4)
         assert int(np.argmin(gray)) == int(mixed[0, layer, 0, 1:].argmax())
-    assert "What “[CLS]” mixes in" in page.locator(".picture-figure .note").inner_text()
+    assert "What “[CLS]” mixes in" in page.locator(".image-figure .note").inner_text()
     page.keyboard.press("r")
     wait_until(page, "!location.hash.includes('rollout')")
     wait_until(page, "document.querySelectorAll('.strip-item').length === 6")
@@ -219,7 +219,7 @@ def test_how_far_heads_look_is_drawn_told_and_a_measure(image_run, patches, visi
     chart, told = page.locator("#distance-by-layer"), page.locator(".told-head[aria-pressed=true]")
     wait_until(page, "document.querySelectorAll('#distance-by-layer .marker').length === 6")
     assert page.locator("#statistic option:checked").inner_text() == "attention distance"
-    assert "pixels" in page.locator("#timeline-legend").inner_text()
+    assert "pixels" in page.locator("#head-history-legend").inner_text()
     reading = page.locator("#head-reading").inner_text()
     chart.locator("> svg").focus()
     page.keyboard.press("ArrowRight")
@@ -245,7 +245,7 @@ def test_on_a_narrow_page_the_strip_alone_scrolls_sideways(gazes, visit, scheme)
     page = visit(gazes, "#site=decoder/cross&step=40", scheme, shown=False)
     page.set_viewport_size({"width": 400, "height": 900})
     page.wait_for_selector("body[data-shown]")
-    strip = page.locator(".picture-strip").first
+    strip = page.locator(".image-strip").first
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     assert strip.evaluate("strip => strip.scrollWidth > 2 * strip.clientWidth")
     before = page.evaluate("scrollY")
@@ -270,8 +270,8 @@ def test_a_pooled_map_over_a_image_is_called_one(visit, tmp_path):  # noqa: F811
     write_record(tmp_path, "pooled")
     page = visit(write_report(tmp_path))
     pooled = "(pooled: each cell is the largest weight of 4 × 4 positions)"
-    assert f"What “class” reads {pooled}" in page.locator(".picture-figure .note").inner_text()
-    assert pooled in page.locator(".strips .note").inner_text()
+    assert f"What “class” reads {pooled}" in page.locator(".image-figure .note").inner_text()
+    assert pooled in page.locator(".image-strips .note").inner_text()
 
 
 def test_each_query_has_a_image_of_its_own_beside_a_map_of_words(visit, tmp_path):  # noqa: F811
@@ -296,18 +296,18 @@ def test_each_query_has_a_image_of_its_own_beside_a_map_of_words(visit, tmp_path
         word, weight = items.nth(number).locator(".strip-weight").inner_text().split()
         assert word == words[0][row.argmax()]
         assert float(weight) == pytest.approx(row.max(), abs=0.012)
-    large = page.locator("#picture canvas")
+    large = page.locator("#image-overlay canvas")
     assert corner_of(large) == images[0, 2, 0, 0].tolist()
     items.nth(1).click()
     wait_for(page, "row", "2")
-    assert page.locator(".picture-figure .note").inner_text() == "“left”, 2 of 3"
+    assert page.locator(".image-figure .note").inner_text() == "“left”, 2 of 3"
     assert corner_of(large) == images[0, 1, 0, 0].tolist()
-    assert page.locator("#picture-title").inner_text() == "Image by image"
+    assert page.locator("#image-title").inner_text() == "Image by image"
 
 
 def test_a_run_without_images_has_no_such_panel(run, visit):  # noqa: F811
     page = visit(write_report(run.directory))
-    assert page.locator("#picture-panel").is_hidden()
+    assert page.locator("#image-panel").is_hidden()
 
 
 def test_the_image_of_the_samples_follows_the_step(run, visit, tmp_path):  # noqa: F811
@@ -321,7 +321,7 @@ def test_the_image_of_the_samples_follows_the_step(run, visit, tmp_path):  # noq
         lines.append({"step": step, "split": "test", **said})
     (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = visit(write_report(directory))
-    shown = page.locator("#sample-pictures img")
+    shown = page.locator("#sample-images img")
     width = "image => image.decode().then(() => image.naturalWidth)"
     assert [shown.count(), shown.evaluate(width), shown.get_attribute("alt")] == [1, 5, "images made at step 1,600"]
     page.locator("#step").fill("1")

@@ -1,4 +1,4 @@
-"""Maps as images that need no page: a gray wall of every head."""
+"""Maps as images that need no page: a gray grid of every head."""
 
 import numpy as np
 from jaxtyping import Float, UInt8

@@ -1,4 +1,4 @@
-// How far each head looks on a picture: its distance against its layer, as in figure 7 of Dosovitskiy et al. (2021).
+// How far each head looks on an image: its distance against its layer, as in figure 7 of Dosovitskiy et al. (2021).
 
 import { createHtml, createSvg } from "../../../pages/dom.js";
 import { addFigure, redrawFigure } from "../../../pages/figure.js";

@@ -488,7 +488,7 @@ export function drawHeadButtons(place, state, choose) {
     const words = `lines of ${numberedName("head", name)}`;
     const button = createHtml(
       "button",
-      { type: "button", class: "strand-head", "aria-pressed": String(pressed), "aria-label": words },
+      { type: "button", class: "line-head", "aria-pressed": String(pressed), "aria-label": words },
       truncate(name, 8),
     );
     button.style.borderColor = headColor(head);

@@ -94,7 +94,7 @@ async function differenceView(state) {
     site,
     signed: true,
     said: `${other.ours} minus ${other.theirs(layer, head)}${alike}`,
-    wall: (l, h) => subtractMaps(mine.plane(l, h), their.plane(...other.head(l, h))),
+    gridMap: (l, h) => subtractMaps(mine.plane(l, h), their.plane(...other.head(l, h))),
     detail: subtractMaps(plane, theirPlane),
     tell: (query, key) =>
       `${formatSigned(plane.at(query, key) - theirPlane.at(query, key))} = ` +

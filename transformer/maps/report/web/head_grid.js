@@ -1,4 +1,4 @@
-// The wall: every head of one site on one example, a row of thumbnails a layer.
+// The head grid: every head of one site on one example, a row of thumbnails a layer.
 
 import { createHtml, find, focusChild, focusedChild } from "../../../pages/dom.js";
 import { paintPlane } from "./canvas_pixels.js";
@@ -14,7 +14,7 @@ const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
 let headGrid = null;
 
 /**
- * Draw the wall into `place`; `choose(layer, head)` is called when a thumbnail is picked.
+ * Draw the head grid into `place`; `choose(layer, head)` is called when a thumbnail is picked.
  *
  * Its elements are made anew only where the site or the sizes change: a step repaints them.
  * @param {HTMLElement} place
@@ -25,10 +25,10 @@ let headGrid = null;
 export function drawHeadGrid(place, shown, state, choose) {
   const { site } = shown;
   const name = [state.site, state.example, place.clientWidth].join(" ");
-  if (headGrid?.name !== name) headGrid = { name, cells: buildHeadGrid(place, state.site, shown.wall(0, 0), choose) };
+  if (headGrid?.name !== name) headGrid = { name, cells: buildHeadGrid(place, state.site, shown.gridMap(0, 0), choose) };
   const links = site.links?.[state.example];
   for (const { layer, head, button, canvas, bar, role } of headGrid.cells) {
-    const plane = shown.wall(layer, head);
+    const plane = shown.gridMap(layer, head);
     paintPlane(canvas, plane, site.causal);
     const share = links && !shown.signed ? goldAlignmentWeight(site, state.example, plane) : null;
     const label =

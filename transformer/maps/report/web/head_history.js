@@ -47,7 +47,7 @@ let historyRequests = 0;
 export async function drawHeadHistory(state, choose) {
   const asked = ++historyRequests;
   const { tables } = data.history.sites[state.site];
-  byId("timeline-panel").hidden = tables.length === 0;
+  byId("head-history-panel").hidden = tables.length === 0;
   if (!tables.length) return;
   const redraw = () => drawHeadHistory(state, choose);
   const facts = showSources(state, tables, redraw);
@@ -58,7 +58,7 @@ export async function drawHeadHistory(state, choose) {
   const other = both ? await loadStatisticsTable(state.site, "against") : null;
   // While this was unpacked, something else may have been asked for.
   if (asked !== historyRequests) return;
-  const place = byId("timeline");
+  const place = byId("head-history");
   // The window's width, not the place's own: to ask for that would lay the whole page out once more at every step.
   const key = [state.site, facts.source, statistic, innerWidth, darkScheme.matches].join(" ");
   if (headHistory?.key !== key) {
@@ -67,7 +67,7 @@ export async function drawHeadHistory(state, choose) {
   }
   headHistory.point(state);
   drawHeadCurve(byId("head-curve"), state, { table, other, statistic, box: headHistory.box }, choose);
-  byId("timeline").dataset.shown = location.hash;
+  byId("head-history").dataset.shown = location.hash;
 }
 
 /**
@@ -135,7 +135,7 @@ function buildHistoryHeatmap(place, state, table, statistic, choose) {
   const ends = scaleRange(table, statistic);
   /** @type {[number, string][]} */
   const marks = tickLabels([ends[0], (ends[0] + ends[1]) / 2, ends[1]]).map(([, words], at) => [at / 2, words]);
-  renderColorBar(byId("timeline-legend"), statisticScale(statistic).unit, (share) => cssColor(share ** 2), marks);
+  renderColorBar(byId("head-history-legend"), statisticScale(statistic).unit, (share) => cssColor(share ** 2), marks);
   const size = { width: HISTORY_LAYOUT.left + box.across + HISTORY_LAYOUT.right, height: box.down + 4 };
   const svg = createSvg("svg", {
     ...size,
@@ -347,7 +347,7 @@ function drawRoleList(state, choose) {
     createHtml("ul", {}, ...rest),
   );
   byId("roles").replaceChildren(createHtml("ul", {}, ...first), ...(rest.length ? [more] : []));
-  byId("timeline-note").textContent = roles.length
+  byId("head-history-note").textContent = roles.length
     ? "A diamond marks the step since which a head has had its role; roles are those of the last step."
     : "Of the roles that are followed over the steps (induction, previous token, first token, diagonal, alignment) no " +
       "head here has one at the last step.";

@@ -2,7 +2,7 @@
 //
 // data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
 // -1, the nearest role or -1, distance, share, even, score, simpler], ...], far }, roles being indices of `kinds`, shares
-// percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one picture.
+// percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one image.
 
 import { byId, createHtml } from "../../../pages/dom.js";
 import { formatNumber, pluralize } from "../../../pages/formatting.js";
@@ -58,7 +58,7 @@ export function roleBadge({ role, distance }) {
 function fillRoleText(words = "", { site, distance }) {
   const { kind, leading } = data.axes[data.sites[site].key];
   const places = describeOffset(distance);
-  // What leads the patches of a picture is no patch.
+  // What leads the patches of an image is no patch.
   const first = leading && kind === "grid" ? "class token" : `first ${POSITION_NOUNS[kind]}`;
   return words
     .replaceAll("first {token}", first)
@@ -104,7 +104,7 @@ export function describeRole(entry) {
 }
 
 /**
- * How far a head looks on a picture.
+ * How far a head looks on an image.
  * @param {HeadRole} entry
  */
 function distanceText({ site, layer, head }) {

@@ -1,4 +1,4 @@
-// The picture that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
+// The image that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
 
 import { byId, context2d, createHtml, createSvg } from "../../../pages/dom.js";
 import { formatNumber, withSpaces } from "../../../pages/formatting.js";
@@ -12,11 +12,11 @@ import { data } from "./page_data.js";
 /** @import { Axis, AxisPair, HeadView, Highlight, Hold, Painter, PointAt, Side, Site, ViewState } from "./types.js" */
 
 const IMAGE_SIZE = 340; // pixels of the screen, at most
-const FOG_GRAY = 128; // its gray: on a dark picture and on a bright one alike what stays clear is seen
+const FOG_GRAY = 128; // its gray: on a dark image and on a bright one alike what stays clear is seen
 const MAX_FOG_OPACITY = 0.88; // of the fog, where nothing is read
 
 /**
- * The sides in pixels of the screen of an axis's picture within a square of `room`.
+ * The sides in pixels of the screen of an axis's image within a square of `room`.
  * @param {Axis} axis
  * @param {number} room
  */
@@ -34,55 +34,55 @@ export function imageSize(axis, room) {
 export function imageFrame({ width, height }, attributes) {
   const canvas = createHtml("canvas", { width, height });
   const svg = createSvg("svg", { width, height, ...attributes });
-  const frame = createHtml("span", { class: "picture" }, canvas, svg);
+  const frame = createHtml("span", { class: "image-frame" }, canvas, svg);
   frame.style.width = `${width}px`;
   frame.style.height = `${height}px`;
   return { frame, canvas, svg };
 }
 
 /**
- * Where each query has a picture of its own, that one, or the first for all of them; else the only one.
- * @param {HTMLCanvasElement[]} pictures
+ * Where each query has an image of its own, that one, or the first for all of them; else the only one.
+ * @param {HTMLCanvasElement[]} images
  * @param {number | null} query
  */
-export const imageOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
+export const imageOfQuery = (images, query) => images[images.length > 1 ? (query ?? 0) : 0];
 
 /**
- * Whether the positions of an axis have pictures of their own and are not places of one.
+ * Whether the positions of an axis have images of their own and are not places of one.
  * @param {Axis} axis
  */
 export const hasImagePerPosition = (axis) => axis.kind !== "grid" && Boolean(axis.image);
 
 /**
- * Draw a picture as it is; returns what else can be drawn on it.
+ * Draw an image as it is; returns what else can be drawn on it.
  * @param {HTMLCanvasElement} canvas
- * @param {HTMLCanvasElement} picture
+ * @param {HTMLCanvasElement} image
  */
-export function paintImage(canvas, picture) {
+export function paintImage(canvas, image) {
   const context = context2d(canvas);
-  context.imageSmoothingEnabled = picture.width > canvas.width;
-  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  context.imageSmoothingEnabled = image.width > canvas.width;
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
   return context;
 }
 
 /**
- * Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none.
+ * Draw an image in the fog that the weights of its patches leave; the largest weight leaves none.
  * @param {HTMLCanvasElement} canvas
- * @param {HTMLCanvasElement} picture
+ * @param {HTMLCanvasElement} image
  * @param {Axis} axis
  * @param {number[]} patches
  */
-export function paintImageOverlay(canvas, picture, axis, patches) {
+export function paintImageOverlay(canvas, image, axis, patches) {
   const [rows, columns] = axis.shape;
   const fog = createHtml("canvas", { width: columns, height: rows });
-  const image = new ImageData(columns, rows);
+  const pixels = new ImageData(columns, rows);
   const largest = maxWeight(patches);
   patches.forEach((value, patch) => {
     const thick = MAX_FOG_OPACITY * (1 - Math.sqrt(Math.max(0, value) / largest));
-    image.data.set([FOG_GRAY, FOG_GRAY, FOG_GRAY, Math.round(255 * thick)], 4 * patch);
+    pixels.data.set([FOG_GRAY, FOG_GRAY, FOG_GRAY, Math.round(255 * thick)], 4 * patch);
   });
-  context2d(fog).putImageData(image, 0, 0);
-  const context = paintImage(canvas, picture);
+  context2d(fog).putImageData(pixels, 0, 0);
+  const context = paintImage(canvas, image);
   const scale = canvas.width / (axis.image?.[1] ?? 1);
   context.imageSmoothingEnabled = false;
   const side = scale * axis.stride;
@@ -167,11 +167,11 @@ export function describeRow(shown, axes, query) {
 }
 
 /** @type {{ name: string, element: HTMLElement | null, paint: Painter } | null} */
-let largeImage = null; // the large picture, its name and how to paint it
+let largeImage = null; // the large image, its name and how to paint it
 
 /**
- * Draw the example's picture into `place`, under what the query at hand reads; a click on a patch holds it, where
- * patches are queries. Where each query has a picture of its own and keys are no patches, that one as it is. Returns
+ * Draw the example's image into `place`, under what the query at hand reads; a click on a patch holds it, where
+ * patches are queries. Where each query has an image of its own and keys are no patches, that one as it is. Returns
  * the function that highlights positions: (query, key) => nothing.
  * @param {HTMLElement} place
  * @param {HeadView} shown
@@ -190,10 +190,10 @@ export function drawImageOverlay(place, shown, state, look, hold) {
     const nothing = { element: null, paint: () => {} };
     largeImage = { name, ...(side ? overlayFigure(axes, side, look, hold) : bare ? imageFigure(axes.query) : nothing) };
     place.replaceChildren(...(largeImage.element ? [largeImage.element] : []));
-    byId("picture-title").textContent = bare ? "Image by image" : "Attention over the image";
-    // Of an axis without a picture the panel has the distances alone, which have a title of their own.
-    byId("picture-title").hidden = !largeImage.element;
-    byId("picture-panel").hidden = !largeImage.element && !data.roles.far[state.site];
+    byId("image-title").textContent = bare ? "Image by image" : "Attention over the image";
+    // Of an axis without an image the panel has the distances alone, which have a title of their own.
+    byId("image-title").hidden = !largeImage.element;
+    byId("image-panel").hidden = !largeImage.element && !data.roles.far[state.site];
   }
   const { paint } = largeImage;
   /** @type {Highlight} */
@@ -202,7 +202,7 @@ export function drawImageOverlay(place, shown, state, look, hold) {
 }
 
 /**
- * The large picture: { element, paint(shown, state, query, key) }.
+ * The large image: { element, paint(shown, state, query, key) }.
  * @param {AxisPair} axes
  * @param {Side} side
  * @param {PointAt} look
@@ -246,19 +246,19 @@ function overlayFigure(axes, side, look, hold) {
   /** @type {Painter} */
   const paint = (shown, state, query, key) => {
     const now = ++requests;
-    made.then((pictures) => {
-      if (requests !== now || !pictures) return;
+    made.then((images) => {
+      if (requests !== now || !images) return;
       const { patches, words, of } = overlayContent(shown, axes, side, query, key);
-      paintImageOverlay(canvas, imageOfQuery(pictures, of), axis, patches);
+      paintImageOverlay(canvas, imageOfQuery(images, of), axis, patches);
       svg.replaceChildren(...patchOutlines(axes, side, size.scale, state, shown.site.links, of, key));
       caption.textContent = words;
     });
   };
-  return { element: createHtml("figure", { class: "picture-figure" }, frame, caption), paint };
+  return { element: createHtml("figure", { class: "image-figure" }, frame, caption), paint };
 }
 
 /**
- * The large picture of one query, the last of them while none is at hand.
+ * The large image of one query, the last of them while none is at hand.
  * @param {Axis} axis
  */
 function imageFigure(axis) {
@@ -273,19 +273,19 @@ function imageFigure(axis) {
    */
   const paint = (_shown, _state, query) => {
     const at = (last = query ?? axis.tokens.length - 1);
-    made.then((pictures) => {
-      if (last !== at || !pictures) return;
-      paintImage(canvas, pictures[at]);
+    made.then((images) => {
+      if (last !== at || !images) return;
+      paintImage(canvas, images[at]);
       const words = `${positionName(axis, at)}, ${formatNumber(at + 1)} of ${formatNumber(axis.tokens.length)}`;
       svg.setAttribute("aria-label", `image ${words}`);
       caption.textContent = words;
     });
   };
-  return { element: createHtml("figure", { class: "picture-figure" }, frame, caption), paint };
+  return { element: createHtml("figure", { class: "image-figure" }, frame, caption), paint };
 }
 
 /**
- * What the large picture shows: the weight of every patch, the words for it, and the query whose row it is.
+ * What the large image shows: the weight of every patch, the words for it, and the query whose row it is.
  * @param {HeadView} shown
  * @param {AxisPair} axes
  * @param {Side} side

@@ -1,5 +1,5 @@
-// Small pictures in rows that scroll sideways: one for each query, layer or head, the map drawn over each of them; or
-// the picture that each query has of its own, as it is, with the key that it reads most beneath it.
+// Small images in rows that scroll sideways: one for each query, layer or head, the map drawn over each of them; or
+// the image that each query has of its own, as it is, with the key that it reads most beneath it.
 
 import { createHtml } from "../../../pages/dom.js";
 import { withSpaces } from "../../../pages/formatting.js";
@@ -26,10 +26,10 @@ import { tokenNodes } from "./tokens.js";
 
 /** @import { Axis, AxisPair, Choose, HeadView, Site, Strip, StripDefinition, StripItem, StripKind, StripPlace, ViewState } from "./types.js" */
 
-const STRIP_IMAGE_SIZE = { query: 104, own: 104, layer: 104, head: 74 }; // pixels of the screen a picture
+const STRIP_IMAGE_SIZE = { query: 104, own: 104, layer: 104, head: 74 }; // pixels of the screen an image
 const MAX_STRIP_HEADS = 24; // heads that are shown at once, of all layers; where there are more, those of one layer
 
-// What a strip goes over: its rows of places, { layer, head, query } where a picture differs from the state; the name
+// What a strip goes over: its rows of places, { layer, head, query } where an image differs from the state; the name
 // of a place; and the strip's title.
 /** @type {Record<StripKind, StripDefinition>} */
 const STRIP_KINDS = {
@@ -66,12 +66,12 @@ const STRIP_KINDS = {
 /** @param {Site} site */
 const showsAllLayers = ({ layers, heads }) => layers.length > 1 && layers.length * heads.length <= MAX_STRIP_HEADS;
 
-/** @type {{ name: string, boxes: Strip[], pictures: Promise<HTMLCanvasElement[] | null> | null } | null} */
+/** @type {{ name: string, boxes: Strip[], images: Promise<HTMLCanvasElement[] | null> | null } | null} */
 let imageStrips = null;
 
 /**
  * Which strips a view of a site has: of queries that are no patches, of layers with one query each, and of heads; or of
- * queries with pictures of their own, whose keys are no patches.
+ * queries with images of their own, whose keys are no patches.
  * @param {HeadView} shown
  * @param {AxisPair} axes
  * @returns {StripKind[]}
@@ -90,7 +90,7 @@ function applicableStrips(shown, axes) {
 }
 
 /**
- * Draw the strips of what is shown into `place`; `choose(changes)` is called where a picture is picked.
+ * Draw the strips of what is shown into `place`; `choose(changes)` is called where an image is picked.
  * @param {HTMLElement} place
  * @param {HeadView} shown
  * @param {ViewState} state
@@ -107,14 +107,14 @@ export function drawImageStrips(place, shown, state, choose) {
     const pick = ({ query, ...others }) =>
       choose(query === undefined ? others : { row: query === state.row ? null : query });
     const boxes = kinds.map((kind) => buildStrip(kind, axes, site, pick));
-    imageStrips = { name, boxes, pictures: boxes.length ? loadImages(imageAxis(kinds[0], axes)) : null };
+    imageStrips = { name, boxes, images: boxes.length ? loadImages(imageAxis(kinds[0], axes)) : null };
     place.replaceChildren(...boxes.map(({ element }) => element));
   }
-  for (const box of imageStrips.boxes) paintStrip(box, imageStrips.pictures, axes, shown, { ...state });
+  for (const box of imageStrips.boxes) paintStrip(box, imageStrips.images, axes, shown, { ...state });
 }
 
 /**
- * The axis whose pictures a strip shows.
+ * The axis whose images a strip shows.
  * @param {StripKind} kind
  * @param {AxisPair} axes
  */
@@ -138,7 +138,7 @@ function buildStrip(kind, axes, site, pick) {
     return { place, canvas, svg, button, name, weight };
   });
   const title = createHtml("p", { class: "note" });
-  const strip = createHtml("div", { class: "picture-strip", role: "group" }, ...items.map(({ button }) => button));
+  const strip = createHtml("div", { class: "image-strip", role: "group" }, ...items.map(({ button }) => button));
   strip.style.setProperty("--across", String(rows[0].length));
   addArrowNavigation(strip);
   return { kind, items, title, strip, size, element: createHtml("div", {}, title, strip), wanted: null };
@@ -146,16 +146,16 @@ function buildStrip(kind, axes, site, pick) {
 
 /**
  * @param {Strip} box
- * @param {Promise<HTMLCanvasElement[] | null> | null} pictures
+ * @param {Promise<HTMLCanvasElement[] | null> | null} loading
  * @param {AxisPair} axes
  * @param {HeadView} shown
  * @param {ViewState} state
  */
-async function paintStrip(box, pictures, axes, shown, state) {
+async function paintStrip(box, loading, axes, shown, state) {
   const { items, title, strip } = box;
   const wanted = (box.wanted = {});
   const [images, ...planes] = await Promise.all([
-    pictures,
+    loading,
     ...items.map(({ place: { layer = state.layer, head = state.head } }) => stripHeadMap(shown, state, layer, head)),
   ]);
   // While these were unpacked, something else may have been asked for.
@@ -188,12 +188,12 @@ async function paintStrip(box, pictures, axes, shown, state) {
 
 /**
  * @param {StripItem} item
- * @param {HTMLCanvasElement} picture
+ * @param {HTMLCanvasElement} image
  * @param {Axis} keys
  * @param {number[]} weights
  */
-function paintQueryImage({ canvas, weight, button, name }, picture, keys, weights) {
-  paintImage(canvas, picture);
+function paintQueryImage({ canvas, weight, button, name }, image, keys, weights) {
+  paintImage(canvas, image);
   const largest = Math.max(...weights);
   const most = weights.indexOf(largest);
   weight.replaceChildren(...tokenNodes(positionText(keys, most), 12), ` ${largest.toFixed(2)}`);
@@ -227,7 +227,7 @@ function stripTitle(kind, shown, state, axes, query) {
 function stripHeadMap(shown, state, layer, head) {
   if (shown.layers) return shown.layers[layer];
   if (layer === state.layer && head === state.head) return shown.detail;
-  const plane = shown.wall(layer, head);
+  const plane = shown.gridMap(layer, head);
   if (!plane.pooled || shown.signed || state.view !== "weights") return plane;
   return loadHeadMap(state.step, state.site, state.example, finestLevel(shown.site, state.step), layer, head);
 }

@@ -38,7 +38,7 @@ async function pollForNewVersion() {
  * @param {number} scrolled
  */
 function restoreScroll(scrolled) {
-  const drawn = byId("timeline-panel").hidden || byId("timeline").dataset.shown;
+  const drawn = byId("head-history-panel").hidden || byId("head-history").dataset.shown;
   if (document.body.dataset.shown && drawn) scrollTo(0, scrolled);
   else requestAnimationFrame(() => restoreScroll(scrolled));
 }

@@ -271,7 +271,7 @@ function blockReaders(name, site, level, run) {
 }
 
 /**
- * The level of the wall, which every step carries.
+ * The level of the head grid, which every step carries.
  * @param {Site} site
  */
 export const coarsestLevel = (site) => site.levels[0];

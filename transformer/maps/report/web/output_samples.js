@@ -1,4 +1,4 @@
-// What the model said: its pictures, and one row a sample, beside its source and its reference.
+// What the model said: its images, and one row a sample, beside its source and its reference.
 
 import { byId, createHtml, renderSegments } from "../../../pages/dom.js";
 import { formatNumber } from "../../../pages/formatting.js";
@@ -23,8 +23,8 @@ export function drawSamples(split, step) {
   const judged = `, ${right} exactly as the reference; words that differ from it are underlined`;
   byId("samples-note").textContent = `${shown} samples${compared.length ? judged : ""}.`;
   /** @param {string} src */
-  const picture = (src) => createHtml("img", { src, alt: `images made at step ${formatNumber(group.step)}` });
-  byId("sample-pictures").replaceChildren(...group.images.map(picture));
+  const image = (src) => createHtml("img", { src, alt: `images made at step ${formatNumber(group.step)}` });
+  byId("sample-images").replaceChildren(...group.images.map(image));
   const fields = Object.keys(SAMPLE_COLUMNS).filter((field) => group.rows.some((row) => field in row));
   /** @param {Record<string, string>} row */
   const kindOf = (row) =>

@@ -115,9 +115,9 @@ function renderMaps(shown) {
   byId("detail-title").replaceChildren(`${layer} · ${head}`, ...said);
   byId("links-toggle").hidden = !site.links || shown.detail.pooled || state.lines;
   inputById("links").checked = state.links;
-  const wallWords = poolingText(shown.wall(0, 0), shown.signed);
-  const bar = site.links && !shown.signed && !wallWords ? "bar: weight on gold alignments" : "";
-  byId("wall-note").textContent = [site.name, bar, wallWords].filter(Boolean).join("; ");
+  const gridWords = poolingText(shown.gridMap(0, 0), shown.signed);
+  const bar = site.links && !shown.signed && !gridWords ? "bar: weight on gold alignments" : "";
+  byId("head-grid-note").textContent = [site.name, bar, gridWords].filter(Boolean).join("; ");
   const detailWords = poolingText(shown.detail, shown.signed);
   byId("level-note").hidden = !detailWords;
   byId("level-note").textContent = detailWords && `Pooled: ${detailWords}.`;
@@ -126,8 +126,8 @@ function renderMaps(shown) {
     const { name, colorAt, marks } = weightScale(shown.signed);
     renderColorBar(byId("legend"), shown.signed ? name : valueName(false), colorAt, marks);
   }
-  drawHeadGrid(byId("wall"), shown, state, (l, h) => changeState({ layer: l, head: h }));
-  drawImageStrips(byId("strips"), shown, state, changeState);
+  drawHeadGrid(byId("head-grid"), shown, state, (l, h) => changeState({ layer: l, head: h }));
+  drawImageStrips(byId("image-strips"), shown, state, changeState);
   const own = state.lines
     ? drawAttentionLines(byId("detail"), shown, state, pointAtPosition, toggleHeld, (query) =>
         changeState({ ...toggleToken(state, query), row: null }),
@@ -137,7 +137,7 @@ function renderMaps(shown) {
   const parts = [
     own,
     drawTokenHighlights(byId("sentence"), shown, state, pointAtPosition, toggleHeld),
-    drawImageOverlay(byId("picture"), shown, state, pointAtPosition, toggleHeld),
+    drawImageOverlay(byId("image-overlay"), shown, state, pointAtPosition, toggleHeld),
     drawAudioPlayer(byId("player"), shown, state, pointAtPosition),
     (query, key) =>
       state.lines ? (byId("reading").textContent = describeAttentionLines()) : showReading(shown, query, key),
@@ -162,7 +162,7 @@ function preloadNextStep() {
   const later = window.requestIdleCallback ?? ((act) => setTimeout(act, 30));
   /** @param {HeadView} shown */
   const decode = (shown) =>
-    shown.site.layers.forEach((_, layer) => shown.site.heads.forEach((_, head) => shown.wall(layer, head)));
+    shown.site.layers.forEach((_, layer) => shown.site.heads.forEach((_, head) => shown.gridMap(layer, head)));
   weightsView({ ...state, step: next })
     .then((shown) => later(() => decode(shown)))
     .catch(() => {}); // What cannot be unpacked is told of once it is asked for.
@@ -219,7 +219,7 @@ function renderDrawingChoice() {
   if (byId("drawing").dataset.lines !== String(state.lines))
     renderSegments(byId("drawing"), choices, state.lines, (lines) => changeState({ lines }));
   byId("drawing").dataset.lines = String(state.lines);
-  drawHeadButtons(byId("strand-heads"), state, changeState);
+  drawHeadButtons(byId("line-heads"), state, changeState);
   byId("legend").hidden = state.lines;
   showKeyboardHelp(byId("keys"));
 }

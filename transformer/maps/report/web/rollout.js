@@ -58,7 +58,7 @@ export function whyNoRollout(state) {
 }
 
 /**
- * Attention rollout up to the chosen layer; the wall stays that of the weights, since rollout has no heads.
+ * Attention rollout up to the chosen layer; the head grid stays that of the weights, since rollout has no heads.
  * @param {ViewState} state
  * @returns {Promise<HeadView>}
  */

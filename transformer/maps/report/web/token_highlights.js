@@ -56,7 +56,7 @@ export function drawTokenHighlights(place, shown, state, look, hold) {
  * @returns {[number, number]}
  */
 function tokenRange(axis, anchor) {
-  // A picture and a time axis say more than the names of their positions: only what leads them stands as chips.
+  // An image and a time axis say more than the names of their positions: only what leads them stands as chips.
   const all = axis.kind === "frames" || (axis.kind === "grid" && axis.image) ? axis.leading : axis.tokens.length;
   if (all <= MAX_TOKENS) return [0, all];
   // In whole stretches, so that going from row to row moves few chips.

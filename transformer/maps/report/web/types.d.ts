@@ -210,7 +210,7 @@ export interface HeadView {
   /** Words behind the title; "" where weights are shown. */
   said: string;
   /** The map of a head, at most 64 cells a side where the site is long. */
-  wall(layer: number, head: number): HeadMap;
+  gridMap(layer: number, head: number): HeadMap;
   /** The map of the chosen head at the finest level that the page has. */
   detail: HeadMap;
   /** What stands in the head's place in the title, where it is not one head alone. */

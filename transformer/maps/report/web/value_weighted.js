@@ -76,7 +76,7 @@ async function valueWeightedView(state) {
   return {
     ...plain,
     said: "|weight × value|, as a fraction of its row",
-    wall: (layer, head) => normed(maps.plane(layer, head), layer, head),
+    gridMap: (layer, head) => normed(maps.plane(layer, head), layer, head),
     detail,
     verbs: ["draws most from", "gives most to"],
     tell: (query, key) => {

@@ -1,12 +1,12 @@
 // What the grid of heads and the large heatmap draw: the weights, or what another file has made of them.
 //
 // `currentView(state)` resolves to
-//   { site, signed, said, wall, detail }
+//   { site, signed, said, gridMap, detail }
 // for the example, site, step, layer and head that `state` names:
 //   site               the entry of data.sites
 //   signed             false: values are weights in [0, 1]; true: differences in [-1, 1]
 //   said               words behind the title, such as "step 400 minus step 100"; "" where weights are shown
-//   wall(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
+//   gridMap(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
 //   detail             a Plane of the head that state names, at the finest level that the page carries
 //   heads              optional: what stands in the head's place in the title, where it is not one head alone
 //   layers             optional: a Plane a layer, of a view that has layers and no heads
@@ -50,11 +50,11 @@ export async function weightsView(state) {
     loadMaps(state.step, state.site, state.example, coarsestLevel(site)),
     loadHeadMap(state.step, state.site, state.example, finestLevel(site, state.step), state.layer, state.head),
   ]);
-  return { site, signed: false, said: "", wall: (layer, head) => maps.plane(layer, head), detail };
+  return { site, signed: false, said: "", gridMap: (layer, head) => maps.plane(layer, head), detail };
 }
 
 /**
- * What wall and detail draw: see the head of this file.
+ * What gridMap and detail draw: see the head of this file.
  * @param {ViewState} state
  * @returns {Promise<HeadView>}
  */
