@@ -326,6 +326,7 @@ def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:
     np.testing.assert_allclose(found["bahdanau"][1, :2], 3 * found["over length"][1, :2], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_local_attention_that_sees_all_is_global() -> None:
     wide = build(dataclasses.replace(CONFIGS["local-m"], half_width=9), INTERFACE, Precision())
     whole = build(dataclasses.replace(CONFIGS["local-m"], attention_span=AttentionSpan.GLOBAL), INTERFACE, Precision())
@@ -365,6 +366,7 @@ def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation() -> None:
     assert np.std(values) > 0
 
 
+@pytest.mark.slow
 def test_scheduled_sampling_reads_the_models_own_words() -> None:
     """At a share of one from the first step, what stands in the target behind the begin token has no effect."""
     config = tiny(scheduled_sampling=0.999999, scheduled_sampling_steps=1, attention_query=AttentionQuery.CURRENT)
@@ -407,6 +409,7 @@ def test_flops_are_those_of_its_formula(name: str) -> None:
     assert forward_flops(model_of(name), batch) == FLOPS[name]
 
 
+@pytest.mark.slow
 def test_a_soft_share_reads_by_the_probabilities() -> None:
     hard = build(tiny(normalizer=Normalizer.HARD, soft_attention_probability=0.999999), INTERFACE, Precision())
     soft = model_of("bahdanau")

@@ -51,7 +51,7 @@ def test_the_data_can_be_saved(result, page, tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", [pytest.param(each, marks=pytest.mark.slow) for each in ("light", "dark")])
 def test_every_figure_can_be_saved(page_file, visit, scheme, tmp_path):
     page = visit(page_file, scheme=scheme)
     # In the dark one of each kind is enough.

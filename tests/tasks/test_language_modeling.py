@@ -186,6 +186,7 @@ def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
         evenly_spaced_excerpts(documents, 1, 64)
 
 
+@pytest.mark.slow
 def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: StateView) -> None:
     continuations = language_task.evaluations[-1]
     (evaluate,) = compile_evaluations(language_view.model, [continuations], single_device_placement())

@@ -102,6 +102,7 @@ def decided_by_hand(paths: list[str], rules: list[tuple[str, str]]) -> dict[str,
     return found
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(PATHS), min_size=1, unique=True),
     st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(["fresh", "x/*", "y"])), max_size=4),

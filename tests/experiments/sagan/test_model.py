@@ -94,6 +94,7 @@ def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> None:
     model = model_of(CONFIG)
     variables = model.init(jax.random.key(1))
