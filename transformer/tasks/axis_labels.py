@@ -1,4 +1,4 @@
-"""Labels of the axes of maps: the names of a probe batch's positions, and the images or sounds that they show."""
+"""Labels of the axes of attention maps: the names of positions, and the images or sounds that they show."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Sized
@@ -12,7 +12,13 @@ from transformer.config import UserError
 
 
 class GoldLink(NamedTuple):
-    """A gold alignment of one query position with one key position; `sure` or else merely possible."""
+    """A gold alignment of a query position with a key position.
+
+    Attributes:
+        query: The index of the query.
+        key: The index of the key.
+        sure: Whether the link is sure, or else merely possible (Och and Ney 2003).
+    """
 
     query: int
     key: int
@@ -23,16 +29,18 @@ class GoldLink(NamedTuple):
 class AxisLabels:
     """The names of a probe batch's positions, kept on the host.
 
-    `tokens` maps an axis name (as `Site.query.name` and `Site.key.name` say it) to the name of every position of
-    each example at its true length, padding excluded; an axis that names its positions itself (`Axis.names`) may be
-    left out. `titles` names the examples. `links` maps a site name to each example's gold links, where they are known
-    (transformer.attention.sites.sites_between finds them); `linked` says what a head reads that follows
-    them, as in "the antecedent". `periods` gives the period of each example of
-    repeated random tokens. `images` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
-    first) that of frames, to the examples that the positions were cut from; `sounds` has a WAV file of each example of
-    frames. Where every query sees an image of its own, as an agent does at each step, images are
-    [B, queries, height, width, 3]; so are those of an axis of queries that is no grid, an image for each of its
-    positions, which the page shows as they are.
+    Attributes:
+        tokens: For each axis name (`Site.query.name`, `Site.key.name`) the name of every position of each example at
+            its true length, padding excluded. An axis that names its own positions (`Axis.names`) may be left out.
+        titles: The name of each example.
+        links: For each site name the gold links of each example, where they are known.
+        periods: The period of each example of repeated random tokens, None for other examples.
+        images: The images that the positions of an axis were cut from, by axis name: [B, height, width, 3]. Where every
+            query sees an image of its own, as an agent does at each step, they are [B, queries, height, width, 3]; so
+            are the images of a query axis that is not a grid, one for each position, which the page shows as they are.
+        spectrograms: Log magnitudes by the name of the axis of frames, low frequencies first.
+        linked: What a head reads that follows the gold links, as in "the antecedent".
+        sounds: A WAV file for each example by the name of the axis of frames.
 
     Raises:
         ValueError: If the parts disagree on the number of examples.
@@ -59,11 +67,14 @@ class AxisLabels:
                 )
 
     def completed(self, sites: Sequence[Site]) -> "AxisLabels":
-        """The labels with the names of the axes that name themselves.
+        """Return the labels with the names of the axes that name their own positions.
+
+        Args:
+            sites: The model's attention sites.
 
         Raises:
-            UserError: Naming the site and the axis for an axis without names, for gold links of a site that the model
-                does not have, and for links that lie outside of their axes.
+            UserError: If an axis has no names, a site of gold links does not exist, or a gold link lies outside of its
+                axes.
         """
         tokens = dict(self.tokens)
         for site in sites:

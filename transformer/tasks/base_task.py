@@ -1,4 +1,4 @@
-"""Defaults for simple tasks: no data, no state between steps, no preparation, no evaluations, no answers."""
+"""Defaults for simple tasks: no data files, no state between steps, no preparation, no evaluations, no answers."""
 
 from collections.abc import Mapping, Sequence, Sized
 
@@ -25,10 +25,13 @@ from transformer.tasks.task import (
 
 
 class BaseTask:
-    """Defaults of transformer.tasks.task.Task.
+    """Defaults for transformer.tasks.task.Task.
 
-    A task adds `interface`, `objectives`, `source` and `labels`, and `probe_batch`, the inputs of the examples whose
-    maps are stored.
+    A subclass adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
+
+    Attributes:
+        evaluations: The evaluations; none by default.
+        probe_batch: The model inputs of the examples whose maps are stored, [B, ...].
     """
 
     evaluations: tuple[Evaluation, ...] = ()
@@ -36,11 +39,11 @@ class BaseTask:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """Nothing: examples that are drawn have no number."""
+        """No lines: generated examples have no number to print."""
         return ()
 
     def fingerprint(self) -> dict[str, str]:
-        """Nothing: a task that reads no files draws its examples."""
+        """Return no fingerprints, as a task that reads no files."""
         return {}
 
     def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
@@ -50,41 +53,68 @@ class BaseTask:
         return batch, view.extra
 
     def carried(self, view: StateView, batch: Batch, aux: Aux) -> PyTree:
-        """What a loss hands on to the next step, of a pass of the model."""
+        """Return the `extra` that a loss hands on to the next step.
+
+        Args:
+            view: The state that the loss read.
+            batch: The prepared batch.
+            aux: The auxiliary results of the loss's pass of the model.
+        """
         return view.extra
 
     def totals(self, batch: Batch) -> dict[str, Float[Array, ""]]:
-        """The number of examples, by which sums over them are divided."""
+        """Return the number of examples, by which sums over them are divided."""
         return {"examples": jnp.float32(len(next(iter(batch.values()))))}
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """One forward pass over the probed examples."""
+        """Run one forward pass over `probe_batch`."""
         inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Raise UserError, since the task is not about texts."""
+        """Refuse the request: the task is not about texts.
+
+        Raises:
+            UserError: Always.
+        """
         raise UserError("this run's task does not answer texts: it neither translates nor continues nor fills in")
 
 
 def mean_report(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> EvaluationReport:
-    """The report of sums over a split, each divided by the one named `by`."""
+    """Divide the sums over a split by one of them.
+
+    Args:
+        sums: The sums by name.
+        rows: Ignored, so that the function can be the `finish` of an evaluation.
+        by: The name of the sum to divide by, which is left out of the report.
+    """
     return EvaluationReport({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})
 
 
 def real_rows(batch: Batch) -> Bool[Array, " B"]:
-    """The rows that are examples; the others only fill a batch: their `index` is -1."""
+    """Return which rows of a batch are examples; rows that only fill up a batch have `index` -1."""
     return jnp.asarray(batch["index"]) >= 0
 
 
 def describe_top_classes(logits_BxC: Float[Array, "B C"], classes: Sequence[str]) -> list[str]:
-    """The most probable class of each row, and how probable it is: "cat 0.973"."""
+    """Describe the most probable class of each row and its probability, as in "cat 0.973".
+
+    Args:
+        logits_BxC: The logits.
+        classes: The names of the C classes.
+    """
     probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
     return [f"{classes[int(of_row.argmax())]} {of_row.max():.3f}" for of_row in probabilities_BxC]
 
 
 def make_capture(view: StateView, inputs: Batch, *, method: str = "forward") -> CaptureFunction:
-    """A compiled pass of the model over inputs, for their maps."""
+    """Return a compiled pass of the model over fixed inputs that captures attention maps.
+
+    Args:
+        view: The state.
+        inputs: The inputs of the model's method.
+        method: The name of the method.
+    """
 
     def look(capture: Capture) -> Mapping[str, CapturedAttention]:
         def maps(variables: Variables, inputs: Batch) -> Mapping[str, CapturedAttention]:
@@ -96,10 +126,14 @@ def make_capture(view: StateView, inputs: Batch, *, method: str = "forward") -> 
 
 
 def refuse_decoding(request: PredictionRequest, does: str) -> None:
-    """Refuse a language and ways of decoding, for a task that generates nothing but `does` something else.
+    """Refuse a target language and decoding options, for a task that generates nothing.
+
+    Args:
+        request: The request.
+        does: What the run does instead, for the message, as in "classifies".
 
     Raises:
-        UserError: As described above.
+        UserError: If the request has a language or any decoding option.
     """
     if request.language is not None:
         raise UserError(f"--target_language={request.language} is for runs that translate")
@@ -110,10 +144,14 @@ def refuse_decoding(request: PredictionRequest, does: str) -> None:
 
 
 def refuse_options(request: PredictionRequest, does: str) -> None:
-    """Refuse what only texts have, for a task that decodes but `does` something else than write.
+    """Refuse options that only make sense for texts, for a task that decodes something else.
+
+    Args:
+        request: The request.
+        does: What the run does, for the message.
 
     Raises:
-        UserError: For a language, samples, stop strings or a coverage penalty.
+        UserError: If the request has a language, several samples, stop strings or a coverage penalty.
     """
     given = request.decoding
     if (
@@ -126,10 +164,15 @@ def refuse_options(request: PredictionRequest, does: str) -> None:
 
 
 def check_input_texts(sentences: InputTexts, *, two_sided: bool = False) -> None:
-    """Refuse sentences that say nothing, and targets or a language for a model of one side.
+    """Refuse empty texts, and targets or a language for a model that reads one text.
+
+    Args:
+        sentences: The texts.
+        two_sided: Whether the model reads a source and a target.
 
     Raises:
-        UserError: As described above.
+        UserError: If there is no text or a text is blank, or if `two_sided` is False and there are targets or a
+            language.
     """
     for text in sentences.texts:
         if not text.strip():
@@ -143,10 +186,15 @@ def check_input_texts(sentences: InputTexts, *, two_sided: bool = False) -> None
 
 
 def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | None) -> None:
-    """Refuse a text of more tokens than a model has positions.
+    """Refuse a text that has more tokens than the model has positions.
+
+    Args:
+        texts: The texts, for the message.
+        rows: Their tokens.
+        max_length: The model's number of positions, or None if it has no limit.
 
     Raises:
-        UserError: As described above.
+        UserError: If a text has more than `max_length` tokens.
     """
     for text, row in zip(texts, rows, strict=True):
         if max_length is not None and len(row) > max_length:
@@ -156,16 +204,27 @@ def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | No
 
 
 def describe_splits(dataset: str, sizes: Mapping[str, int], what: str, how: str = "") -> str:
-    """A data set in one line: how many examples each split has and, where its files do not say it, `how` it was cut."""
+    """Describe a data set in one line.
+
+    Args:
+        dataset: Its name.
+        sizes: The number of examples by split.
+        what: What is counted, as in "tokens".
+        how: How the splits were cut, where the files do not say it.
+    """
     parts = ", ".join(f"{size:,} {name}" for name, size in sizes.items())
     return f"data {dataset}: {parts} {what}" + (f"; {how}" if how else "")
 
 
 def check_batch_size(rows: int, rows_multiple: int) -> None:
-    """Refuse `config.task.batch_size` that a mesh and a config cannot cut into equal parts.
+    """Refuse a `config.task.batch_size` that cannot be divided among the devices and microbatches.
+
+    Args:
+        rows: The batch size.
+        rows_multiple: Devices that share the batch x microbatches.
 
     Raises:
-        UserError: As described above.
+        UserError: If `rows` is not a multiple of `rows_multiple`.
     """
     if rows % rows_multiple:
         raise UserError(

@@ -21,12 +21,25 @@ _SAMPLING = ("temperature", "top_k", "top_p")
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig(Config):
-    """Greedy for one beam, beam search for more; sampling where a temperature, top_k or top_p is given.
+    """Decoding: greedy or beam search, or sampling if `temperature`, `top_k` or `top_p` is set.
 
-    `num_samples` are drawn from each prompt, by the key of `seed`. `max_new_tokens` bounds the length of each.
+    Attributes:
+        max_new_tokens: The largest number of tokens to generate.
+        beams: The beam size; 1 is greedy decoding.
+        length_penalty: The exponent of the length penalty of beam search (Wu et al. 2016, section 7).
+        coverage_penalty: The weight of the coverage penalty of beam search (Wu et al. 2016, section 7). 0 is none.
+        temperature: The sampling temperature.
+        top_k: Sample from the k most probable tokens. 0 is all.
+        top_p: Sample from the smallest set of tokens whose probability reaches p (nucleus sampling). 1 is all.
+        num_samples: The number of samples for each prompt.
+        repetition_penalty: The penalty of tokens that stand in the text already, as in
+            transformer.decoding.constraints.Constraints. 1 is none.
+        stop_sequences: Texts before which the generated text is cut.
+        seed: The seed of sampling.
 
     Raises:
-        UserError: For beams together with sampling, a coverage penalty without beams, and values out of range.
+        UserError: If beams and sampling are combined, `num_samples` is above 1 without sampling, a coverage penalty is
+            set without beams, or a value is out of range.
     """
 
     max_new_tokens: Positive = 64
@@ -52,10 +65,14 @@ class DecodingConfig(Config):
 
     @classmethod
     def asked(cls, given: Mapping[str, Any], **own: Any) -> "DecodingConfig":
-        """What a request gives over a task's own settings; sampling replaces the task's own beam search.
+        """Build the config from a request and a task's own settings.
+
+        Args:
+            given: The fields that the request sets.
+            **own: The task's own settings, which the request overrides. Sampling replaces the task's own beam search.
 
         Raises:
-            UserError: As the class.
+            UserError: If the request has an unknown or invalid field, or `score_words`.
         """
         refuse_score_words(given)
         if any(name in given for name in _SAMPLING):
@@ -69,7 +86,7 @@ class DecodingConfig(Config):
         """The decoding method: greedy, beam search or sampling.
 
         Raises:
-            UserError: For a temperature, top_k or top_p out of range.
+            UserError: If temperature, top_k or top_p is out of range.
         """
         if self._sampled():
             temperature = 1.0 if self.temperature is None else self.temperature
@@ -78,10 +95,13 @@ class DecodingConfig(Config):
         return GreedySearch() if self.beams == 1 else BeamSearch(self.beams, self.length_penalty)
 
     def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int, *, begins: bool) -> Constraints:
-        """The repetition penalty, and the stop strings as the tokenizer's tokens spell them.
+        """Return the repetition penalty, the forbidden tokens and the stop strings as token tables.
 
-        `vocabulary` is the model's: tokens that the tokenizer does not know are never generated. `begins`: no text
-        stands before the first token.
+        Args:
+            tokenizer: The run's tokenizer.
+            vocabulary: The number of tokens that the model scores. Tokens that the tokenizer does not know are never
+                generated.
+            begins: Whether no text stands before the first generated token.
         """
         unknown = range(tokenizer.vocabulary, vocabulary)
         table = None
@@ -96,17 +116,25 @@ class DecodingConfig(Config):
 
 
 def refuse_score_words(given: Mapping[str, Any]) -> None:
-    """Refuse words to score at masked positions, for a run that fills in none.
+    """Refuse words to score at masked positions, for a run that does not fill in masks.
 
     Raises:
-        UserError: As described above.
+        UserError: If `given` has `score_words`.
     """
     if "score_words" in given:
         raise UserError(f"--score_words={','.join(given['score_words'])} is for runs that fill in hidden tokens")
 
 
 def check_coverage_penalty(coverage_penalty: float, beams: int) -> None:
-    """Raise UserError for a coverage penalty below 0, or one that no beam search reads."""
+    """Check a coverage penalty.
+
+    Args:
+        coverage_penalty: The weight.
+        beams: The beam size.
+
+    Raises:
+        UserError: If the weight is negative, or is not 0 and there is only one beam.
+    """
     if not coverage_penalty >= 0:
         raise UserError(f"coverage_penalty={coverage_penalty} must be at least 0")
     if coverage_penalty and beams == 1:

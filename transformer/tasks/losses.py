@@ -14,7 +14,13 @@ LOGITS_AT_ONCE = 2**27
 
 
 class TokenLoss(NamedTuple):
-    """Sums over the tokens that count."""
+    """Sums over the tokens that count.
+
+    Attributes:
+        smoothed: The cross-entropy with label smoothing, in nats.
+        cross_entropy: The cross-entropy without it, in nats.
+        correct: The number of labels that are the most probable token.
+    """
 
     smoothed: Float[Array, ""]
     cross_entropy: Float[Array, ""]
@@ -27,10 +33,19 @@ def token_loss(
     counts_BxT: Bool[Array, "B T"],
     label_smoothing: float,
 ) -> TokenLoss:
-    """Cross-entropy in nats against (1 - e) one_hot(label) + e / V (Szegedy et al. 2016, section 7), e the smoothing.
+    """Sum the cross-entropy against (1 - e) one_hot(label) + e / V, with label smoothing e.
 
-    Beside it the plain cross-entropy, and how many labels are the most probable token: of equals the first is taken, as
-    argmax and greedy decoding take it.
+    Label smoothing is that of Szegedy et al. 2016, section 7. Of several tokens with the largest logit the first is the
+    prediction, as in argmax and greedy decoding.
+
+    Args:
+        logits_BxTxV: The logits; sums are computed in float32 at least.
+        labels_BxT: The true tokens.
+        counts_BxT: Which tokens count.
+        label_smoothing: The smoothing e, from 0 to below 1.
+
+    Returns:
+        The sums with and without smoothing, and the number of correct predictions.
     """
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
     largest_BxT = jax.lax.stop_gradient(jnp.max(logits_BxTxV, axis=-1))
@@ -52,7 +67,13 @@ def token_loss(
 
 
 def class_loss(logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], counts_B: Bool[Array, " B"]) -> TokenLoss:
-    """`token_loss` of one class for each example, without smoothing."""
+    """Apply `token_loss` to one class for each example, without smoothing.
+
+    Args:
+        logits_BxC: The logits.
+        labels_B: The true classes.
+        counts_B: Which examples count.
+    """
     return token_loss(logits_BxC[:, None], labels_B[:, None], counts_B[:, None], label_smoothing=0.0)
 
 
@@ -65,9 +86,17 @@ def chunked_token_loss(
     *,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> TokenLoss:
-    """`token_loss` of the logits score(hidden), of which only about `logits_at_once` ever exist on one device.
+    """Compute `token_loss` of score(hidden) without ever holding all logits.
 
-    Positions are taken in chunks, one after another; the backward pass computes each chunk's logits again.
+    Positions are processed in chunks, one after another; the backward pass recomputes the logits of each chunk.
+
+    Args:
+        score: The map from hidden states to logits.
+        hidden_BxTxE: The hidden states.
+        labels_BxT: The true tokens.
+        counts_BxT: Which tokens count.
+        label_smoothing: The smoothing e, from 0 to below 1.
+        logits_at_once: About how many logits exist at one time on one device.
     """
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]

@@ -1,4 +1,4 @@
-"""The tasks by name: each is a module that exports a TASK."""
+"""The registry of tasks: each is a module that exports a TASK."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,29 +12,40 @@ TASKS = Exports("transformer.tasks", "TASK", TaskSpec, "config.task.name")
 
 
 def task_schema(values: Mapping[str, Any]) -> type:
-    """The config dataclass of the task that `values["name"]` names.
+    """Return the config dataclass of the task that `values["name"]` names.
 
     Raises:
-        UserError: For an unknown task.
+        UserError: If the task is unknown.
     """
     return TASKS[values.get("name", "")].config
 
 
 def task_config(values: Mapping[str, Any]) -> Any:
-    """The checked config dataclass of the task that `values["name"]` names.
+    """Build the checked config of a task.
+
+    Args:
+        values: The `task` section of a config; `name` is the name of the task.
+
+    Returns:
+        An instance of the task's config dataclass.
 
     Raises:
-        UserError: For an unknown task or key.
+        UserError: If the task or a key is unknown, or a value is invalid.
     """
     cls = task_schema(values)
     return from_config(cls, {k: v for k, v in values.items() if k != "name"}, "config.task")
 
 
 def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
-    """The task of a config, its data and tokenizer in a run directory.
+    """Build a task with its data.
+
+    Args:
+        config: The task's config.
+        directory: The run directory, where the task finds or keeps its tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
 
     Raises:
-        UserError: For a folder of data that does not exist.
+        UserError: If `config.data_dir` is not a folder.
     """
     data_dir = getattr(config, "data_dir", None)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
@@ -44,14 +55,18 @@ def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
 
 
 def synthetic(config: Any, rows_multiple: int = 1) -> Task:
-    """The task of a config over made-up data of the shapes that the config gives; no file is read.
+    """Build a task over synthetic data of the shapes that the config implies, without reading a file.
 
-    Its first batch has the largest shape of the real task's. The vocabulary has the size that the config gives, which
-    a trained one may fall short of; the prompts of a language model are left out.
+    Its first batch has the largest shape of the real task's batches. Its vocabulary has the size that the config gives,
+    although a trained one may turn out smaller; the prompts of a language model are left out.
+
+    Args:
+        config: The task's config.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
     return TASKS[name_of(config)].synthetic(config, rows_multiple)
 
 
 def name_of(config: Any) -> str:
-    """The name under which a config's task is known."""
+    """Return the registered name of a config's task."""
     return TASKS.name_of(config)

@@ -23,7 +23,14 @@ Batch = Mapping[str, np.ndarray | Array]
 class StateView(NamedTuple):
     """The part of a training state that a loss, an evaluation or a probe may read.
 
-    `capture`: what a loss passes to its model, so that a training step can measure its heads.
+    Attributes:
+        model: The model.
+        variables: Its parameters and state, those after the preceding objectives of the same step.
+        averages: The averaged parameters by the name of the average and their path.
+        extra: The task's own state (`Task.init_extra`).
+        step: The number of updates made, [].
+        train: Whether the pass is a training step, so that dropout acts.
+        capture: The capture that a loss passes to its model, so that a training step can measure its heads.
     """
 
     model: Model
@@ -35,10 +42,16 @@ class StateView(NamedTuple):
     capture: Capture | None = None
 
     def averaged(self, name: str) -> Variables:
-        """The variables with the parameters of an average, such as a target network, in the place of those trained.
+        """Return the variables with averaged parameters, such as those of a target network.
+
+        Args:
+            name: The name of the average, a key of `config.parameter_averages`.
+
+        Returns:
+            The variables with the averaged parameters in place of the trained ones.
 
         Raises:
-            UserError: For an average that the run does not keep.
+            UserError: If the run does not keep this average.
         """
         if name not in self.averages:
             raise UserError(
@@ -50,11 +63,16 @@ class StateView(NamedTuple):
 
 
 class LossAux(NamedTuple):
-    """The result of a loss beside its value.
+    """The auxiliary results of a loss.
 
-    `metrics` are linear in the batch and already divided by their totals, so that microbatches add up; `maps`
-    is what the model returned for the view's `capture`, sums that add up as well; `losses` are the model's auxiliary
-    losses, which the step divides and adds.
+    Attributes:
+        state: The model's next state.
+        extra: The task's next `extra`.
+        metrics: Metrics by name, []. They are linear in the batch and already divided by their totals, so that those of
+            microbatches add up.
+        maps: What the model returned for `StateView.capture`: sums, which add up over microbatches too.
+        losses: The model's auxiliary losses, which the training step divides by their denominators and adds to the
+            loss.
     """
 
     state: PyTree
@@ -65,17 +83,28 @@ class LossAux(NamedTuple):
 
     @classmethod
     def of(cls, aux: Aux, extra: PyTree, metrics: Mapping[str, Float[Array, ""]]) -> "LossAux":
-        """The result of a loss that makes one pass of the model: all fields of the pass are copied."""
+        """Return the result of a loss that makes one pass of the model.
+
+        Args:
+            aux: The auxiliary results of that pass, whose state, maps and losses are taken over.
+            extra: The task's next `extra`.
+            metrics: Metrics by name, [].
+        """
         return cls(aux.state, extra, metrics, aux.maps, aux.losses)
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A loss and the parameters that it trains: those whose path matches one of the patterns `trains`.
+    """A loss and the parameters that it trains.
 
-    A path joins names with "/", as in "encoder/attention/query/kernel"; patterns are those of fnmatch. `key_name` seeds
-    the random numbers of the loss where it is not `name`: an objective that is renamed keeps it, so that recorded
-    figures still come back bit for bit.
+    Attributes:
+        name: The name of the objective, a key of `config.optimizers`.
+        loss: The loss: (view, batch, totals, key) to its value [] and its auxiliary results. `totals` are those of the
+            whole batch, also where `batch` is a microbatch.
+        trains: Patterns of fnmatch. A parameter is trained if its path matches one of them; a path joins names with
+            "/", as in "encoder/attention/query/kernel".
+        key_name: The name that seeds the random numbers of the loss; by default `name`. An objective that is renamed
+            keeps its old name here, so that recorded results can be reproduced bit for bit.
     """
 
     name: str
@@ -88,10 +117,14 @@ class Objective:
 
 
 class EvaluationReport(NamedTuple):
-    """The result of an evaluation: numbers by name, samples to read, and a note on how they were measured.
+    """The result of an evaluation.
 
-    The page shows "source", "target" and "output" of a sample, and the image that "image" names: a PNG file
-    `samples/NAME.png` that the task has written into the run directory. Samples of one step can share it.
+    Attributes:
+        scalars: Numbers by name.
+        samples: Samples to read. The page shows "source", "target" and "output" of a sample, and the image that "image"
+            names: a PNG file `samples/NAME.png` that the task has written into the run directory. Samples of one step
+            can share an image.
+        note: How the numbers were measured.
     """
 
     scalars: Mapping[str, float]
@@ -106,11 +139,17 @@ EvaluationStep = Callable[[StateView, Batch, Key[Array, ""]], tuple[PyTree, PyTr
 class Evaluation:
     """A measurement over a set of batches.
 
-    `step` is compiled; it returns sums, added over batches, and rows, joined over batches along their first
-    axis. `finish` makes the report from both on the host. `at_end` evaluations run once, when training is over;
-    the others at the run's cadence as well. Evaluations that share `step` share its compilation. `parameters`
-    names what is evaluated: "raw", or an average. `reads` names the query and key axes of the
-    maps that it needs: a model without such a site skips the evaluation.
+    Attributes:
+        name: The name of the evaluation.
+        split: The data split that it measures.
+        batches: The batches of one pass.
+        step: A function (view, batch, key) to (sums, rows), which is compiled. Sums are added over batches; rows are
+            concatenated over batches along their first axis. Evaluations that share a step share its compilation.
+        finish: A function (sums, rows) to the report, run on the host.
+        at_end: Whether the evaluation runs once, after training; the others also run every `config.eval_every` steps.
+        parameters: Which parameters are evaluated: "raw", or the name of an average.
+        reads: The query and key axes of the maps that the evaluation needs, by name. It is skipped for a model without
+            such an attention site. None reads no maps.
     """
 
     name: str
@@ -123,7 +162,7 @@ class Evaluation:
     reads: tuple[str, str] | None = None
 
     def applies(self, sites: Iterable[Site]) -> bool:
-        """Whether a model with these sites has the maps that the evaluation reads."""
+        """Whether a model with these attention sites has the maps that the evaluation reads."""
         return self.reads is None or bool(sites_between(sites, *self.reads))
 
 
@@ -132,10 +171,13 @@ CaptureFunction = Callable[[Capture], Mapping[str, CapturedAttention]]
 
 
 class PredictionRequest(NamedTuple):
-    """A request to a trained run: texts, a target language if the run knows several, and how to decode.
+    """A request to a trained run.
 
-    `decoding` sets fields of transformer.tasks.decoding_config.DecodingConfig that are not the task's own, or for a
-    task that fills in hidden tokens `words`, whose probabilities there are asked for.
+    Attributes:
+        texts: The texts to translate, continue, classify or fill in.
+        language: The target language, for runs that translate into several.
+        decoding: Fields of transformer.tasks.decoding_config.DecodingConfig that differ from the task's own. For a task
+            that fills in masked tokens, `score_words`: words whose probabilities there are reported.
     """
 
     texts: Sequence[str]
@@ -144,7 +186,13 @@ class PredictionRequest(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """A run's answers, a line each; the labels of their positions; and a pass over them that captures maps."""
+    """The answers of a run.
+
+    Attributes:
+        lines: The answers, one line each.
+        labels: The labels of the positions that `look` maps.
+        look: A pass over the answers that captures attention maps.
+    """
 
     lines: Sequence[str]
     labels: AxisLabels
@@ -152,7 +200,13 @@ class Predictions(NamedTuple):
 
 
 class InputTexts(NamedTuple):
-    """Texts that somebody has written: of models with two sides their targets as well, or the language to answer in."""
+    """Texts given by a user.
+
+    Attributes:
+        texts: The texts, or the names of image files for a task about images.
+        targets: Their targets, for models that read a source and a target. None lets the model produce them.
+        language: The target language, for models that translate into several.
+    """
 
     texts: Sequence[str]
     targets: Sequence[str] | None = None
@@ -160,7 +214,13 @@ class InputTexts(NamedTuple):
 
 
 class EncodedInputs(NamedTuple):
-    """Texts as a model reads them: the inputs of its method, and the labels of their positions."""
+    """Texts as a model reads them.
+
+    Attributes:
+        inputs: The inputs of the model's method by name, [B, ...].
+        method: The name of the method.
+        labels: The labels of their positions.
+    """
 
     inputs: Batch
     method: str
@@ -168,7 +228,7 @@ class EncodedInputs(NamedTuple):
 
 
 def load_run_tokenizer(directory: Path) -> Any:
-    """The tokenizer that a run directory holds."""
+    """Load the tokenizer from a run directory."""
     # A machine that measures a training step over numbers may have no library of tokenizers.
     from transformer.data.tokenizers.load import load_tokenizer
 
@@ -177,11 +237,14 @@ def load_run_tokenizer(directory: Path) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class InputReader:
-    """How a task reads new texts by what its run directory keeps alone, a tokenizer: none of its data are opened.
+    """How a task reads new texts with only what its run directory holds; its data are not opened.
 
-    `kept(directory)` reads what a run keeps: of images, whose files the texts name, their size and classes.
-    `interface(config, kept)` is the task's; `read(config, view, kept, sentences)` raises UserError for texts that are
-    empty or do not fit the model. A model of two sides that is given no targets answers itself.
+    Attributes:
+        interface: A function (config, kept) to the task's interface.
+        read: A function (config, view, kept, texts) to the model's inputs. It raises UserError if texts are empty or
+            too long for the model. If a model of a source and a target is given no targets, it decodes them itself.
+        kept: A function from the run directory to what is read of it: by default the tokenizer; for images, whose files
+            the texts name, their size and classes.
     """
 
     interface: Callable[[Any, Any], TaskInterface]
@@ -190,62 +253,117 @@ class InputReader:
 
 
 class Task(Protocol):
-    """A problem: its data, objectives, evaluations and probe batch."""
+    """A problem: its data, objectives, evaluations and probe batch.
+
+    transformer.tasks.base_task.BaseTask has defaults for most methods.
+    """
 
     @property
     def interface(self) -> TaskInterface:
-        """The inputs, outputs and vocabularies that a model of this task has."""
+        """The inputs, outputs and vocabularies that the task requires of a model."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The losses, in the order in which a step takes them."""
+        """The losses, in the order in which a training step applies them."""
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """The evaluations of the task."""
+        """The evaluations, both those during training and those at its end."""
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What a run says of its data when it begins, in lines: how many examples each split has, and whence."""
+        """Lines about the data to print when a run begins: how many examples each split has, and how it was split."""
 
     def source(self, seed: int) -> BatchSource:
-        """The training batches in the order of a seed."""
+        """Return the training batches.
+
+        Args:
+            seed: The seed of their order.
+        """
 
     def fingerprint(self) -> Mapping[str, str]:
-        """The SHA-256 of what was read of every split, by its name; none where nothing is read."""
+        """Return the SHA-256 of the data read, by split; empty if nothing is read."""
 
     def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
-        """What the task carries from step to step: baselines, replay, worlds."""
+        """Return the state that the task carries from step to step, such as a baseline, a memory or environments.
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
-        """The batch as the losses see it, and the next `extra`: sampling, acting; compiled, without gradient."""
-
-    def totals(self, batch: Batch) -> Mapping[str, Array]:
-        """Named denominators of the whole update, taken before it is cut into microbatches."""
-
-    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """A pass over the fixed probe batch, whose maps are stored."""
-
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """Names of the probe batch's positions, on the axes of the model's sites that do not name themselves."""
-
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """A trained model's answers to new texts (launch.generate).
+        Args:
+            view: The state before the first step, without `extra`.
+            key: A PRNG key.
 
         Raises:
-            UserError: For what the task cannot do, and for texts that do not fit.
+            UserError: If the task cannot train this model.
+        """
+
+    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+        """Prepare a training batch for the losses, for instance by masking, sampling or acting.
+
+        It is compiled with the training step; no gradient flows through it.
+
+        Args:
+            view: The state at the start of the step.
+            batch: The batch from `source`.
+            key: A PRNG key.
+
+        Returns:
+            The batch as the losses see it, and the next `extra`.
+        """
+
+    def totals(self, batch: Batch) -> Mapping[str, Array]:
+        """Return the denominators of the losses and metrics.
+
+        Args:
+            batch: The whole prepared batch, before it is split into microbatches.
+
+        Returns:
+            Counts by name, [], such as the number of predicted tokens.
+        """
+
+    def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """Run the model on the fixed probe batch, whose maps are stored.
+
+        Args:
+            view: The state, outside of training.
+            capture: The maps to capture.
+            key: A PRNG key.
+
+        Returns:
+            The auxiliary results of the pass, with the maps.
+        """
+
+    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+        """Return the names of the probe batch's positions.
+
+        Args:
+            sites: The model's attention sites. Axes that name their own positions (`Axis.names`) may be left out.
+        """
+
+    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+        """Answer new texts with a trained model (`launch.generate`).
+
+        Args:
+            view: The trained state.
+            request: The texts, and how to decode.
+
+        Raises:
+            UserError: If the task does not support what is requested, or a text is empty or too long.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """A task, which a module of `tasks/`, of a project or of your own exports as TASK.
+    """A task as a module of `transformer/tasks/`, of a project or of your own exports it, under the name TASK.
 
-    `config` is the dataclass of its section. `synthetic(config, rows_multiple)` builds the task over synthetic data of
-    the shapes that the config gives, so that its programs can be compiled without the data; the rows of a batch are a
-    multiple of `rows_multiple` (devices x microbatches). A task that generates its data needs no more: often it is
-    `TaskSpec(SortingConfig, Sorting)`. One that reads data, or keeps something in the run directory, has
-    `build(config, directory, rows_multiple)`. `reader`, of a task over texts, reads other texts.
+    A task that generates its data needs only the first two fields, as in `TaskSpec(SortingConfig, Sorting)`.
+
+    Attributes:
+        config: The dataclass of its section of the config.
+        synthetic: A function (config, rows_multiple) to the task over synthetic data of the shapes that the config
+            implies, so that its programs can be compiled before the data are read. The number of rows of a batch must
+            be a multiple of `rows_multiple` (devices x microbatches).
+        build: A function (config, run directory, rows_multiple) to the task over its real data, for a task that reads
+            data or keeps something in the run directory. None if `synthetic` is the whole task.
+        reader: How new texts are read without the data. None if the task reads no texts.
     """
 
     config: type
