@@ -301,9 +301,7 @@ class SpokenDigitRecognition(Transcription):
 
         said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
         others = {ALL: moved(said_BxT), FIRST: moved(first_BxT)}
-        by_prefix = {
-            start + site.name: each for start, of_site in others.items() for site, each in of_site.items()
-        }
+        by_prefix = {start + site.name: each for start, of_site in others.items() for site, each in of_site.items()}
         return {"examples": jnp.sum(several_B), **attention_mass_sums(moved(heard_BxT)), **by_prefix}, None
 
 

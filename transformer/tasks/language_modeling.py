@@ -1,4 +1,4 @@
-"""Causal language modeling: each token from those before it."""
+"""Causal language modeling: predict each token from those before it."""
 
 import dataclasses
 import enum
@@ -39,10 +39,13 @@ _IMPORTANCE = "importance/"
 
 
 class Batching(enum.Enum):
-    """How text fills its rows.
+    """How text fills the rows of a batch.
 
-    windows: stretches that begin anywhere in the text, its documents joined. packed: whole documents, several a row,
-    which never see each other; every token once an epoch. Evaluations read the text the same way, every token once.
+    Evaluations read the text the same way, every token once.
+
+    Attributes:
+        WINDOWS: Windows that begin anywhere in the text, its documents joined.
+        PACKED: Whole documents, several in a row, which do not attend to each other; every token once an epoch.
     """
 
     WINDOWS = "windows"
@@ -51,11 +54,18 @@ class Batching(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelingConfig(TextConfig):
-    """Causal language modeling; `prompts` are continued greedily at every evaluation, as samples to read.
+    """Causal language modeling.
 
-    `num_repeated_sequences` examples of repeated random tokens are mapped beside the text: they show induction heads.
-    At the end `num_cloze_questions` gaps in the validation text are filled from ten words, and as many last words said,
-    each behind as many passages as `shots` say (transformer.tasks.cloze_evaluation).
+    Attributes:
+        batching: How text fills the rows of a batch.
+        num_repeated_sequences: The number of examples of repeated random tokens that are mapped in addition to the
+            text: they show induction heads.
+        label_smoothing: The label smoothing of the training loss.
+        prompts: Texts that are continued greedily at every evaluation, as samples to read.
+        max_new_tokens: The length of these continuations.
+        num_cloze_questions: The number of gaps in the validation text to fill from ten candidate words, and the number
+            of last words to predict, at the end (transformer.tasks.cloze_evaluation). 0 is none.
+        shots: For each pass over these questions, the number of completed examples in front of each.
     """
 
     batching: Batching = Batching.WINDOWS
@@ -76,7 +86,7 @@ class LanguageModelingConfig(TextConfig):
 
 
 class LanguageModeling(TextTask):
-    """The task: implements transformer.tasks.task.Task."""
+    """The task of causal language modeling; implements transformer.tasks.task.Task."""
 
     def __init__(
         self,
@@ -125,7 +135,7 @@ class LanguageModeling(TextTask):
                 return PackedBatches(documents, context=context, rows=rows, seed=seed, end=end)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of predicted tokens, by which every sum of losses is divided."""
+        """Return the number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(_predicted_positions(batch)).astype(jnp.float32)}
 
     def _loss(
@@ -174,10 +184,12 @@ class LanguageModeling(TextTask):
         }, None
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Continuations of the texts; without a length, up to the model's positions behind the longest text.
+        """Continue the texts.
+
+        Without `max_new_tokens`, at most 64 tokens are generated, as far as the model's positions suffice.
 
         Raises:
-            UserError: For a language, and for texts that leave no room.
+            UserError: If a target language or a coverage penalty is given, or a text leaves no room for new tokens.
         """
         return predict_continuations(view, self.tokenizer, request, request.texts)
 
@@ -188,28 +200,38 @@ def _predicted_positions(batch: Batch) -> Array:
 
 
 def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+    """
     tokenizer, splits, how = load_documents(config, directory, roles=())
     return LanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
-    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
+    """Build the task over synthetic text, without prompts and questions, whose lengths depend on the real tokenizer."""
     tokenizer, splits = synthetic_documents(config, roles=())
     config = dataclasses.replace(config, prompts=(), num_cloze_questions=0, shots=ZERO_SHOT)
     return LanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
 def with_expert_gates(view: StateView) -> StateView:
-    """The view, whose passes return the gates of the model's experts as well; as it is where there are none."""
+    """Return the view with a capture of the gates of the model's experts; unchanged for a model without experts."""
     sites = tuple(site.name for site in view.model.sites if site.key.kind is AxisKind.EXPERTS)
     return view._replace(capture=Capture(sites)) if sites else view
 
 
 def expert_importance_sums(maps: Mapping[str, CapturedAttention], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
-    """Of each site of `with_gates` the sums of every layer's and expert's gates [L, X], over the positions that count.
+    """Sum the gates of every layer and expert over the positions that count, [L, X].
 
     Importance(X) = sum_x G(x) (Shazeer et al. 2017, equation 6).
+
+    Args:
+        maps: The gates by site, captured through `with_expert_gates`.
+        counts_BxT: Which positions count.
     """
     return {
         f"{_IMPORTANCE}{site}": jnp.sum(jnp.where(counts_BxT[:, :, None], of_site.weights[:, :, 0], 0), axis=(1, 2))
@@ -219,7 +241,15 @@ def expert_importance_sums(maps: Mapping[str, CapturedAttention], counts_BxT: Bo
 
 
 def expert_importance_cv(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """`importance_cv/SITE/n` for the n-th layer of a site: the deviation of its importances divided by their mean."""
+    """Compute the coefficient of variation of the experts' importance.
+
+    Args:
+        sums: The sums of `expert_importance_sums`.
+
+    Returns:
+        `importance_cv/SITE/n` for the n-th layer of a site: the standard deviation of its experts' importance divided
+        by the mean.
+    """
     return {
         f"importance_cv/{name.removeprefix(_IMPORTANCE)}/{layer}": float(
             np.std(of_layer) / max(np.mean(of_layer), 1e-30)

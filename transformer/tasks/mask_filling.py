@@ -1,4 +1,4 @@
-"""Filling in the hidden places of a text with a trained masked language model."""
+"""Fill in the masked positions of a text with a trained masked language model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,10 +16,10 @@ from transformer.tasks.text_data import pad_texts
 
 
 def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
-    """A text as token numbers, in which the mask token's own name stands for a hidden place.
+    """Encode a text in which the mask token's name, such as "[MASK]", stands for a masked position.
 
     Raises:
-        UserError: For a text without one.
+        UserError: If the text has no mask token.
     """
     tokens = encode_framed(tokenizer, text)
     if tokenizer.mask not in tokens:
@@ -29,13 +29,18 @@ def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
 
 
 def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
-    """A text between the tokens of begin and end, in which the mask token's own name stands for that token."""
+    """Encode a text between the begin and end tokens; the mask token's name stands for that token."""
     framed = (tokenizer.begin, *tokenizer.encode_masked(text), _closing(tokenizer))
     return [number for number in framed if number is not None]
 
 
 class FilledText(NamedTuple):
-    """A text's token numbers, and how probable each word is at each of its hidden places: [places, words]."""
+    """A text with its masked positions filled in.
+
+    Attributes:
+        tokens: The token numbers.
+        probabilities: The probability of each word at each masked position.
+    """
 
     tokens: list[int]
     probabilities: Float[np.ndarray, "places words"]
@@ -44,13 +49,18 @@ class FilledText(NamedTuple):
 def fill_masks(
     view: StateView, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
 ) -> list[FilledText]:
-    """The texts with the most probable token at every hidden place, and the probabilities of `words` there.
+    """Fill in the most probable token at every masked position.
 
-    A word's probability is that of its token among all ordinary ones, with and without a space in front together.
-    `max_length` is the model's number of positions.
+    Args:
+        view: The state.
+        tokenizer: The tokenizer.
+        texts: Texts with the mask token's name at the masked positions.
+        max_length: The model's number of positions.
+        words: Words whose probabilities at the masked positions are returned. A word's probability is that of its token
+            among all ordinary tokens, with and without a leading space taken together.
 
     Raises:
-        UserError: For a text that hides nothing or has more tokens, and for a word of several tokens.
+        UserError: If a text has no mask token or more than `max_length` tokens, or a word is not a single token.
     """
     encoded = [encode_masked_text(tokenizer, text) for text in texts]
     for text, tokens in zip(texts, encoded, strict=True):
@@ -79,7 +89,7 @@ def fill_masks(
 
 
 def describe_word_probabilities(words: Sequence[str], probabilities: Float[np.ndarray, "places words"]) -> str:
-    """What a line says of words beside the text: " | dog 0.120, ran 0.001" for every hidden place; "" without words."""
+    """Describe the probabilities of words at masked positions, as in " | dog 0.12, ran 0.001"; "" without words."""
     places = (", ".join(f"{word} {p:.3g}" for word, p in zip(words, place, strict=True)) for place in probabilities)
     return "".join(f" | {place}" for place in places) if words else ""
 

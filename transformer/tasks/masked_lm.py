@@ -1,4 +1,4 @@
-"""Masked language modeling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
+"""Masked language modeling: predict masked tokens from those around them (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
 import enum
@@ -61,7 +61,12 @@ SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1
 
 
 class MaskedTokens(NamedTuple):
-    """What the model sees, and where it must predict."""
+    """A masked batch.
+
+    Attributes:
+        tokens: The tokens that the model reads.
+        predicted: Which of them it must predict.
+    """
 
     tokens: Int[Array, "B T"]
     predicted: Bool[Array, "B T"]
@@ -70,10 +75,12 @@ class MaskedTokens(NamedTuple):
 class InputFormat(enum.Enum):
     """What fills a row.
 
-    crops: a stretch that begins anywhere in the text, its documents joined. windows: the text in stretches that do not
-    overlap, every one once an epoch. pairs: two spans of whole sentences between special tokens, the second of which
-    follows the first every other time; their tokens are of kind 0 and 1 (transformer.data.sentence_pairs).
-    fixed_pairs: the same, drawn once for all epochs, as data that were prepared beforehand (Devlin et al. 2019).
+    Attributes:
+        CROPS: A window that begins anywhere in the text, its documents joined.
+        WINDOWS: Windows of the text that do not overlap, each once an epoch.
+        PAIRS: Two spans of whole sentences between special tokens; in half of the pairs the second follows the first in
+            the text. Their token types are 0 and 1 (transformer.data.sentence_pairs).
+        FIXED_PAIRS: Pairs that are drawn once for all epochs, as in data prepared in advance (Devlin et al. 2019).
     """
 
     CROPS = "crops"
@@ -88,9 +95,11 @@ class InputFormat(enum.Enum):
 
 
 class Masking(enum.Enum):
-    """When it is drawn which tokens of an example are hidden, and as what.
+    """When the masked tokens of an example are chosen.
 
-    dynamic: each time that it is fed (Liu et al. 2019, section 4.1). static: once, the same in every epoch.
+    Attributes:
+        DYNAMIC: Each time that the example is fed (Liu et al. 2019, section 4.1).
+        STATIC: Once: the same in every epoch.
     """
 
     DYNAMIC = "dynamic"
@@ -100,8 +109,10 @@ class Masking(enum.Enum):
 class PretrainingObjective(enum.Enum):
     """What is predicted of a row.
 
-    masked: tokens that are hidden, by a model that reads both ways. left_to_right: every token from those before it, of
-    the same rows, by a model that reads from the left (the left-to-right model of Devlin et al. 2019, section 5.1).
+    Attributes:
+        MASKED: Masked tokens, by a bidirectional model.
+        LEFT_TO_RIGHT: Every token from those before it, of the same rows, by a causal model (the left-to-right model of
+            Devlin et al. 2019, section 5.1).
     """
 
     MASKED = "masked"
@@ -110,12 +121,18 @@ class PretrainingObjective(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelingConfig(TextConfig):
-    """Masked language modeling: `masked_lm_prob` is the share of the tokens that are predicted, whole words or not.
+    """Masked language modeling.
 
-    With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
-    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `eval_middle_token` it
-    is also measured how well the token in the middle of every held-out text, of a pair the second, is said: from all
-    others or from those before it.
+    Attributes:
+        masked_lm_prob: The share of the tokens that are predicted.
+        whole_word_masking: Whether all tokens of a word are masked together.
+        masking: When the masked tokens of an example are chosen.
+        input_format: What fills a row.
+        next_sentence: Whether to predict also whether the second text of a pair follows the first. Both losses are
+            added (Devlin et al. 2019, section 3.1).
+        objective: What is predicted of a row.
+        eval_middle_token: Whether to measure how well the middle token of every held-out text (of a pair, of the second
+            text) is predicted: from all other tokens, or from those before it. It compares models of both objectives.
     """
 
     masked_lm_prob: Annotated[float, Above(0.0), HalfOpen(0.0, 1.0)] = 0.15
@@ -148,7 +165,10 @@ class MaskedLanguageModelingConfig(TextConfig):
 
 
 class MaskedLanguageModeling(TextTask):
-    """The task: implements transformer.tasks.task.Task."""
+    """The task of masked language modeling; implements transformer.tasks.task.Task.
+
+    Evaluations always mask the same tokens.
+    """
 
     def __init__(
         self,
@@ -178,7 +198,12 @@ class MaskedLanguageModeling(TextTask):
         return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
 
     def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
-        """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves, or the next."""
+        """Mask the tokens of a batch.
+
+        Returns:
+            The batch with masked `tokens`, `labels` [B, T] (the original tokens; left to right, the next tokens) and
+            `counts` [B, T], which of them are predicted; and `extra` unchanged.
+        """
         tokens_BxT = jnp.asarray(batch["tokens"])
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_positions(batch))
@@ -195,16 +220,16 @@ class MaskedLanguageModeling(TextTask):
         return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.extra
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of hidden tokens, by which every sum over them is divided, and that of pairs."""
+        """Return the numbers of predicted tokens and, with next-sentence prediction, of pairs."""
         totals = {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
         return totals | ({"pairs": jnp.float32(len(batch["follows"]))} if self.config.next_sentence else {})
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The texts with their hidden tokens filled in, and how probable the words are that were asked about.
+        """Fill in the masked tokens of the texts and report the probabilities of the requested words there.
 
         Raises:
-            UserError: For a language, for a way of decoding, for texts that hide nothing or are too long, for words
-                that are no token, and for a model that reads from the left.
+            UserError: If the model is trained left to right, a target language or a decoding option is given, a text
+                has no mask token or is too long, or a word is not a single token.
         """
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             raise UserError("this run reads from the left (config.task.objective=left_to_right): it fills in nothing")
@@ -259,7 +284,7 @@ class MaskedLanguageModeling(TextTask):
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _of_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
-        """Sums over the hidden tokens, and over the pairs whose second text is judged."""
+        """Sum over the predicted tokens and, with next-sentence prediction, over the pairs."""
         sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
         found = {"loss": sums.cross_entropy, "accuracy": sums.correct}
         if self.config.next_sentence:
@@ -269,7 +294,7 @@ class MaskedLanguageModeling(TextTask):
         return found, aux
 
     def _middle(self, name: str, batches: OneEpoch) -> Evaluation:
-        """How well the token in the middle of every text is said: one question for models of either kind."""
+        """Measure how well the middle token of every text is predicted: one question for models of both objectives."""
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             asked = self.ask_middle(batch)
@@ -289,10 +314,13 @@ class MaskedLanguageModeling(TextTask):
         )
 
     def ask_middle(self, batch: Batch) -> Batch:
-        """Texts as the model is to see them, with `counts` where it must say what stands in the middle.
+        """Mask the middle token of every text.
 
         Of a pair the second text is asked about: a model that has learned where a pair's first text tends to end would
-        say its end in the middle of the row.
+        predict that end in the middle of the row.
+
+        Returns:
+            The batch with masked `tokens`, `labels` and `counts`, which is true where the middle token is predicted.
         """
         tokens_BxT, asked_BxT = jnp.asarray(batch["tokens"]), self._eligible(batch)
         if self._bounds is not None:
@@ -339,9 +367,11 @@ class MaskedLanguageModeling(TextTask):
 
 @dataclasses.dataclass(frozen=True)
 class FrequencyBaselines:
-    """Guesses without a model: the most frequent token, or the most frequent one behind the token before.
+    """Predictions without a model.
 
-    `following_V` is the training text's most frequent token behind each token.
+    Attributes:
+        most_frequent: The most frequent token of the training text (unigram).
+        following_V: The most frequent token after each token of the training text (bigram), [V].
     """
 
     most_frequent: int
@@ -349,7 +379,7 @@ class FrequencyBaselines:
 
     @classmethod
     def count(cls, documents: Documents, vocabulary: int) -> "FrequencyBaselines":
-        """Count the training text."""
+        """Count the tokens of the training text."""
         joined = np.concatenate(list(documents))
         most_frequent = int(np.bincount(joined, minlength=vocabulary).argmax())
         before, behind = (
@@ -363,7 +393,16 @@ class FrequencyBaselines:
         return cls(most_frequent, following)
 
     def predict(self, shown_BxT: Array, mask: int) -> tuple[Array, Array]:
-        """Both guesses for every position of the masked text; behind a mask token both are the most frequent token."""
+        """Predict every position of a masked text.
+
+        Args:
+            shown_BxT: The masked tokens.
+            mask: The mask token.
+
+        Returns:
+            The unigram and the bigram predictions, [B, T]. After a mask token, and at the first position, both are the
+            most frequent token.
+        """
         before_BxT = jnp.roll(shown_BxT, 1, axis=1)
         known_BxT = (before_BxT != mask) & (jnp.arange(shown_BxT.shape[1]) > 0)
         unigram_BxT = jnp.full_like(shown_BxT, self.most_frequent)
@@ -380,11 +419,20 @@ def mask_tokens(
     mask: int,
     ordinary_N: Int[Array, " N"],
 ) -> MaskedTokens:
-    """Choose the `share` of each row's eligible tokens, and hide them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
+    """Choose a share of each row's eligible tokens and mask them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
 
-    Whole words are chosen, in an order drawn by `key`, as long as they fit the share: `word_BxT` numbers the words
-    of a row from 0; with a word a token the share is met to the token. The first word of the order is always chosen.
-    Of the chosen tokens 80 % are replaced by `mask`, 10 % by one of the `ordinary` tokens; 10 % stay.
+    Of the chosen tokens 80 % are replaced by the mask token and 10 % by a random ordinary token; 10 % stay. Whole words
+    are chosen, in random order, as long as they fit the share; the first word of that order is always chosen. If every
+    token is a word of its own, the share is met exactly.
+
+    Args:
+        tokens_BxT: The tokens.
+        eligible_BxT: Which tokens may be chosen.
+        word_BxT: The number of the word that each token belongs to, from 0 in each row.
+        key: A PRNG key.
+        share: The share of the eligible tokens to choose.
+        mask: The mask token.
+        ordinary_N: The tokens that may replace a chosen token.
     """
     choosing, showing, drawing = jax.random.split(key, 3)
     predicted_BxT = jax.vmap(_choose_words, (0, 0, 0, None))(
@@ -405,7 +453,15 @@ def mask_examples(
     index_B: Int[Array, " B"],
     hide: Callable[..., MaskedTokens],
 ) -> MaskedTokens:
-    """`hide` for every row by a key that is made of the example's number alone, so that it always hides the same."""
+    """Mask every row by a key derived from the number of its example, so that it is always masked the same way.
+
+    Args:
+        tokens_BxT: The tokens.
+        eligible_BxT: Which tokens may be masked.
+        word_BxT: The number of the word that each token belongs to.
+        index_B: The numbers of the examples.
+        hide: `mask_tokens` with its keyword arguments bound.
+    """
 
     def row(tokens_T: Array, eligible_T: Array, word_T: Array, index: Array) -> MaskedTokens:
         key = jax.random.fold_in(jax.random.key(0), index.astype(jnp.uint32))
@@ -415,14 +471,14 @@ def mask_examples(
 
 
 def word_numbers(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """The number of the word that each token belongs to, given which tokens begin one."""
+    """Return the number of the word that each token belongs to, from the tokens that begin a word."""
     return jnp.maximum(jnp.cumsum(starts_BxT, axis=1) - 1, 0)
 
 
 def _choose_words(
     eligible_T: Bool[Array, " T"], word_T: Int[Array, " T"], luck_T: Float[Array, " T"], share: float
 ) -> Bool[Array, " T"]:
-    """The tokens of one row whose words come first in the order of `luck` and fit the share."""
+    """Choose the words of one row that come first in the order of `luck_T` and fit the share."""
     size_W = jax.ops.segment_sum(eligible_T.astype(jnp.int32), word_T, num_segments=word_T.shape[0])
     order_W = jnp.argsort(jnp.where(size_W > 0, luck_T, jnp.inf))
     taken_W = jnp.cumsum(size_W[order_W])
@@ -433,7 +489,7 @@ def _choose_words(
 
 
 def _mean_metrics(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean of every sum over hidden tokens, or over pairs; the loss of both, where there are two, is their sum."""
+    """Divide sums by tokens or pairs; with both, `loss` is the sum of the two means."""
     means = {
         name: value / totals["pairs" if name.startswith("next_sentence") else "tokens"] for name, value in sums.items()
     }
@@ -449,12 +505,12 @@ def _finish(sums: Mapping[str, float], rows: object) -> EvaluationReport:
 
 
 def _next_tokens(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
-    """The token behind each place, and whether there is one."""
+    """Return the token after each position, and whether there is one."""
     return jnp.roll(tokens_BxT, -1, axis=1), real_BxT & jnp.roll(real_BxT, -1, axis=1).at[:, -1].set(False)
 
 
 def _signature(config: MaskedLanguageModelingConfig) -> Signature:
-    """What the task asks of a model."""
+    """Return what the task requires of a model."""
     if config.objective is PretrainingObjective.LEFT_TO_RIGHT:
         return LANGUAGE_MODELING
     if config.next_sentence:
@@ -472,13 +528,22 @@ def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
 
 
 def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+
+    Raises:
+        UserError: If data are missing, or the tokenizer has no mask token.
+    """
     tokenizer, splits, how = load_documents(config, directory, _special_roles(config))
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
-    """The task over made-up text."""
+    """Build the task over synthetic text."""
     tokenizer, splits = synthetic_documents(config, _special_roles(config))
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple)
 

@@ -31,9 +31,14 @@ from transformer.tasks.losses import LOGITS_AT_ONCE
 
 
 class TokenizerKind(enum.Enum):
-    """Byte-level BPE trained on the text, its characters, bytes, or a given tokenizer.
+    """The tokenizer of a text.
 
-    given: the run directory holds one, written by launch.convert or copied by config.initialize_from.tokenizer.
+    Attributes:
+        BPE: Byte-level byte-pair encoding trained on the training text.
+        CHARACTERS: The characters of all splits.
+        BYTES: The 256 bytes.
+        GIVEN: The tokenizer that the run directory holds already, written by `launch.convert` or copied by
+            `config.initialize_from.tokenizer`.
     """
 
     BPE = "bpe"
@@ -46,13 +51,24 @@ class TokenizerKind(enum.Enum):
 class TextConfig(Config, path="config.task"):
     """A text, its tokenizer, and the shape of its batches.
 
-    `dataset`: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" says of what
-    sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a TFDS text set, or
-    the folder of a prepared one; `validation_files` and `test_files` name files of these splits, which are else cut
-    from your own (transformer.data.datasets.text_files); `data_dir` is the folder of the data, for sets that are not
-    generated. `vocabulary` is the size of a trained BPE. A batch has `batch_size` texts of `context` tokens.
-    `test_split` may be empty for sets without a test split. Of the validation text `num_probe_examples` stretches of
-    `probe_length` tokens are mapped. The loss holds `logits_at_once` logits at a time on one device.
+    Attributes:
+        dataset: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" sets its
+            sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a TFDS text
+            data set, or the folder of a prepared one (transformer.data.datasets.text).
+        data_dir: The folder of the data, for data sets that are not generated.
+        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`
+            (transformer.data.datasets.text_files).
+        test_files: The same for the test split.
+        tokenizer: The kind of tokenizer.
+        vocabulary: The vocabulary size of a trained BPE.
+        context: Tokens in a row of a batch.
+        batch_size: Rows in a batch.
+        validation_split: The name of the split that is evaluated during training.
+        test_split: The name of the split that is evaluated at the end; may be empty.
+        num_probe_examples: The number of excerpts of the validation text whose maps are stored.
+        probe_length: Tokens of such an excerpt, at most `context`.
+        logits_at_once: About how many logits the loss holds at one time on one device.
+        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
     """
 
     dataset: str = "python_docs"
@@ -85,7 +101,13 @@ Documents = Sequence[np.ndarray]
 
 
 class LoadedText(NamedTuple):
-    """A tokenizer, the splits, a document an array, and which of them were cut by what, in words."""
+    """A text as token numbers.
+
+    Attributes:
+        tokenizer: Its tokenizer.
+        splits: The documents of every split, each an array of token numbers.
+        how: How the splits were cut, in words; empty if the data set has them.
+    """
 
     tokenizer: AnyTokenizer
     splits: dict[str, Documents]
@@ -93,14 +115,19 @@ class LoadedText(NamedTuple):
 
 
 def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
-    """Open the text, train or re-open the run's tokenizer, and encode the splits.
+    """Open the text, train or load the run's tokenizer, and encode the splits.
 
-    A newly trained tokenizer gets special tokens for `roles`, and one for the end of a document where the
-    text has several; it is kept in the run directory.
+    A newly trained tokenizer is saved in the run directory. It has an end token if the training text has several
+    documents.
+
+    Args:
+        config: The text and its tokenizer.
+        directory: The run directory.
+        roles: The special tokens that a trained tokenizer needs, such as "mask".
 
     Raises:
-        UserError: For data that is missing, a split that the set does not have or that is empty, and a tokenizer that
-            was not given.
+        UserError: If data are missing, a split does not exist or is empty, or the tokenizer is `given` and the run
+            directory has none.
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
     text = open_text_dataset(
@@ -124,10 +151,17 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
 def open_tokenizer(
     directory: Path, kind: TokenizerKind, vocabulary: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
 ) -> AnyTokenizer:
-    """The run's tokenizer, or a newly trained one, with special tokens for `roles`, which the directory then keeps.
+    """Load the run's tokenizer, or train one and save it in the run directory.
+
+    Args:
+        directory: The run directory.
+        kind: The kind of tokenizer to train.
+        vocabulary: The vocabulary size of a trained BPE.
+        splits: The texts by split.
+        roles: The special tokens of a trained tokenizer.
 
     Raises:
-        UserError: For a tokenizer that was not given.
+        UserError: If the kind is `given` and the run directory has no tokenizer.
     """
     if has_tokenizer(directory):
         return load_tokenizer(directory)
@@ -155,7 +189,15 @@ def _train(
 
 
 def pad_texts(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, np.ndarray]:
-    """Texts of unequal lengths as one batch of `tokens` [B, T] and `lengths` [B]."""
+    """Pad texts of unequal lengths to one batch.
+
+    Args:
+        rows: The token numbers of each text.
+        tokenizer: The tokenizer, for its pad token; 0 where it has none.
+
+    Returns:
+        `tokens` [B, T] and `lengths` [B].
+    """
     lengths = np.array([len(row) for row in rows], np.int32)
     tokens = np.full((len(rows), lengths.max()), tokenizer.pad or 0, np.int32)
     for number, row in enumerate(rows):
@@ -164,12 +206,20 @@ def pad_texts(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[st
 
 
 def evenly_spaced_excerpts(documents: Documents, count: int, length: int) -> np.ndarray:
-    """`count` stretches of `length` tokens, evenly spaced over all that lie within one document: [count, length].
+    """Cut excerpts, evenly spaced over all that lie within one document.
 
-    Where every document is shorter, they are stretches of the joined documents.
+    If every document is shorter than an excerpt, excerpts of the joined documents are taken.
+
+    Args:
+        documents: The documents' token numbers.
+        count: The number of excerpts.
+        length: Tokens of an excerpt.
+
+    Returns:
+        Token numbers [count, length].
 
     Raises:
-        UserError: If the documents together do not hold one.
+        UserError: If all documents together have fewer than `length` tokens.
     """
     if all(len(document) < length for document in documents):
         documents = [join_documents(documents, None)]
@@ -186,18 +236,29 @@ def evenly_spaced_excerpts(documents: Documents, count: int, length: int) -> np.
 
 
 class RepeatedSequences(NamedTuple):
-    """Examples of random tokens that repeat, each with its period, on which a head can only copy by content."""
+    """Random tokens that repeat, on which a head can only copy by content.
+
+    Attributes:
+        tokens: Token numbers [count, length].
+        periods: The period of each row.
+    """
 
     tokens: np.ndarray
     periods: tuple[int, ...]
 
 
 def repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> RepeatedSequences:
-    """`count` rows of `length` ordinary tokens of the vocabulary that repeat, the first row from its half on.
+    """Make rows of random ordinary tokens that repeat, to find induction heads (Olsson et al. 2022).
 
-    The others have shorter periods, down to a quarter of the length: a head that copies is told from one that looks at
-    a fixed distance. They are the same for all runs of one vocabulary. Tokens are drawn without replacement if the
-    vocabulary is large enough, so that within a period each stands once (Olsson et al. 2022 draw independently).
+    The period of the first row is half its length; later rows have shorter ones, down to a quarter, so that a head that
+    copies can be distinguished from one that attends at a fixed distance. They are the same for all runs with one
+    vocabulary. Tokens are drawn without replacement if the vocabulary is large enough, so that each occurs once in a
+    period (Olsson et al. draw independently).
+
+    Args:
+        tokenizer: The tokenizer, whose special tokens are left out.
+        count: The number of rows.
+        length: Tokens in a row.
     """
     ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
     longest, shortest = max(-(-length // 2), 2), max(-(-length // 4), 2)
@@ -209,7 +270,12 @@ def repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> Repe
 
 
 def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) -> AxisLabels:
-    """Labels whose last examples are the repeated ones, which have their period and are called what they are."""
+    """Add titles and periods to labels whose last examples are repeated sequences.
+
+    Args:
+        labels: The labels of all examples.
+        repeated: The repeated sequences.
+    """
     random, periods = repeated
     if not len(random):
         return labels
@@ -222,7 +288,12 @@ def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) ->
 
 
 def token_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> AxisLabels:
-    """The labels of texts' tokens on a map's axes."""
+    """Return the labels of texts' tokens, on the axis `tokens`.
+
+    Args:
+        tokenizer: The tokenizer.
+        rows: The token numbers of each text.
+    """
     tokens = tuple(tuple(tokenizer.labels(row)) for row in rows)
     titles = tuple(_beginning(tokenizer, row) for row in rows)
     return AxisLabels(tokens={"tokens": tokens}, titles=titles)
@@ -235,12 +306,19 @@ def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
 
 
 def bytes_per_token(tokenizer: AnyTokenizer) -> np.ndarray:
-    """The number of bytes that each token adds to a text, to convert a loss a token into bits a byte."""
+    """Return the number of bytes that each token adds to a text [V], to convert nats per token to bits per byte."""
     return np.array([len(added) for added in tokenizer.token_bytes()], np.int32)
 
 
 def mean_token_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Means from sums over tokens: nats a token, its exponential, and bits a byte of text."""
+    """Compute means from sums over tokens.
+
+    Args:
+        sums: `loss` in nats, `accuracy` as the number of correct tokens, `tokens`, and `bytes` of text.
+
+    Returns:
+        `loss` in nats per token, `perplexity` = exp(loss), `bits_per_byte` and `accuracy`.
+    """
     loss = sums["loss"] / max(sums["tokens"], 1)
     return {
         "loss": loss,

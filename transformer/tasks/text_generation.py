@@ -1,4 +1,4 @@
-"""Continuing texts with a trained decoder."""
+"""Continue texts with a trained decoder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,12 +21,19 @@ from transformer.tasks.text_task import MAX_PROBE_TOKENS, encoded_inputs, make_p
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Prompts as one batch of `tokens` [B, P], padded behind their `lengths` [B].
+    """Encode prompts as one batch.
 
-    They begin with the tokenizer's opening tokens; an empty text becomes the begin token, or else the end token.
+    A prompt begins with the tokenizer's opening tokens; an empty text becomes the begin token, or else the end token.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: The prompts.
+
+    Returns:
+        `tokens` [B, P], padded after their `lengths` [B].
 
     Raises:
-        UserError: For an empty text where the tokenizer has neither token.
+        UserError: If a text is empty and the tokenizer has neither token.
     """
     opening = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
     encoded = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(texts)]
@@ -39,7 +46,15 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
 def generate_continuations(
     view: StateView, tokenizer: AnyTokenizer, prompts: Batch, decoding: DecodingConfig, *, begins: bool = False
 ) -> DecodedSequences:
-    """The model's continuations of the prompts, a pure function that can run under jit; `begins`: none has text."""
+    """Continue the prompts: a pure function that can run under jit.
+
+    Args:
+        view: The state.
+        tokenizer: The tokenizer.
+        prompts: The batch of `encode_prompts`.
+        decoding: The decoding options.
+        begins: Whether all prompts are empty, so that the generated text begins a text.
+    """
     inputs = {name: jnp.asarray(prompts[name]) for name in ("tokens", "lengths")}
     return generate(
         view.model,
@@ -57,7 +72,15 @@ def generate_continuations(
 def continuation_evaluation(
     tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, length: int, *, split: str
 ) -> Evaluation:
-    """What a model makes of texts by greedy decoding, as samples to read; `prompts` is `encode_prompts` of them."""
+    """Return an evaluation that continues texts greedily, as samples to read.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: The prompts.
+        prompts: `encode_prompts` of them.
+        length: The number of new tokens.
+        split: The split under which the samples are reported.
+    """
     decoding = DecodingConfig(max_new_tokens=length)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -72,7 +95,12 @@ def continuation_evaluation(
 
 
 class Continuation(NamedTuple):
-    """What a model says behind a prompt, and the tokens of both, as it read and chose them."""
+    """A generated continuation.
+
+    Attributes:
+        text: The text after the prompt.
+        tokens: The tokens of prompt and continuation.
+    """
 
     text: str
     tokens: list[int]
@@ -81,12 +109,20 @@ class Continuation(NamedTuple):
 def continue_texts(
     view: StateView, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: DecodingConfig, max_length: int
 ) -> list[list[Continuation]]:
-    """For each text its continuations, best first, cut before a stop string.
+    """Continue texts.
 
-    `max_length` is the model's number of positions.
+    Args:
+        view: The state.
+        tokenizer: The tokenizer.
+        texts: The prompts.
+        decoding: The decoding options.
+        max_length: The model's number of positions.
+
+    Returns:
+        For each text its continuations, best first, cut before a stop string.
 
     Raises:
-        UserError: For a prompt that leaves no room for `decoding.max_new_tokens` more tokens.
+        UserError: If a prompt and `decoding.max_new_tokens` more tokens exceed the model's positions.
     """
     prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
@@ -114,7 +150,7 @@ def continue_texts(
 
 
 def prompt_tokens(prompts: Batch) -> list[list[int]]:
-    """The tokens of each prompt, without padding."""
+    """Return the tokens of each prompt, without padding."""
     rows = zip(np.asarray(prompts["tokens"]), np.asarray(prompts["lengths"]), strict=True)
     return [row[:length].tolist() for row, length in rows]
 
@@ -122,12 +158,21 @@ def prompt_tokens(prompts: Batch) -> list[list[int]]:
 def predict_continuations(
     view: StateView, tokenizer: AnyTokenizer, request: PredictionRequest, texts: Sequence[str], **own: Any
 ) -> Predictions:
-    """The texts with what the model says behind them, up to its last position where no length is given.
+    """Answer a request to continue texts.
 
-    `own` are the task's ways of decoding, where a request says nothing else.
+    Args:
+        view: The state.
+        tokenizer: The tokenizer.
+        request: The request, for its decoding options.
+        texts: The texts to continue.
+        **own: The task's own decoding options, which the request overrides. Without `max_new_tokens`, the default of
+            `DecodingConfig` or as many as fit the model's positions.
+
+    Returns:
+        The texts with their continuations.
 
     Raises:
-        UserError: For a language, a coverage penalty, and texts that leave no room.
+        UserError: If the request has a language or a coverage penalty, or a text leaves no room for new tokens.
     """
     if request.language is not None:
         raise UserError(f"--target_language={request.language} is for runs that translate")
@@ -163,7 +208,12 @@ def _continued(
 
 
 def output_vocabulary_size(view: StateView, inputs: Batch) -> int:
-    """How many tokens a model scores at each step, which may be more than its tokenizer knows."""
+    """Return how many tokens a model scores at each step, which may be more than its tokenizer knows.
+
+    Args:
+        view: The state.
+        inputs: The inputs of one batch.
+    """
 
     def logits(variables: Variables, inputs: Batch) -> Array:
         cache, first = view.model.init_cache(variables, inputs, beams=1, length=1)

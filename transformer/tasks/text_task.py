@@ -1,4 +1,4 @@
-"""The base of tasks over texts: batches of one width, a loss on hidden states, a probe of the validation text."""
+"""The base class of tasks over texts: batches of one width, a loss on hidden states, a probe of the validation text."""
 
 import functools
 import sys
@@ -46,8 +46,18 @@ MAX_PROBE_TOKENS = 128
 class TextTask(BaseTask):
     """A task whose batches are rows of tokens.
 
-    `decoded` is the greatest length that it generates, prompt included; `repeated` the number of examples of random
-    repeated tokens that are probed beside the stretches of text; `how` the splits were cut.
+    Args:
+        config: The text and the shape of its batches.
+        tokenizer: The tokenizer.
+        splits: The documents of every split as token numbers.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+        asks: The inputs and the output of the model.
+        max_decoded_length: The greatest length that the task decodes, prompt included.
+        repeated: The number of examples of repeated random tokens that are probed in addition to the text.
+        how: How the splits were cut.
+
+    Raises:
+        UserError: If the batch size does not fit, or the validation text is shorter than a probe example.
     """
 
     def __init__(
@@ -74,17 +84,17 @@ class TextTask(BaseTask):
         self.probe_batch = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's tokens."""
+        """Return the SHA-256 of every split's tokens."""
         return {name: fingerprint(documents) for name, documents in self._splits.items()}
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many tokens each split has."""
+        """The number of tokens of each split."""
         sizes = {name: sum(map(len, documents)) for name, documents in self._splits.items()}
         return (describe_splits(self._text.dataset, sizes, "tokens", self._how),)
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """Maps of stretches of the validation text and of repeated random tokens, unmasked."""
+        """Capture maps of excerpts of the validation text and of repeated random tokens, unmasked."""
         inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
@@ -97,7 +107,18 @@ class TextTask(BaseTask):
     def token_sums(
         self, view: StateView, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0
     ) -> tuple[TokenLoss, Aux]:
-        """The summed losses of the labels that count, and the model's aux."""
+        """Sum the losses of the labels that count.
+
+        Args:
+            view: The state.
+            batch: The inputs of the model and `labels` [B, T].
+            counts_BxT: Which labels count.
+            key: A PRNG key for dropout.
+            label_smoothing: The label smoothing.
+
+        Returns:
+            The sums, and the model's auxiliary results.
+        """
         inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
         hidden_BxTxE, aux = view.model.apply(
             view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
@@ -116,7 +137,14 @@ class TextTask(BaseTask):
 def text_interface(
     config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, max_decoded_length: int = 0
 ) -> TaskInterface:
-    """What a task over rows of tokens asks of a model."""
+    """Return what a task over rows of tokens requires of a model.
+
+    Args:
+        config: The shape of the batches.
+        tokenizer: The tokenizer.
+        asks: The inputs and the output of the model.
+        max_decoded_length: The greatest length that the task decodes, prompt included.
+    """
     return TaskInterface(
         inputs={
             name: InputSpec((config.batch_size,) if name == "lengths" else (config.batch_size, config.context))
@@ -132,17 +160,23 @@ def text_interface(
 
 
 def encoded_inputs(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
-    """Rows of tokens as a model reads them."""
+    """Return rows of token numbers as a model reads them."""
     return EncodedInputs(pad_texts(rows, tokenizer), "hidden", token_labels(tokenizer, rows))
 
 
 def make_predictions(view: StateView, lines: Sequence[str], reading: EncodedInputs) -> Predictions:
-    """Answers, and a pass over what they are read from."""
+    """Combine answers with a pass that captures the maps of what was read.
+
+    Args:
+        view: The state.
+        lines: The answers.
+        reading: The inputs to map.
+    """
     return Predictions(lines, reading.labels, make_capture(view, reading.inputs, method=reading.method))
 
 
 def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
-    """A text behind whatever the tokenizer opens a text with."""
+    """Encode a text, with the tokenizer's opening tokens in front."""
     return [*tokenizer.opening, *tokenizer.encode([text])[0]]
 
 
@@ -171,7 +205,7 @@ read_framed = functools.partial(_read_texts, encode_framed)
 
 
 def real_positions(batch: Batch) -> Bool[Array, "B T"]:
-    """The places of a batch that hold a token: those below `lengths`, or all."""
+    """Return which positions of a batch hold a token: those below `lengths`, or all without it."""
     shape = batch["tokens"].shape
     if "lengths" not in batch:
         return jnp.ones(shape, bool)
@@ -179,5 +213,5 @@ def real_positions(batch: Batch) -> Bool[Array, "B T"]:
 
 
 def max_length_of(view: StateView) -> int:
-    """The model's number of positions, or a number beyond any text where it has no limit."""
+    """Return the model's number of positions, or `sys.maxsize` if it has no limit."""
     return sys.maxsize if view.model.max_length is None else view.model.max_length
