@@ -1,1 +1,1 @@
-"""Any model and any sentence in one call: `transformer.load` reads a run or a Hugging Face folder, and looks."""
+"""Load any trained model and look at its attention: `transformer.load` reads a run or a Hugging Face model folder."""

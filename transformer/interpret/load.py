@@ -1,4 +1,4 @@
-"""Loading a model to look into: a run's checkpoint, or a folder as Hugging Face publishes them. No data are opened."""
+"""Load a model to inspect its attention, from a run's checkpoint or a Hugging Face model folder. Opens no data set."""
 
 import contextlib
 import dataclasses
@@ -40,11 +40,17 @@ TITLE = 200  # characters
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Loaded:
-    """A model as `transformer.load` returns it: `look` at a sentence, or `run_with_maps`.
+    """A model that `transformer.load` returned: `look` at a text, or get its maps as arrays with `run_with_maps`.
 
-    `kept` is what it reads sentences by, its tokenizer; a model of images, which reads the files that the sentences
-    name, has their size and classes. `config` is what the page shows of it, a run's config or a published model's;
-    `step` the checkpoint's; `notes` say what of a published model was passed over or read in another type.
+    Attributes:
+        experiment: The config of the run, or the config that a published model corresponds to.
+        model: The model.
+        variables: Its parameters and state.
+        kept: What the model encodes its inputs with: a tokenizer; for a model of images, which reads the image files
+            that the texts name, the image size and the classes.
+        config: The config that the page shows: the run's, or the config.json of a published model.
+        step: The training step of the checkpoint; 0 for a published model.
+        notes: What was skipped or converted to another dtype when a published model was read.
     """
 
     experiment: ExperimentConfig
@@ -57,12 +63,12 @@ class Loaded:
 
     @property
     def name(self) -> str:
-        """The run's name, or the folder's."""
+        """The name of the run or of the folder."""
         return self.experiment.run.name
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """Where the model attends."""
+        """The attention modules of the model."""
         return self.model.sites
 
     @property
@@ -80,16 +86,31 @@ class Loaded:
         budget: int = DEFAULT_BUDGET,
         vectors: bool = False,
     ) -> AttentionPage:
-        """The page of what every head attends to in a text, or in several.
+        """Return a page that shows what every head attends to in one or several texts.
 
-        In a notebook it is shown in place. Elsewhere, and where `page` names one, it is written to a file, whose path
-        is printed. A model of two sides reads `target` as its own answer; without one it answers itself, in
-        `language` where it knows several. With `vectors` the page also has every query and key, and shows of a head
-        how their components make a logit: for a short text, since they are as large as the model is wide.
+        A notebook displays the page in the cell. Elsewhere, or if `page` is given, it is written to a file whose path
+        is printed.
+
+        Args:
+            text: The text or texts that the model reads; for a model of images, paths of image files.
+            target: The output text or texts of an encoder-decoder. By default the model generates them.
+            language: The language to generate, for a model that knows several.
+            page: The file to write, by default a new temporary file.
+            budget: The largest size of the page in bytes.
+            vectors: Whether to add every query and key, so that the page shows how their components make up a logit.
+                They take as much space as the model is wide: use it with short texts.
+
+        Returns:
+            The page, with its path if it was written.
 
         Raises:
-            UserError: For a text that is empty or longer than the model's positions, for a target that the model has no
-                place for, and for a page that cannot be written.
+            UserError: If a text is empty or longer than the model's maximum length, `target` is given for a model that
+                has no output text, the model has no attention, `vectors` take more than 8 MB, or the page cannot be
+                written or does not fit `budget`.
+
+        Example:
+            >>> model = transformer.load("runs/translation")
+            >>> model.look("A dog runs .")
         """
         reading, titles = self._read(text, target, language)
         labels = dataclasses.replace(reading.labels, titles=titles)
@@ -106,16 +127,29 @@ class Loaded:
         return looked if page is None and in_notebook() else looked.saved(page)
 
     def _looking(self, reading: EncodedInputs, vectors: bool) -> Look:
-        """A pass over what was read that also captures what lies beneath the maps."""
+        """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""
         look = make_capture(self._view(), reading.inputs, method=reading.method)
         return lambda capture: look(dataclasses.replace(capture, norms=True, vectors=vectors))
 
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
-        """The weights of every head as named arrays: by site, then by layer, [example, head, query, key].
+        """Return the attention weights of every head as named arrays.
+
+        Args:
+            text: The text or texts that the model reads.
+            target: The output text or texts of an encoder-decoder. By default the model generates them.
+            language: The language to generate, for a model that knows several.
+
+        Returns:
+            The maps by the name of their attention module, then by layer; those of a layer are [example, head, query,
+            key].
 
         Raises:
-            UserError: As `look`
-            UserError: For a model without attention.
+            UserError: If the model has no attention, a text is empty or longer than the model's maximum length, or
+                `target` is given for a model that has no output text.
+
+        Example:
+            >>> maps = transformer.load("runs/translation").run_with_maps("A dog runs .")
+            >>> maps["decoder/cross"][-1].shape
         """
         if not self.sites:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
@@ -125,7 +159,7 @@ class Loaded:
         return maps_of(self.sites, reading.labels.completed(self.sites), captured)
 
     def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[EncodedInputs, tuple[str, ...]]:
-        """The texts as the model reads them, and how they are called."""
+        """Encode the texts as the model reads them, and return the title of each example."""
         reader = tasks.TASKS[tasks.name_of(self.experiment.task)].reader
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
@@ -143,7 +177,7 @@ class Loaded:
         return f"Loaded({self.name!r}: {name_of(self.experiment.model)}, {counts})"
 
     def _repr_html_(self) -> str:
-        """A table of the sites, as notebooks show it."""
+        """Return a table of the attention modules, as notebooks display it."""
         rows = "".join(
             f"<tr><td>{html.escape(site.name)}</td><td>{len(site.layers)}</td><td>{len(site.heads)}</td></tr>"
             for site in self.sites
@@ -155,14 +189,27 @@ class Loaded:
 
 
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> Loaded:
-    """The model of a run directory, or of a folder with config.json, model.safetensors and, of texts, a tokenizer.
+    """Load the model of a run directory or of a Hugging Face model folder.
 
-    `step` is a run's checkpoint, by default the newest sound one; its parameters are those that the run is judged by
-    (`ExperimentConfig.eval_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
-    as code. Nothing is downloaded, and nothing of the folder is run.
+    A model folder has config.json, model.safetensors and, for a model of texts, a tokenizer. Nothing is downloaded, and
+    no code of the folder is run. Of a run, the parameters are those that it is evaluated with
+    (`ExperimentConfig.eval_parameters`).
+
+    Args:
+        source: The run directory or model folder.
+        step: The training step of the run's checkpoint, by default the newest undamaged one.
+        trust: Dotted paths of your own modules that the run's config may name as code.
+
+    Returns:
+        The loaded model.
 
     Raises:
-        UserError: For what is neither, a model that cannot be read, and a run whose task reads no sentences.
+        UserError: If the folder holds neither a run nor a model that can be read, `step` is given for a published
+            model, or the task of the run reads no texts.
+
+    Example:
+        >>> import transformer
+        >>> model = transformer.load("runs/translation")
     """
     folder = parse_path(source)
     run = RunDirectory(folder)
@@ -208,7 +255,7 @@ def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of orbax that a checkpoint is only read; they go through absl's logger."""
+    """Silence orbax's warnings about a checkpoint that is opened for reading only; they go through absl's logger."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

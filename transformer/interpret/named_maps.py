@@ -1,4 +1,4 @@
-"""Maps as named arrays: by site and layer, with the tokens of their rows and columns."""
+"""Attention maps as named arrays: by attention module and layer, with the tokens of their rows and columns."""
 
 import base64
 import dataclasses
@@ -28,9 +28,17 @@ Tokens = tuple[tuple[str, ...], ...]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LayerMaps:
-    """The weights of one layer, [example, head, query, key], and the tokens of every example's queries and keys.
+    """The attention weights of one layer, and the tokens of every example's queries and keys.
 
-    A row is a query, and beyond an example's own tokens the weights are zero. `numpy.asarray` gives the weights.
+    A row is a query. Weights beyond an example's own tokens are zero. `numpy.asarray` returns the weights.
+
+    Attributes:
+        site: The name of the attention module.
+        layer: The name of the layer.
+        heads: The names of the heads.
+        queries: The query tokens of each example.
+        keys: The key tokens of each example.
+        weights: The weights [example, head, query, key].
     """
 
     site: str
@@ -42,7 +50,7 @@ class LayerMaps:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Examples, heads, queries, keys."""
+        """The numbers of examples, heads, queries and keys."""
         return self.weights.shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -55,14 +63,20 @@ class LayerMaps:
         return f"LayerMaps({self.site!r}, layer={self.layer!r}, shape={self.shape})"
 
     def _repr_html_(self) -> str:
-        """An image of every head on the first example, as notebooks show it."""
+        """Return an image of every head on the first example, as notebooks display it."""
         return _drawn(f"{self.site}, layer {self.layer}", self.weights[None, 0], self.queries[0], self.keys[0])
 
     def to_xarray(self, example: int = 0) -> "xarray.DataArray":
-        """One example's weights, [head, query, key], positions as coordinates and their tokens beside them.
+        """Return one example's weights as a labeled array.
+
+        Args:
+            example: The index of the example.
+
+        Returns:
+            The weights [head, query, key], cut to the example's own tokens, with positions and tokens as coordinates.
 
         Raises:
-            UserError: For an example that was not read, and without xarray.
+            UserError: If there is no such example, or xarray is not installed.
         """
         if not 0 <= example < len(self.queries):
             raise UserError(f"example={example} was not read: there are 0 ... {len(self.queries) - 1}")
@@ -84,7 +98,14 @@ class LayerMaps:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SiteMaps(Sequence[LayerMaps]):
-    """The layers of one site, by number or by name."""
+    """The layers of one attention module, a sequence indexed by the number or the name of a layer.
+
+    Attributes:
+        site: The attention module.
+        queries: The query tokens of each example.
+        keys: The key tokens of each example.
+        weights: The weights [layer, example, head, query, key].
+    """
 
     site: Site
     queries: Tokens
@@ -111,13 +132,16 @@ class SiteMaps(Sequence[LayerMaps]):
         return f"SiteMaps({self.site.name!r}, layers={self.site.layers}, each {self.weights.shape[1:]})"
 
     def _repr_html_(self) -> str:
-        """An image of every head on the first example, a row a layer."""
+        """Return an image of every head on the first example, one row a layer."""
         return _drawn(f"{self.site.name}, a row a layer", self.weights[:, 0], self.queries[0], self.keys[0])
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Maps(Mapping[str, SiteMaps]):
-    """The maps of a few texts by the names of their sites: maps["decoder/self"][0] is a layer's LayerMaps."""
+    """The maps of a few texts, a mapping from the name of an attention module to its layers.
+
+    `maps["decoder/self"][0]` is the `LayerMaps` of a module's first layer.
+    """
 
     sites: Mapping[str, SiteMaps]
 
@@ -136,12 +160,21 @@ class Maps(Mapping[str, SiteMaps]):
         return f"Maps({', '.join(map(repr, self.sites.values()))})"
 
     def _repr_html_(self) -> str:
-        """The images of all sites."""
+        """Return the images of all attention modules."""
         return "".join(maps._repr_html_() for maps in self.sites.values())
 
 
 def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention]) -> Maps:
-    """The named arrays of whole maps [layer, example, head, query, key], without the padding of all examples."""
+    """Name the arrays of whole captured maps and drop the padding that no example needs.
+
+    Args:
+        sites: The attention modules.
+        labels: The tokens of every axis.
+        captured: The captured weights [layer, example, head, query, key] by the name of the module.
+
+    Returns:
+        The maps in float32, zero beyond each example's own tokens.
+    """
     named = {}
     for site in sites:
         queries, keys = labels.tokens[site.query.name], labels.tokens[site.key.name]
@@ -155,7 +188,7 @@ def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, Ca
 
 
 def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:
-    """A gray wall of heads as HTML, black for a weight of one, with its tokens beneath."""
+    """Return a grid of heads as an HTML figure, black for a weight of one, with its tokens below."""
     layers, heads = weights_LxHxQxK.shape[:2]
     few = max(1, _DRAWN_HEADS // heads)
     shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]

@@ -1,4 +1,4 @@
-"""The page of a sentence, or of a run that keeps no maps: in place in a notebook, a file elsewhere."""
+"""The page of a text, or of a run that stores no maps: displayed in a notebook, written to a file elsewhere."""
 
 import dataclasses
 import html
@@ -26,17 +26,29 @@ _HEIGHT = 820  # pixels of the frame in a notebook
 
 @dataclasses.dataclass(frozen=True)
 class AttentionPage:
-    """A page that needs nothing but a browser: its title, its text, and where it was written, if it was."""
+    """A self-contained HTML page that shows attention maps.
+
+    Attributes:
+        title: The title.
+        page: The HTML text.
+        path: The file that it was written to, if it was.
+    """
 
     title: str
     page: str = dataclasses.field(repr=False)
     path: Path | None = None
 
     def saved(self, path: str | Path | None = None) -> "AttentionPage":
-        """The page in a file, by default a new one for temporary files; its path is printed.
+        """Write the page to a file and print its path.
+
+        Args:
+            path: The file, by default a new one in a temporary directory.
+
+        Returns:
+            The page with its `path`.
 
         Raises:
-            UserError: For a file that cannot be written.
+            UserError: If the file cannot be written.
         """
         file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else parse_path(path)
         try:
@@ -49,7 +61,7 @@ class AttentionPage:
         return dataclasses.replace(self, path=file.resolve())
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, where it may run its script and hand out files, and reach nothing else."""
+        """Return the page in a sandboxed frame, where it may run scripts and offer downloads but reach nothing else."""
         return (
             f'<iframe srcdoc="{html.escape(self.page)}" sandbox="allow-scripts allow-downloads" '
             f'title="{html.escape(self.title)}" style="width:100%;height:{_HEIGHT}px;border:0"></iframe>'
@@ -57,7 +69,7 @@ class AttentionPage:
 
 
 def in_notebook() -> bool:
-    """Whether a notebook shows what a cell returns."""
+    """Return whether the code runs in a notebook, which displays what a cell returns."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
@@ -65,10 +77,20 @@ def in_notebook() -> bool:
 def report_of_checkpoint(
     run: RunDirectory, budget: int = DEFAULT_BUDGET, data_dir: str | None = None, trusted: Collection[str] = ()
 ) -> Path:
-    """Write the run's `report.html` with the maps of its newest sound checkpoint, and return its path.
+    """Compute the maps of a run's newest undamaged checkpoint and write them as the run's `report.html`.
+
+    Args:
+        run: The run directory.
+        budget: The largest size of the page in bytes.
+        data_dir: Where the task's data lie, by default where the config says.
+        trusted: Dotted paths of your own modules that the run's config may name as code.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        UserError: For a run without a checkpoint, data that is missing, and a model without attention.
+        UserError: If the run has no checkpoint, its data are missing, its model has no attention, or `budget` is too
+            small.
     """
     changes = {} if data_dir is None else {"data_dir": data_dir}
     experiment, (task, model, *_), state = load_run(run.path, None, changes, trusted)

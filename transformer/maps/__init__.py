@@ -8,10 +8,21 @@ if TYPE_CHECKING:
 
 
 def open(run: str | Path) -> "RunMaps":  # read as transformer.maps.open(run)
-    """The maps of the run in a directory, for notebooks: `weights`, `statistics` and `show`.
+    """Open the stored maps of a run, for notebooks.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        The maps: `weights` and `statistics` as labeled arrays, `show` as an image.
 
     Raises:
-        UserError: For a run without maps, or with a store of an unknown version.
+        UserError: If the run has no maps, or its store has an unknown version.
+
+    Example:
+        >>> import transformer.maps
+        >>> maps = transformer.maps.open("runs/translation")
+        >>> maps.weights("decoder/cross").sel(step=400, layer="1", head="2")
     """
     from transformer.maps.run_maps import open_run
 

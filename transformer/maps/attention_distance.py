@@ -1,4 +1,4 @@
-"""How far the heads of an image look, in pixels: what the stored distances between patches come to."""
+"""The attention distance of the heads of an image model, in pixels."""
 
 from typing import Any
 
@@ -13,16 +13,23 @@ PIXELS = "distance_in_pixels"
 
 
 def shared_grid(site: Site) -> Axis | None:
-    """The grid whose patches a site's queries and keys both are; None where it has no such one."""
+    """Return the grid of patches that an attention module's queries and keys share, None if there is no such grid."""
     return site.key if site.query == site.key and site.key.shape is not None else None
 
 
 def distances_in_pixels(statistics: Statistics, site: Site) -> Statistics:
-    """The statistics of a site with the distance of its patches in pixels, under the name `PIXELS`.
+    """Convert the mean attention distance of an image's patches to pixels.
 
-    It is the mean attention distance of Dosovitskiy et al. (2021, figure 7): the mean over queries of
-    sum_k w_qk |center of q - center of k| / sum_k w_qk. Both run over patches alone: what leads them, such as a class
-    token, is no query here, and as a key it is left out of both sums. Other sites' statistics stay as they are.
+    It is the mean attention distance of Dosovitskiy et al. (2021, figure 7): the mean over queries of sum_k w_qk
+    |center of q - center of k| / sum_k w_qk. Only patches count: leading positions, such as a class token, are left out
+    as queries and, in both sums, as keys.
+
+    Args:
+        statistics: The statistics of a module's heads, with the distance in patches.
+        site: The attention module.
+
+    Returns:
+        The statistics with the distance in pixels, named `PIXELS`; unchanged if the module has no shared grid.
     """
     grid = shared_grid(site)
     if grid is None:
@@ -35,14 +42,19 @@ def distances_in_pixels(statistics: Statistics, site: Site) -> Statistics:
 
 
 def uniform_distance(grid: Axis) -> float:
-    """The distance in pixels of a head that reads all patches alike."""
+    """Return the attention distance in pixels of a head that weights all patches of a grid alike."""
     assert grid.shape is not None
     centers = grid.stride * np.indices(grid.shape).reshape(2, -1)
     return float(np.hypot(*(centers[:, :, None] - centers[:, None])).mean())
 
 
 def distances(store: MapStore) -> list[dict[str, Any] | None]:
-    """Of every site on one grid how far its heads look at the last step, [layer][head], and `even`; the page's data."""
+    """Return the attention distances at the last stored step, for the page.
+
+    Returns:
+        For each attention module None without a shared grid, else a dictionary: `heads` are the distances in pixels
+        [layer][head], averaged over examples, and `even` is the distance of uniform attention.
+    """
     return [_of_site(store, site) for site in store.sites]
 
 
@@ -56,7 +68,7 @@ def _of_site(store: MapStore, site: Site) -> dict[str, Any] | None:
 
 
 def _means(far_BxLxH: Float[np.ndarray, "B L H"]) -> list[list[float | None]]:
-    """Means over the examples; None for a head that reads no patch in any."""
+    """Average over the examples; None for a head that attends to no patch in any example."""
     known = np.isfinite(far_BxLxH)
     sums, counts = np.where(known, far_BxLxH, 0).sum(axis=0), known.sum(axis=0)
     return [

@@ -1,4 +1,4 @@
-"""The plan of the probe batch's maps: what is captured, and which parts of a map are stored."""
+"""The plan of a run's map capture: what is captured from the probe batch, and at which resolutions it is stored."""
 
 import dataclasses
 import itertools
@@ -25,11 +25,15 @@ Sizes = Mapping[str, tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class MapsConfig(Config, path="config.maps"):
-    """The budget of a run's maps: at most `max_megabytes` before compression, over all its steps.
+    """The storage budget of a run's attention maps.
 
-    Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit is pooled; of
-    such a map up to `full_rows` whole rows, evenly spaced, and up to the `top_k` largest weights of every row are kept
-    beside it, as far as they fit.
+    Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit is pooled; for
+    a pooled map some whole rows and the largest weights of every row are stored as well, as far as they fit.
+
+    Attributes:
+        max_megabytes: The largest size of all steps together in MB (1e6 bytes), before compression.
+        full_rows: The most whole rows stored of a pooled map, evenly spaced.
+        top_k: The most weights stored of every row of a pooled map, the largest ones.
     """
 
     max_megabytes: PositiveAmount = 500.0
@@ -39,7 +43,13 @@ class MapsConfig(Config, path="config.maps"):
 
 @dataclasses.dataclass(frozen=True)
 class Tiers:
-    """The sides of the stored levels, coarse to fine; of pooled maps also whole rows and the top of each."""
+    """The resolutions at which maps are stored.
+
+    Attributes:
+        cells: The largest number of cells a side at each level, coarse to fine.
+        rows: The number of whole rows stored of a pooled map.
+        top: The number of largest weights stored of every row of a pooled map.
+    """
 
     cells: tuple[int, ...] = (64, 128, 256, 512, 1024)
     rows: int = 8
@@ -48,7 +58,15 @@ class Tiers:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """One resolution of a site's maps: cells a side, and positions a cell."""
+    """One resolution of a module's maps.
+
+    Attributes:
+        name: "full" for whole maps, else "pooled-" and the number of cells a side.
+        queries: The number of rows.
+        keys: The number of columns.
+        query_block: The number of query positions a row stands for.
+        key_block: The number of key positions a column stands for.
+    """
 
     name: str
     queries: int
@@ -58,7 +76,14 @@ class Level:
 
 
 class StoredMaps(NamedTuple):
-    """The stored maps of one site at one step, arrays of [example, layer, head, ...]; `rows` follow the query axis."""
+    """The stored maps of one attention module at one step; arrays are [example, layer, head, ...].
+
+    Attributes:
+        levels: The weights of each level [example, layer, head, query, key] by its name, coarse to fine.
+        rows: Some whole rows of a pooled map, evenly spaced along the query axis.
+        top: The keys and the weights of the largest weights of every row of a pooled map.
+        statistics: The statistics [example, layer, head] by name.
+    """
 
     levels: dict[str, Quantized]
     rows: Quantized | None
@@ -68,7 +93,14 @@ class StoredMaps(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CapturePlan:
-    """The stored part of a batch's maps: its tiers, and the number of queries and keys of each site."""
+    """What is stored of a batch's maps.
+
+    Attributes:
+        sites: The attention modules.
+        labels: The labels of the batch's positions.
+        tiers: The resolutions.
+        sizes: The numbers of queries and keys by the name of a module.
+    """
 
     sites: tuple[Site, ...]
     labels: AxisLabels
@@ -76,7 +108,7 @@ class CapturePlan:
     sizes: Sizes
 
     def request(self) -> Capture:
-        """The capture of everything that is stored."""
+        """Return the capture request for everything that is stored."""
         statistics = {each.name: each for site in self.sites for each in site_statistics(site, self.labels).values()}
         return Capture(
             tuple(site.name for site in self.sites),
@@ -88,7 +120,14 @@ class CapturePlan:
         )
 
     def stored_maps(self, maps: Mapping[str, CapturedAttention]) -> dict[str, StoredMaps]:
-        """The stored maps of each site, from a pass with the capture of `request`."""
+        """Quantize the maps of each module, captured by a pass with `request`.
+
+        Args:
+            maps: What the pass captured, by the name of the module.
+
+        Returns:
+            The stored maps by the name of the module.
+        """
         stored = {}
         for site in self.sites:
             levels = map_levels(*self.sizes[site.name], self.tiers.cells)
@@ -104,10 +143,20 @@ def plan_capture(
     times: int = 1,
     tiers: Tiers | None = None,
 ) -> CapturePlan:
-    """The plan whose maps of `times` steps fit the budget of `config`, or with the `tiers` that were chosen before.
+    """Plan the capture so that the maps of all steps fit the budget.
 
-    `traced` are the abstract whole maps of a pass over the batch. A whole map is cut to the longest example;
-    a pooled one keeps its padding.
+    Whole maps are cut to the longest example of the batch; pooled maps keep the padding.
+
+    Args:
+        traced: The abstract whole maps of a pass over the batch, by the name of the module.
+        sites: The attention modules.
+        labels: The labels of the batch's positions.
+        config: The budget.
+        times: The number of steps whose maps are stored.
+        tiers: The resolutions of an existing store, which is continued; by default the finest that fit.
+
+    Returns:
+        The plan.
     """
     shapes = {site: captured.weights.shape for site, captured in traced.items() if captured.weights is not None}
     tiers = tiers or choose_tiers(config, list(shapes.values()), times)
@@ -121,9 +170,17 @@ def plan_capture(
 
 
 def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> Tiers:
-    """The finest levels that fit: `shapes` are [layer, example, head, query, key] of each site's whole maps.
+    """Choose the finest levels that fit the budget.
 
-    Every level to the finest is kept, each of at most twice the cells a side of the one before.
+    Each level has twice the cells a side of the one before.
+
+    Args:
+        config: The budget.
+        shapes: The shapes [layer, example, head, query, key] of each module's whole maps.
+        steps: The number of steps whose maps are stored.
+
+    Returns:
+        The levels, and the numbers of whole rows and of largest weights that fit.
     """
     budget = config.max_megabytes * 1e6 / max(steps, 1)
     tiers = Tiers((THUMBNAIL,), config.full_rows, config.top_k)
@@ -143,7 +200,10 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
 
 
 def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
-    """Bytes of one step before compression: codes, scale (4 bytes) and root of a row, and the keys (4) of its top."""
+    """Return the bytes of one step before compression.
+
+    A row takes a byte a code, 4 for its scale and 1 for its root; each of its largest weights 4 more for the key.
+    """
     *heads, queries, keys = shape
     levels = map_levels(queries, keys, tiers.cells)
     size = sum(level.queries * (level.keys + 5) for level in levels)
@@ -154,7 +214,16 @@ def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
 
 
 def map_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...]:
-    """The levels of a map of so many positions, coarse to fine, to the first that is the whole map."""
+    """Return the levels of a map, coarse to fine, up to the first that is the whole map.
+
+    Args:
+        queries: The number of queries.
+        keys: The number of keys.
+        cells: The largest number of cells a side of each level, ascending.
+
+    Returns:
+        The levels; the last one is named "full" if it is the whole map.
+    """
     levels: list[Level] = []
     for side in cells:
         blocks = pooling_block_size(queries, side), pooling_block_size(keys, side)
@@ -173,10 +242,20 @@ def quantize_maps(
     rows: Float[AnyArray, "L B H R K"] | None = None,
     top: TopWeights | None = None,
 ) -> StoredMaps:
-    """Quantize the maps of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
+    """Quantize the maps of one attention module at all of its levels; takes NumPy and JAX arrays.
+
+    Args:
+        weights: The weights at the finest level [layer, example, head, query, key].
+        levels: The levels, coarse to fine. Coarser maps hold the largest weight of each block.
+        statistics: The statistics of the heads by name.
+        rows: Whole rows of a pooled map.
+        top: The largest weights of every row of a pooled map.
+
+    Returns:
+        The quantized maps, with the example axis first.
 
     Raises:
-        ValueError: For weights that are not of the finest level's size.
+        ValueError: If `weights` does not have the size of the finest level.
     """
     finest = levels[-1]
     if weights.shape[-2:] != (finest.queries, finest.keys):
@@ -202,9 +281,9 @@ def _examples_first(array_LxBx: AnyArray) -> Any:
 
 
 def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
-    """The statistics of a site's heads, by the names that they are stored under.
+    """Return the statistics that are stored of a module's heads, by the name they are stored under.
 
-    Distances are two-dimensional on a grid; induction is measured where examples repeat random tokens.
+    On a grid the distance is two-dimensional. The induction score is included if examples repeat random tokens.
     """
     statistics = dict(STATISTICS)
     axis = site.key
@@ -219,7 +298,7 @@ def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
 
 
 def statistic_names(site: Site, labels: AxisLabels) -> tuple[str, ...]:
-    """The names of the statistics that are stored of a site's heads."""
+    """Return the names of the statistics that are stored of a module's heads, the alignment error among them."""
     linked = site.name in (labels.links or {})
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
@@ -240,10 +319,18 @@ def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, 
 
 
 def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: AxisLabels) -> Float[Array, "L B H"]:
-    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) of each head and example (Och and Ney 2003, equation 8).
+    """Compute AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) of each head and example (Och and Ney 2003, equation 8).
 
     A links each query that has a gold link with the key of its largest weight; S are the sure links, P the possible
-    ones with the sure among them. Queries without a gold link are left out. NaN for an example without links.
+    ones with the sure among them. Queries without a gold link are left out.
+
+    Args:
+        weights: The weights [layer, example, head, query, key].
+        site: The attention module.
+        labels: The labels, which must have gold links for the module.
+
+    Returns:
+        The errors [layer, example, head]; NaN for an example without links.
     """
     assert labels.links is not None
     examples, (queries, keys) = labels.links[site.name], weights.shape[-2:]

@@ -1,7 +1,7 @@
-"""Digests of stored maps: of every array at every step, added up over the processes that wrote its parts.
+"""Checksums of stored maps, of every array at every step, combined from the parts that several processes wrote.
 
-They are those of transformer.runs.checksums, whose sums over the parts of an array add up. JSON holds them by array, a
-text for each step of the list beside them.
+They are those of transformer.runs.checksums, which can be combined over the parts of an array. In JSON each array has
+a list of them, one for each step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,12 @@ Digests = dict[int, dict[str, str]]
 
 
 class CorruptMapsError(UserError):
-    """Maps whose bytes are not those that were written; `step` is theirs, None where it is the whole store."""
+    """Raised when stored maps are not the bytes that were written.
+
+    Attributes:
+        path: The store.
+        step: The damaged step, None if the whole store is damaged.
+    """
 
     def __init__(self, path: Path, what: str, step: int | None = None):
         super().__init__(f"{path} is damaged: {what}")
@@ -27,32 +32,48 @@ class CorruptMapsError(UserError):
 def digest_shards(
     pieces: Sequence[tuple[tuple[slice, ...], np.ndarray]], shape: tuple[int, ...], *, first: bool
 ) -> str:
-    """The digest of the parts of an array of this shape that one process writes.
+    """Compute the digest of the parts of an array that this process writes.
 
-    An array that every process has whole all of them write; the first one's counts.
+    If every process holds the whole array, all of them write it and only the first one's digest counts.
+
+    Args:
+        pieces: The parts, each as its index into the array and its values.
+        shape: The shape of the whole array.
+        first: Whether this is the first process.
+
+    Returns:
+        The digest.
     """
     counted = [(where, values) for where, values in pieces if first or any(part != slice(None) for part in where)]
     return combine_digests(*(part_digest(_whole(where, shape), values, shape) for where, values in counted))
 
 
 def digest_array(array: np.ndarray) -> str:
-    """The digest of a whole array."""
+    """Return the digest of a whole array."""
     return part_digest(_whole((), array.shape), array, array.shape)
 
 
 def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
-    """The digests as JSON has them."""
+    """Convert digests to the form in JSON: for each array a list with one digest for each of `steps`."""
     names = sorted({name for step in steps for name in digests.get(step, {})})
     return {name: [digests.get(step, {}).get(name, combine_digests()) for step in steps] for name in names}
 
 
 def digests_by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
-    """The inverse of `digests_by_array`."""
+    """Convert digests from the form in JSON; the inverse of `digests_by_array`."""
     return {step: {name: of_steps[place] for name, of_steps in digests.items()} for place, step in enumerate(steps)}
 
 
 def merge_digests(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
-    """The digests of whole arrays from those of the parts that each process wrote."""
+    """Combine the digests of the parts that each process wrote into digests of whole arrays.
+
+    Args:
+        parts: The digests of each process.
+        steps: The steps that all of them wrote.
+
+    Returns:
+        The digests by step and array.
+    """
     whole: Digests = {}
     for step in steps:
         names = sorted({name for part in parts for name in part.get(step, {})})

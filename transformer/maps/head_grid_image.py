@@ -1,4 +1,4 @@
-"""Maps as images that need no page: a gray grid of every head."""
+"""Attention maps as one gray image: a grid of every head."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -8,7 +8,14 @@ _GAP = 2  # pixels between two heads
 
 
 def render_head_grid(weights_LxHxQxK: Float[np.ndarray, "L H Q K"]) -> UInt8[np.ndarray, "height width"]:
-    """A gray image of every head: a row a layer, a column a head, white for 0 and black for 1."""
+    """Render all heads as a gray image: one row a layer, one column a head, white for 0 and black for 1.
+
+    Args:
+        weights_LxHxQxK: The weights [layer, head, query, key] in [0, 1]; NaN is drawn as 0.
+
+    Returns:
+        The image [height, width]; small maps are scaled up to about 48 pixels.
+    """
     layers, heads, queries, keys = weights_LxHxQxK.shape
     scale = max(1, _CELL // max(queries, keys))
     finite = np.nan_to_num(np.asarray(weights_LxHxQxK, np.float32), nan=0.0, posinf=1.0, neginf=0.0)

@@ -1,4 +1,4 @@
-"""Matching the heads of two runs: heads of a layer have no order, so that two seeds shuffle them."""
+"""Match the heads of two runs: the heads of a layer have no order, so two seeds permute them."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,16 @@ Similarity = Float[np.ndarray, "L H G"]
 
 
 class HeadMatch(NamedTuple):
-    """A head and the head of the other run that is most like it; layers and heads are indices."""
+    """A head and the most similar head of the other run; layers and heads are indices.
+
+    Attributes:
+        site: The name of the attention module.
+        layer: The layer.
+        head: The head.
+        other_layer: The layer in the other run.
+        other_head: The head in the other run.
+        similarity: Their similarity in [0, 1].
+    """
 
     site: str
     layer: int
@@ -25,15 +34,22 @@ class HeadMatch(NamedTuple):
 
 
 def match_heads(store: MapStore, other: MapStore) -> tuple[HeadMatch, ...]:
-    """Each head of `store` with one of `other`, at the last step of each: site by site, layer by layer.
+    """Match each head of one run with a head of another, at the last stored step of each.
 
-    The pairs of a layer are those whose similarities have the largest sum (the assignment of Kuhn 1955). Layers are
-    ordered and their heads are not, so that a head keeps its layer. The similarity is that of the statistics; where
-    both runs probed the same examples and keep them alike, the mean of that and the similarity of the maps. It is in
-    [0, 1], and 1 only for heads that agree in everything.
+    The pairs of a layer maximize the sum of their similarities (the assignment problem of Kuhn 1955). Heads are matched
+    within their layer only. The similarity is `statistics_similarity`; if both runs probed the same examples and store
+    them at the same coarsest level, it is the mean of that and `maps_similarity`. It is in [0, 1], and 1 only for heads
+    that agree in everything.
+
+    Args:
+        store: The maps of one run.
+        other: The maps of the other run.
+
+    Returns:
+        The pairs, module by module and layer by layer.
 
     Raises:
-        UserError: If a run has no maps yet, or their sites differ in name, layers, heads or all statistics.
+        UserError: If a run has no maps yet, or their modules differ in name, layers or heads, or share no statistic.
     """
     _check_comparable(store, other)
     matches = []
@@ -47,7 +63,7 @@ def match_heads(store: MapStore, other: MapStore) -> tuple[HeadMatch, ...]:
 
 
 def assign_heads(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, int]]:
-    """Pairs (row, column), each row and column once, with the largest sum of similarities."""
+    """Return the pairs (row, column), each row and column once, with the largest sum of similarities."""
     rows, columns = linear_sum_assignment(similarity_HxG, maximize=True)
     return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
 
@@ -55,13 +71,20 @@ def assign_heads(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, in
 def statistics_similarity(
     signature_LxHxN: Float[np.ndarray, "L H N"], other_LxGxN: Float[np.ndarray, "L G N"]
 ) -> Similarity:
-    """exp(-d^2 / 2) of the heads of each layer.
+    """Compute exp(-d^2 / 2) between the heads of each layer of two runs.
 
     d is the root mean square, over the statistics, of their differences in units of their standard deviation over
-    all heads of both runs. Statistics that do not vary, or that some head lacks, are left out.
+    all heads of both runs. Statistics that do not vary, or that are undefined for some head, are left out.
+
+    Args:
+        signature_LxHxN: The statistics [layer, head, statistic] of one run.
+        other_LxGxN: Those of the other run.
+
+    Returns:
+        The similarities [layer, head, other head].
 
     Raises:
-        UserError: If no statistic is left.
+        UserError: If no statistic is defined for every head.
     """
     pooled = np.concatenate([part.reshape(-1, part.shape[-1]) for part in (signature_LxHxN, other_LxGxN)])
     known = np.isfinite(pooled).all(axis=0)
@@ -77,10 +100,17 @@ def statistics_similarity(
 def maps_similarity(
     weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], other_BxLxGxQxK: Float[np.ndarray, "B L G Q K"]
 ) -> Similarity:
-    """sum_k sqrt(w_qk v_qk) of the heads of each layer (Bhattacharyya 1943), averaged over the rows of all examples.
+    """Compute sum_k sqrt(w_qk v_qk) between the heads of each layer (Bhattacharyya 1943), averaged over all rows.
 
-    Rows are brought to the sum 1, which those of pooled maps do not have; a row that is empty in some head of either
-    run does not count.
+    Rows are normalized to sum to 1, since those of pooled maps do not; a row that is empty in some head of either run
+    is left out.
+
+    Args:
+        weights_BxLxHxQxK: The weights [example, layer, head, query, key] of one run.
+        other_BxLxGxQxK: Those of the other run.
+
+    Returns:
+        The similarities [layer, head, other head].
     """
     roots, other_roots = (_unit_rows(weights) for weights in (weights_BxLxHxQxK, other_BxLxGxQxK))
     full = [part.any(axis=-1).all(axis=(1, 2)) for part in (roots, other_roots)]
@@ -117,7 +147,7 @@ def _similarity(store: MapStore, other: MapStore, site: Site) -> Similarity:
 
 
 def _signatures(statistics: Statistics) -> dict[str, np.ndarray]:
-    """[layer, head] of each statistic at the last step, averaged over the examples for which it is defined."""
+    """Return each statistic [layer, head] at the last step, averaged over the examples for which it is defined."""
     values_BxLxHxN = statistics.values[-1].astype(np.float64)
     defined_BxLxHxN = np.isfinite(values_BxLxHxN)
     total = np.where(defined_BxLxHxN, values_BxLxHxN, 0).sum(axis=0)

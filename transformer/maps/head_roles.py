@@ -1,4 +1,4 @@
-"""What a head does, read off its maps: one role for each head, or none, with the share of its weight that says so."""
+"""Classify what a head does from its maps: at most one role a head, with the share of weight that supports it."""
 
 import enum
 import unicodedata
@@ -53,7 +53,12 @@ _AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DIST
 
 
 class Rows(NamedTuple):
-    """Whole rows of the maps of one site, those of the queries at these positions."""
+    """Whole rows of the maps of one attention module.
+
+    Attributes:
+        positions: The query positions of the rows.
+        weights: The weights [example, layer, head, row, key].
+    """
 
     positions: tuple[int, ...]
     weights: Float[np.ndarray, "B L H R K"]
@@ -64,7 +69,7 @@ TOKEN_ROLES = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.MARK)
 
 
 class Rule(enum.Enum):
-    """Rules that are simpler than the roles that tokens make."""
+    """Rules that are simpler than the token-based roles (`TOKEN_ROLES`) and may produce the same maps."""
 
     DISTANCE = "a fixed distance"
     ONE_PLACE = "one place"
@@ -73,20 +78,31 @@ class Rule(enum.Enum):
 
 
 class SimplerRule(NamedTuple):
-    """A rule with its number: of a fixed distance key less query, of one place the key, else 0."""
+    """A simpler rule and its parameter.
+
+    Attributes:
+        rule: The rule.
+        number: For a fixed distance, key position minus query position; for one place, the key position; else 0.
+    """
 
     rule: Rule
     number: int = 0
 
 
 class RoleAssessment(NamedTuple):
-    """What one head does; layer and head are indices.
+    """What one head does.
 
-    `nearest` is the role whose score is highest, and `plays` says whether that is enough. `share` is the mean weight on
-    the keys that make the role, `even` the same of a head with equal weights on all visible keys, and `score` how far
-    the head has come from that to 1. `distance` is key less query of a fixed distance, else 0. A head that no role can
-    be judged of has none as its nearest. Where these examples cannot tell the nearest from simpler rules,
-    `ambiguous_with` names them, and the head does not play it.
+    Attributes:
+        layer: The index of the layer.
+        head: The index of the head.
+        nearest: The role with the highest score; None if no role could be assessed.
+        plays: Whether the score is high enough, and no simpler rule explains the maps.
+        distance: Key position minus query position for a fixed distance, else 0.
+        share: The mean weight on the keys that define the role.
+        even: The same for a head with equal weights on all visible keys.
+        score: How far the head has come from `even` to 1.
+        ambiguous_with: The simpler rules that these examples cannot tell from the nearest role; with any, the head does
+            not play it.
     """
 
     layer: int
@@ -107,7 +123,7 @@ class _Measured(NamedTuple):
     even_LxH: np.ndarray
 
     def score_LxH(self) -> np.ndarray:
-        """(share - even) / (1 - even), Cohen's kappa (1960); of a broad head the share itself."""
+        """Return (share - even) / (1 - even), Cohen's kappa (1960); the share itself for the broad role."""
         if self.role is Role.BROAD:
             return self.share_LxH
         return (self.share_LxH - self.even_LxH) / (1 - self.even_LxH)
@@ -117,7 +133,7 @@ class _Measured(NamedTuple):
 
 
 class _Example(NamedTuple):
-    """Rows of one example: weights [L, H, R, K] cut to its own positions, what they see, and its tokens."""
+    """Rows of one example: weights [L, H, R, K] cut to its own positions, the keys they see, and its tokens."""
 
     query_R: Int[np.ndarray, " R"]
     weights_LxHxRxK: Float[np.ndarray, "L H R K"]
@@ -137,41 +153,59 @@ class _Example(NamedTuple):
 
 
 def classify_heads(rows: Rows, site: Site, labels: AxisLabels) -> tuple[RoleAssessment, ...]:
-    """The role of every head of one site, from whole rows of its maps at one step.
+    """Classify every head of one attention module from whole rows of its maps at one step.
 
-    For a set of keys S(q) that makes a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
+    For a set of keys S(q) that defines a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
     S(q), first within an example and then over examples, and even = mean_q |S(q)| / |visible(q)| over the same rows.
-    The head plays the role where (share - even) / (1 - even) >= `MIN_ROLE_SCORE`; of several it is given alignment,
+    The head plays the role if (share - even) / (1 - even) >= `MIN_ROLE_SCORE`. Of several roles it is given alignment,
     else the one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
-    - on an image the patch of q and those that touch it;
-    - keys with the token of q at another place; keys behind an earlier such place (induction), or the key one period
-      back and one on, on random tokens that repeat, where the labels have such examples;
-    - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys
+    - on an image, the patch of q and those that touch it;
+    - keys with the token of q at another position; keys right after an earlier such position (induction), or, if
+      examples repeat random tokens, the key one period back and one on;
+    - keys at another position whose token occurs once in all examples, if these are at most `RARE` of an example; keys
       whose token is a special one, punctuation or a space;
-    - of alignment it is the links, and the share is 1 - alignment error
+    - for alignment, the gold links, and the share is 1 - alignment error
       (`transformer.maps.capture_plan.alignment_error`);
-    - of a head without any of these, the one key of each example with the most weight, of those that at least half of
-      its rows see; and a head is broad whose rows' exp(entropy) is at least `MIN_BROAD_FRACTION` of their visible keys,
-      on average.
+    - for a head without any of these, the one key of each example with the most weight, among those that at least half
+      of its rows see. A head is broad if exp(entropy) of its rows is on average at least `MIN_BROAD_FRACTION` of their
+      visible keys.
 
-    A role that fewer rows show than `MIN_ROWS`, or than the share `MIN_ROW_FRACTION` of all, is not judged; nor is a
-    fixed distance for which fewer than half of all rows, and fewer than `MIN_DISTANCE_ROWS`, have room.
+    A role is assessed only if at least `MIN_ROWS` rows and the fraction `MIN_ROW_FRACTION` of all rows can show it; a
+    fixed distance only if half of all rows, or `MIN_DISTANCE_ROWS` rows, have room for it.
 
-    A role that tokens make (`TOKEN_ROLES`) is given only where no simpler rule has the same maps; see `_verdict`.
+    A token-based role (`TOKEN_ROLES`) is given only if no simpler rule produces the same maps; see `_verdict`.
+
+    Args:
+        rows: Whole rows of the maps.
+        site: The attention module.
+        labels: The tokens and gold links of the examples.
+
+    Returns:
+        The assessment of every head, layer by layer.
     """
     return tuple(reading for reading, _ in _judged_heads(rows, site, labels))
 
 
 def heads_with_role(role: Role, rows: Rows, site: Site, labels: AxisLabels) -> set[tuple[int, int]]:
-    """The heads, by layer and head, that play a role which no simpler rule explains, also where another says more."""
+    """Return the heads that play a role which no simpler rule explains, even if another role describes them better.
+
+    Args:
+        role: The role.
+        rows: Whole rows of the maps.
+        site: The attention module.
+        labels: The tokens and gold links of the examples.
+
+    Returns:
+        Pairs (layer, head) of indices.
+    """
     judged = _judged_heads(rows, site, labels)
     return {(reading.layer, reading.head) for reading, played in judged if role in played}
 
 
 def _judged_heads(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
-    """Every head's reading, and all the roles that it plays."""
+    """Yield every head's assessment, and all the roles that it plays."""
     examples = list(_examples(rows, site, labels))
     habits = _habits(examples, site, labels)
     measured = list(_measured(examples, site, labels, habits))
@@ -190,7 +224,7 @@ def _judged_heads(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[tuple[
 def _judge(
     measured: Sequence[_Measured], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
 ) -> tuple[RoleAssessment, set[Role]]:
-    """The role that is played and says most; a last resort only without another. Where none is played, the nearest."""
+    """Choose the role that is played and most specific, a fallback role only without another; else the nearest role."""
 
     def numbers(each: _Measured) -> tuple[float, float, float]:
         return (
@@ -230,7 +264,7 @@ def _judge(
 
 
 def _says_it_all(best: _Measured, plays: bool, verdict: "_Verdict") -> bool:
-    """Whether a role that is played makes it needless to ask for one that cannot be told from simpler rules."""
+    """Return whether a role that is played is specific enough to disregard one that simpler rules may explain."""
     same = best.role in _AT_A_DISTANCE and SimplerRule(Rule.DISTANCE, best.distance) in verdict.ambiguous_with
     return plays and best.role not in FALLBACK_ROLES and not same
 
@@ -257,7 +291,7 @@ def _examples(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
 def _measured(
     examples: Sequence[_Example], site: Site, labels: AxisLabels, habits: "Mapping[int, Sequence[_Shown]]"
 ) -> Iterator[_Measured]:
-    """Every role that the examples can show."""
+    """Yield the measurements of every role that the examples can show."""
     targets = list(_targets(site, labels))
     for role, distance, keys_of in targets:
         chosen = [example for example, judged in zip(examples, _judged_by(role, examples), strict=True) if judged]
@@ -272,13 +306,13 @@ def _measured(
 
 
 def _judged_by(role: Role, examples: Sequence[_Example]) -> list[bool]:
-    """Which examples a role is judged on: induction on those that repeat, where there are any."""
+    """Return which examples a role is assessed on: induction on those that repeat, if there are any."""
     repeating = [example.period is not None for example in examples]
     return repeating if role is Role.INDUCTION and any(repeating) else [True] * len(examples)
 
 
 def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
-    """The roles that a site can show, each with the keys [R, K] that make it."""
+    """Yield the roles that a module can show, each with the keys [R, K] that define it."""
     in_order = {site.query.kind, site.key.kind} <= _ORDERED
     words = {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
     one_sequence = is_self_attention(site, labels)
@@ -301,12 +335,12 @@ def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callab
 
 
 def _at(distance: int) -> Callable[[_Example], np.ndarray]:
-    """The key at a distance from the query."""
+    """Return the key at a distance from the query."""
     return lambda example: example.keys == example.queries + distance
 
 
 def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
-    """The patch of a query and the up to eight around it; none for what leads the patches."""
+    """Return the patch of a query and the up to eight around it; none for leading positions."""
     assert grid.shape is not None
     query, key = example.queries - grid.leading, example.keys - grid.leading
     columns = grid.shape[1]
@@ -315,7 +349,7 @@ def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
 
 
 class _Shown(NamedTuple):
-    """What an example shows of a role: the share, that of even weights, and how many rows see a key of it."""
+    """How strongly an example shows a role: its share, that of uniform weights, and how many rows see its keys."""
 
     share_LxH: np.ndarray
     even_LxH: np.ndarray
@@ -325,7 +359,7 @@ class _Shown(NamedTuple):
 def _of_keys(
     role: Role, distance: int, examples: Sequence[_Example], keys_of: Callable[[_Example], np.ndarray]
 ) -> Iterator[_Measured]:
-    """The share of weight on the keys of a role; nothing where too few rows see one."""
+    """Yield the share of weight on the keys of a role; nothing if too few rows see one."""
     shown = []
     for example in examples:
         target = keys_of(example) & example.seen_RxK
@@ -337,7 +371,7 @@ def _of_keys(
 
 
 def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequence[_Shown]) -> Iterator[_Measured]:
-    """The means over the examples that show a role, where enough of all rows do."""
+    """Yield the means over the examples that show a role, if enough of all rows do."""
     possible = sum(int(example.seen_RxK.any(axis=-1).sum()) for example in examples)
     least = max(MIN_ROWS, possible * MIN_ROW_FRACTION)
     if role is Role.DISTANCE:
@@ -351,7 +385,7 @@ def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequ
 
 
 def _one_place(example: _Example, behind: int) -> _Shown:
-    """The most mean weight of a key, from the number `behind` on, over the rows that see it: at least half of all."""
+    """Return the largest mean weight of a key, from index `behind` on, that at least half of all rows see."""
     sees_K, rows = example.seen_RxK.sum(axis=0), example.seen_RxK.any(axis=-1)
     wide = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= behind)
     if not wide.any():
@@ -364,7 +398,7 @@ def _one_place(example: _Example, behind: int) -> _Shown:
 
 
 def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
-    """exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
+    """Yield exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
     shares, total = [], 0
     for example in examples:
         count_R = example.seen_RxK.sum(axis=-1)
@@ -381,7 +415,7 @@ def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
 
 
 def _same(example: _Example, one_sequence: bool) -> np.ndarray:
-    """Keys with the query's own token; on one sequence at another place than its own."""
+    """Return the keys with the query's own token; within one sequence only at other positions."""
     asked = np.array([_plain(token) for token in example.asked])
     asking = asked if one_sequence else np.array([_plain(token) for token in example.asking])
     same = asking[example.query_R][:, None] == asked[None]
@@ -389,13 +423,13 @@ def _same(example: _Example, one_sequence: bool) -> np.ndarray:
 
 
 def _rare(example: _Example, one_sequence: bool) -> np.ndarray:
-    """Rare keys; on one sequence at another place than the query's own, or a rare query that reads itself would do."""
+    """Return the rare keys; within one sequence only at other positions, so that a rare query itself does not count."""
     elsewhere = (example.keys != example.queries) if one_sequence else True
     return example.rare_K[None] & elsewhere
 
 
 def _followers(example: _Example) -> np.ndarray:
-    """Keys right behind an earlier place with the query's own token; of a text that repeats, one period back."""
+    """Return the keys right after an earlier position with the query's token; one period back if the text repeats."""
     if example.period:
         return (example.keys == example.queries - example.period + 1) & (example.queries >= example.period)
     same = _same(example, True) & (example.keys < example.queries)
@@ -406,7 +440,7 @@ def _followers(example: _Example) -> np.ndarray:
 
 
 class _Verdict(NamedTuple):
-    """What comparing a role with rules gave: those that it beat, that explain it, that it cannot be told from."""
+    """A role compared with simpler rules: those it beats, those that explain it, those it is ambiguous with."""
 
     beaten: tuple[SimplerRule, ...]
     explained: tuple[SimplerRule, ...]
@@ -414,9 +448,10 @@ class _Verdict(NamedTuple):
 
 
 class _Foretold(NamedTuple):
-    """Of the rows N that show a role: the weight that a rule puts on the role's keys, and the head's on the rule's key.
+    """What a rule predicts for each of the N rows that show a role.
 
-    The second is NaN where the rule has no key, and throughout of a rule that spreads its weight.
+    `on_role_N` is the weight that the rule puts on the role's keys. `on_rule_N` is the head's weight on the rule's key:
+    NaN where the rule has no key, and throughout for a rule that spreads its weight.
     """
 
     simpler: SimplerRule
@@ -425,9 +460,9 @@ class _Foretold(NamedTuple):
 
 
 class _Evidence(NamedTuple):
-    """Of the rows N that show a role, of all examples: the head's weight on the role's keys, and that of equal weights.
+    """The N rows of all examples that show a role: the head's weight on the role's keys, and that of uniform attention.
 
-    `keys_N` are the keys that a row sees, and `judged_N` says which rows the role is judged on.
+    `keys_N` counts the keys that a row sees, and `judged_N` says which rows the role is assessed on.
     """
 
     weight_N: Float[np.ndarray, " N"]
@@ -438,12 +473,12 @@ class _Evidence(NamedTuple):
 
 
 def _verdict(evidence: _Evidence) -> _Verdict:
-    """Compare a role with every rule that may have the same maps.
+    """Compare a role with every rule that may produce the same maps.
 
-    A rule is an explanation where it foretells at least the share `MIN_EXPLAINED` of the role's score. Then the rows
-    decide in which it foretells less: there the head does what has more of its weight, beyond that of equal weights; of
-    a rule that spreads its weight the role must reach `MIN_ROLE_SCORE` there. Where such rows are as few as no role is
-    judged by, or the head does neither, it cannot be told.
+    A rule is a possible explanation if it predicts at least the share `MIN_EXPLAINED` of the role's score. Then the
+    rows decide in which it predicts less: the head follows the role or the rule, whichever has more of its weight there
+    beyond that of uniform attention; against a rule that spreads its weight, the role must reach `MIN_ROLE_SCORE`
+    there. The comparison is ambiguous if there are too few such rows to assess a role, or the head follows neither.
     """
     weight_N, even_N, keys_N, judged_N, foretold = evidence
     score = _kappa(weight_N[judged_N], even_N[judged_N])
@@ -465,7 +500,7 @@ def _verdict(evidence: _Evidence) -> _Verdict:
 
 
 def _kappa(weights: np.ndarray, evens: np.ndarray) -> float:
-    """How far mean weights have come from equal ones to 1; 0 of no rows."""
+    """Return how far mean weights have come from uniform ones to 1; 0 without rows."""
     if not len(weights) or evens.mean() >= 1:
         return 0.0
     return float((weights.mean() - evens.mean()) / (1 - evens.mean()))
@@ -479,7 +514,7 @@ def _evidence(
     layer: int,
     head: int,
 ) -> _Evidence:
-    """What the rows of all examples say of a head and a role that tokens make."""
+    """Collect the rows of all examples that bear on whether a head plays a token-based role."""
     targets = [keys_of(example) & example.seen_RxK for example in examples]
     weights = [example.weights_LxHxRxK[layer, head] for example in examples]
     shows = [target.any(axis=-1) for target in targets]
@@ -527,7 +562,7 @@ def _evidence(
 
 
 def _habits(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dict[int, list[_Shown]]:
-    """What every example shows of each fixed distance; none where queries and keys are not one sequence in order."""
+    """Measure every fixed distance on every example; empty unless queries and keys are one ordered sequence."""
     if not ({site.query.kind, site.key.kind} <= _ORDERED and is_self_attention(site, labels)):
         return {}
     longest = max((len(example.asked) for example in examples), default=0)
@@ -538,7 +573,7 @@ def _habits(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dic
 
 
 def _shown_at(example: _Example, distance: int) -> _Shown:
-    """What an example shows of a fixed distance."""
+    """Measure a fixed distance on one example."""
     key_R = example.query_R + distance
     row_N = np.flatnonzero((key_R >= 0) & (key_R < len(example.asked)))
     row_N = row_N[example.seen_RxK[row_N, key_R[row_N]]]
@@ -548,13 +583,13 @@ def _shown_at(example: _Example, distance: int) -> _Shown:
 
 
 def _mean_share(shown: Sequence[_Shown]) -> np.ndarray:
-    """The mean over the examples that show it [L, H]; 0 where none does."""
+    """Return the mean share [L, H] over the examples that show a role; 0 if none does."""
     shares = [each.share_LxH for each in shown if each.rows]
     return np.mean(shares, axis=0) if shares else np.zeros_like(shown[0].share_LxH)
 
 
 def _of_others(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Position alone: of each example the mean map [R, K] of the others, row by row; 0 where no other has the row."""
+    """Predict from position alone: for each example the mean map [R, K] of the others; 0 where no other has the row."""
     longest = max(len(example.asked) for example in examples)
     positions = max((int(example.query_R.max(initial=-1)) for example in examples), default=-1) + 1
     total_QxK, count_Q = np.zeros((positions, longest)), np.zeros(positions)
@@ -570,7 +605,7 @@ def _of_others(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> l
 
 
 def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The key's token alone: each key's mean weight in the other rows that see its token, every row summing to one."""
+    """Predict from the key's token alone: each key's mean weight in other rows that see its token; rows sum to one."""
     tokens = {token: number for number, token in enumerate({_plain(t) for each in examples for t in each.asked})}
     numbers = [np.array([tokens[_plain(token)] for token in example.asked], int) for example in examples]
     per_row = []
@@ -589,7 +624,7 @@ def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) 
 
 
 def _alignment(rows: Rows, site: Site, labels: AxisLabels) -> list[_Measured]:
-    """1 - alignment error of the largest weights, beside the better of two heads that ignore the sentence."""
+    """Measure 1 - alignment error of the largest weights, against the better of two heads that ignore the sentence."""
     assert labels.links is not None
     found = [
         (_agreement(rows.weights[example].argmax(axis=-1), links), chance)
@@ -606,16 +641,23 @@ def _alignment(rows: Rows, site: Site, labels: AxisLabels) -> list[_Measured]:
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldLink]) -> np.ndarray:
-    """(|A & S| + |A & P|) / (|A| + |S|) after Och and Ney (2003), A being one key for each linked query."""
+    """Return (|A & S| + |A & P|) / (|A| + |S|) after Och and Ney (2003), A being one key for each linked query."""
     # A sure link counts twice, as it is also a possible one.
     worth = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)
     return np.asarray(worth) / (len({link.query for link in links}) + sum(link.sure for link in links))
 
 
 def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
-    """The agreement with the links of each example that needs no look at the sentence; NaN for one without links.
+    """Return the agreement with the gold links of a head that ignores the sentence.
 
-    It is the better of two: one link a query at random, or to the key at the same relative position.
+    It is the better of two baselines: each query linked to a random key, or to the key at the same relative position.
+
+    Args:
+        site: The attention module.
+        labels: The labels, which must have gold links for the module.
+
+    Returns:
+        (|A & S| + |A & P|) / (|A| + |S|) of each example; NaN for one without links.
     """
     assert labels.links is not None
     random, straight = np.full((2, len(labels.titles)), np.nan)
@@ -634,12 +676,12 @@ def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
 
 
 def _plain(token: str) -> str:
-    """A token without the sign of a word's beginning and without case."""
+    """Return a token without its word-boundary mark and in lower case."""
     return token.strip("▁ ").casefold()
 
 
 def is_mark(token: str) -> bool:
-    """Whether a token is a special one such as `</s>` or `[SEP]`, or nothing but punctuation and spaces."""
+    """Return whether a token is special, such as `</s>` or `[SEP]`, or only punctuation and spaces."""
     bare = token.strip("▁")
     bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}
     # A lone byte of a character, <0xE8>, is text.

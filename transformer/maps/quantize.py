@@ -13,28 +13,39 @@ AnyArray = Array | np.ndarray
 
 
 class Quantized(NamedTuple):
-    """Rows of weights as codes: weight = scale (code / 255)^root."""
+    """Rows of weights as codes: weight = scale (code / 255)^root.
+
+    Attributes:
+        codes: The codes [..., key], 0 to 255.
+        scale: The largest weight of each row.
+        root: The root of each row, 2 to 10.
+    """
 
     codes: UInt8[AnyArray, "*rows K"]
     scale: Float[AnyArray, "*rows"]
     root: UInt8[AnyArray, "*rows"]
 
     def weights(self) -> Float[AnyArray, "*rows K"]:
-        """The weights that the codes stand for, in float32."""
+        """Return the weights [..., key] that the codes stand for, in float32."""
         xp: Any = self.codes.__array_namespace__()
         ratio = self.codes.astype(xp.float32) / LEVELS
         return self.scale.astype(xp.float32)[..., None] * ratio ** self.root.astype(xp.float32)[..., None]
 
 
 def quantize(weights: Float[AnyArray, "*rows K"]) -> Quantized:
-    """Codes, scale and root of each row: scale = max_k w, code = round(255 (w / scale)^(1/root)).
+    """Quantize each row of weights: scale = max_k w, code = round(255 (w / scale)^(1/root)).
 
     The root is 2, whose codes are spaced evenly in sqrt(w), so that small weights keep their share of the levels and
     the largest weight of a row is exact. Rows with a few large weights over a wide floor, as an attention sink has
-    them, need finer levels near zero: where the square root's error is above `TOLERANCE`, the best of the roots to
-    10 is taken. So the error of a row that sums to one stays in L1 below 0.01 to 128 keys and below 0.02 to 2,048.
+    them, need finer levels near zero: where the square root's error is above `TOLERANCE`, the root from 2 to 10 with
+    the smallest error is taken. So the L1 error of a row that sums to one stays below 0.01 for up to 128 keys and below
+    0.02 for up to 2,048.
 
-    A row with a weight that is negative or not finite gets the scale NaN. NumPy and jax arrays alike.
+    Args:
+        weights: The weights [..., key], a NumPy or JAX array.
+
+    Returns:
+        The codes, and the scale and root of each row. A row with a negative or non-finite weight has the scale NaN.
     """
     xp: Any = weights.__array_namespace__()
     largest = xp.max(weights, axis=-1)

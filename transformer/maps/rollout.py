@@ -1,4 +1,4 @@
-"""Attention rollout: how the layers of self-attention together mix positions. A view of mixing, no attribution."""
+"""Attention rollout: how several layers of self-attention together mix positions. It is no attribution."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,18 +13,31 @@ from transformer.tasks.axis_labels import AxisLabels
 
 
 class RolloutStacks(NamedTuple):
-    """The self-attention on both sides of a cross-attention: the decoder's, and the encoder's if it has one."""
+    """The self-attention modules on both sides of a cross-attention.
+
+    Attributes:
+        decoder: The decoder's self-attention.
+        encoder: The encoder's self-attention, None without one.
+    """
 
     decoder: Site
     encoder: Site | None
 
 
 def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
-    """The rollout of all layers of `site` at `step`, from whole maps: `rollout_across` of a cross-attention.
+    """Compute the rollout of all layers of an attention module from the stored whole maps of a step.
+
+    Args:
+        store: The maps of a run.
+        site: The name of a self-attention, or of a cross-attention whose queries have self-attention in every layer.
+        step: The training step.
+
+    Returns:
+        The rollout [example, layer, query, key]: `rollout` for self-attention, `rollout_across` for cross-attention.
 
     Raises:
-        UserError: If a site is neither self-attention nor cross-attention with one beside it in every layer, or whole
-            maps are not stored at that step.
+        UserError: If the rows of the module's maps do not sum to one, it is neither self-attention nor cross-attention
+            with self-attention in every layer, or whole maps are not stored at that step.
     """
     stored = store.site(site)
     if stored.values is not MapValues.PROBABILITY:
@@ -43,7 +56,16 @@ def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B 
 
 
 def rollout_stacks(cross: Site, sites: Sequence[Site], labels: AxisLabels) -> RolloutStacks | None:
-    """The self-attention of the queries of `cross`, layer by layer, and of its keys; None without the first."""
+    """Return the self-attention of the queries and of the keys of a cross-attention.
+
+    Args:
+        cross: The cross-attention.
+        sites: All attention modules of the model.
+        labels: The labels of their positions.
+
+    Returns:
+        The two stacks; None if the queries have no self-attention with the same layers.
+    """
     alone = [site for site in sites if site.values is MapValues.PROBABILITY and is_self_attention(site, labels)]
     decoders = [site for site in alone if site.query.name == cross.query.name and site.layers == cross.layers]
     encoders = [site for site in alone if site.query.name == cross.key.name]
@@ -57,12 +79,22 @@ def rollout_across(
     queries: Sequence[int],
     keys: Sequence[int],
 ) -> Float[np.ndarray, "B L Q K"]:
-    """The share of each position of the source in each position of the target, after every layer of its decoder.
+    """Compute how much of each source position is in each target position, after every layer of the decoder.
 
     R_l = 0.5 A_l R_(l-1) + 0.5 C_l E, R_0 = 0: C_l is the mean of the heads of cross-attention, A_l the mixing of the
     decoder's self-attention as in `rollout`, and E the rollout of the whole encoder, the identity without one. Each
     sub-layer leaves half of a position to the residual stream. A row sums to at most one; the rest is the share of the
-    target's own positions. Beyond an example's length all is zero.
+    target's own positions.
+
+    Args:
+        cross_BxLxHxQxK: The cross-attention weights [example, layer, head, query, key].
+        decoder_BxLxGxQxQ: The weights of the decoder's self-attention.
+        encoder_BxKxK: The rollout of the whole encoder [example, key, key]; None without an encoder.
+        queries: The number of target positions of each example.
+        keys: The number of source positions of each example.
+
+    Returns:
+        The shares [example, layer, query, key], zero beyond an example's length.
     """
     mixed = np.zeros(cross_BxLxHxQxK[:, :, 0].shape, cross_BxLxHxQxK.dtype)
     for example, (asked, known) in enumerate(zip(queries, keys, strict=True)):
@@ -79,15 +111,22 @@ def rollout_across(
 
 
 def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence[int]) -> Float[np.ndarray, "B L Q K"]:
-    """The share of each position of the first layer's input in each position, after every layer.
+    """Compute how much of each input position is in each position, after every layer of a stack of self-attention.
 
     A_l = 0.5 mean_h W_lh + 0.5 I with rows that sum to one, R_l = A_l R_(l-1), R_0 = I (Abnar and Zuidema 2020,
-    equation 1): half of a position stays where it is, along the residual stream. The maps must be those of one stack,
-    from its first layer. It follows the weights alone, not values, norms and feed-forward layers: it shows how
-    positions are mixed, and is no attribution. Beyond an example's length all is zero.
+    equation 1): half of a position stays in place along the residual stream. The maps must be those of one stack, from
+    its first layer. Rollout follows the weights alone and ignores values, norms and feed-forward layers: it shows how
+    positions are mixed, and is no attribution.
+
+    Args:
+        weights_BxLxHxQxK: The weights [example, layer, head, query, key], with as many queries as keys.
+        lengths: The number of positions of each example.
+
+    Returns:
+        The shares [example, layer, query, key], zero beyond an example's length.
 
     Raises:
-        ValueError: If maps are not square, or `lengths` is not one length for each example.
+        ValueError: If the maps are not square, or `lengths` does not hold one length for each example.
     """
     examples, layers, _, queries, keys = weights_BxLxHxQxK.shape
     if queries != keys:
@@ -109,9 +148,9 @@ def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence
 
 
 def is_self_attention(site: Site, labels: AxisLabels) -> bool:
-    """Whether position i is the same on both sides of a site's maps.
+    """Return whether position i is the same on both sides of a module's maps.
 
-    So it is where both have one axis, and in a causal decoder, whose keys are named by its shifted input.
+    This is so if both sides are one axis, and in a causal decoder whose keys are labeled by its shifted input.
     """
     if site.query.name == site.key.name:
         return True

@@ -1,4 +1,4 @@
-"""The maps of a run in a notebook: named arrays, and images of them."""
+"""The stored maps of a run in a notebook: labeled arrays, and images of them."""
 
 import html
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ SHOWN_STEPS = 40  # of an image with a slider
 
 
 class RunMaps:
-    """The attention of every head of a run: `weights` and `statistics` as named arrays, `show` as an image.
+    """The stored attention maps of a run: `weights` and `statistics` as labeled arrays, `show` as an image.
 
-    Open a run that is still training again to see its new steps.
+    Reopen a run that is still training to see its new steps.
     """
 
     def __init__(self, store: MapStore):
@@ -30,7 +30,7 @@ class RunMaps:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The names of the attention sites."""
+        """The names of the attention modules."""
         return tuple(site.name for site in self.store.sites)
 
     @property
@@ -41,13 +41,20 @@ class RunMaps:
     def weights(
         self, site: str, *, steps: Sequence[int] | None = None, example: int = 0, level: str | None = None
     ) -> "xarray.DataArray":
-        """The weights of one example, [step, layer, head, query, key], with the tokens as coordinates.
+        """Return the attention weights of one example as a labeled array.
 
-        `steps` are all by default, `level` the finest that is kept; beyond a whole map a cell is the largest weight
-        of a block of positions, and its coordinate the first of them.
+        Args:
+            site: The name of the attention module.
+            steps: The training steps, all by default.
+            example: The index of the example in the probe batch.
+            level: The resolution, by default the finest that is stored. A cell of a pooled map is the largest weight of
+                a block of positions, labeled by the first of them.
+
+        Returns:
+            The weights [step, layer, head, query, key], with the tokens as coordinates.
 
         Raises:
-            UserError: For a site, a step, an example or a level that is not stored.
+            UserError: If the module, a step, the example or the level is not stored, or xarray is not installed.
         """
         owner, titles = self.store.site(site), self.store.labels.titles
         if not 0 <= example < len(titles):
@@ -79,10 +86,16 @@ class RunMaps:
         )
 
     def statistics(self, site: str) -> "xarray.DataArray":
-        """Every statistic of every head, [statistic, step, example, layer, head]; NaN where one is not defined.
+        """Return every statistic of every head as a labeled array.
+
+        Args:
+            site: The name of the attention module.
+
+        Returns:
+            The values [statistic, step, example, layer, head]; NaN where a statistic is undefined.
 
         Raises:
-            UserError: For an unknown site.
+            UserError: If the module is unknown, or xarray is not installed.
         """
         owner, (names, values) = self.store.site(site), self.store.statistics(site)
         return import_xarray().DataArray(
@@ -100,10 +113,17 @@ class RunMaps:
         )
 
     def show(self, site: str, *, example: int = 0) -> Any:
-        """An image of every head on one example, a row a layer, with a slider over the steps (treescope).
+        """Display every head on one example as an image, one row a layer, with a slider over the steps (treescope).
+
+        Args:
+            site: The name of the attention module.
+            example: The index of the example in the probe batch.
+
+        Returns:
+            The treescope figure, of at most `SHOWN_STEPS` steps.
 
         Raises:
-            UserError: For a site or an example that is not stored.
+            UserError: If the module or the example is not stored.
         """
         import treescope
 
@@ -134,7 +154,7 @@ class RunMaps:
         return f"RunMaps({str(self.store.path)!r}, sites={self.sites}, steps={self.steps})"
 
     def _repr_html_(self) -> str:
-        """A table of the sites, as notebooks show it."""
+        """Return a table of the attention modules, as notebooks display it."""
         head = "".join(f"<th>{name}</th>" for name in ("site", "layers", "heads", "levels", "statistics"))
         rows = "".join(f"<tr>{''.join(map(_cell, self._row(site)))}</tr>" for site in self.store.sites)
         steps = f"{len(self.steps)} steps" + (f", {self.steps[0]} to {self.steps[-1]}" if self.steps else "")
@@ -148,10 +168,10 @@ class RunMaps:
 
 
 def open_run(run: str | Path) -> RunMaps:
-    """The maps of the run in a directory.
+    """Open the maps of the run in a directory.
 
     Raises:
-        UserError: For a run without maps, or with a store of an unknown version.
+        UserError: If the run has no maps, or its store has an unknown version.
     """
     return RunMaps(MapStore.open_existing(parse_path(run) / "maps"))
 
@@ -161,7 +181,7 @@ def _cell(text: str) -> str:
 
 
 def import_xarray() -> Any:
-    """The package xarray, which is an extra.
+    """Import xarray, an optional dependency.
 
     Raises:
         UserError: If it is not installed.

@@ -1,4 +1,4 @@
-"""The store of attention maps: zarr v3 under a run's `maps/`, one group a site, one shard a step.
+"""The store of attention maps: zarr v3 in a run's `maps/`, one group an attention module, one shard a step.
 
     maps/zarr.json                       root group: format, config hash, sites, labels and THE list of steps
     maps/labels/<axis>/image             what a grid's positions were cut from; `spectrogram` and `sound` for frames
@@ -6,17 +6,18 @@
     maps/decoder/cross/full/codes        uint8   [step, example, layer, head, query, key]
     maps/decoder/cross/full/scale, root  float32, uint8   [step, example, layer, head, query]
     maps/decoder/cross/pooled-64/...     the same of a coarser level
-    maps/decoder/cross/rows/...          the same of some whole rows, where "full" is not kept
+    maps/decoder/cross/rows/...          the same of some whole rows, where "full" is not stored
     maps/decoder/cross/top/...           the same of the largest weights of each row, and `keys` int32
     maps/decoder/cross/statistics        float32 [step, example, layer, head, statistic]
 
-weight = scale (code / 255)^root. Beyond an example's own tokens the levels hold zeros. A step enters the list only once
-its data is complete, and the list is replaced in one atomic rename: after a kill at any moment the store holds whole
-steps only. The arrays may then be longer than the list; what lies beyond it means nothing and the next write replaces
-it. Several processes write one store, each the shards that it holds: the first keeps the list in the root group, each
-other one a list of its own, and a step counts once it is in all of them. The first opens the store before the others,
-and their number may differ from one start of a run to the next. Beside the steps each list has the digests of what its
-process wrote (transformer.maps.checksums): what is read is compared with them.
+weight = scale (code / 255)^root. Beyond an example's own tokens the levels hold zeros.
+
+A step enters the list only once its data is complete, and the list is replaced in one atomic rename: a process killed
+at any moment leaves whole steps only. The arrays may then be longer than the list; the next write replaces what lies
+beyond it. Several processes write one store, each the shards that it holds: the first keeps the list in the root
+group, every other a list of its own, and a step counts once all of them list it. The first process must open the store
+before the others, and their number may change when a run is restarted. Each list also has the digests of what its
+process wrote (transformer.maps.checksums), which are verified on reading.
 """
 
 import dataclasses
@@ -91,7 +92,7 @@ Positions = Annotated[int, Range(1, MOST_POSITIONS)]
 
 @dataclasses.dataclass(frozen=True)
 class WrittenFile:
-    """What written-N.json holds: the steps that a writer has written, and the digests of each array at each of them."""
+    """The contents of written-N.json: the steps that a process has written, and each array's digests at them."""
 
     steps: tuple[StepNumber, ...]
     digests: Mapping[NameInStore, tuple[Digest, ...]]
@@ -107,7 +108,7 @@ class WrittenFile:
 
 @dataclasses.dataclass(frozen=True)
 class StoreFile(WrittenFile):
-    """The attributes of the store's zarr.json: what `WrittenFile` says of the first writer, and what the store is."""
+    """The attributes of the store's zarr.json: `WrittenFile` of the first process, and the description of the store."""
 
     format: str
     version: int
@@ -133,7 +134,12 @@ class StoreFile(WrittenFile):
 
 
 class Statistics(NamedTuple):
-    """Statistics of every head at every stored step; NaN where one is not defined for an example."""
+    """Statistics of every head at every stored step.
+
+    Attributes:
+        names: The names of the statistics.
+        values: Their values [step, example, layer, head, statistic]; NaN where one is undefined for an example.
+    """
 
     names: tuple[str, ...]
     values: Float[np.ndarray, "S B L H N"]
@@ -143,6 +149,13 @@ class MapStore:
     """All maps of one run: written step by step, readable at any moment.
 
     `MapStore.open` creates or continues a store for writing, `MapStore.open_existing` opens one to read.
+
+    Attributes:
+        path: The directory of the store.
+        sites: The attention modules.
+        labels: The labels of the probe batch's positions.
+        config_hash: The hash of the run's config.
+        tiers: The stored resolutions.
     """
 
     def __init__(
@@ -178,13 +191,23 @@ class MapStore:
         sizes: Sizes | None = None,
         writers: tuple[int, int] = (0, 1),
     ) -> "MapStore":
-        """Create the store at `path`, or continue an existing one.
+        """Create the store at `path`, or open an existing one to continue it.
 
-        `sizes` are queries and keys of the sites whose maps are padded beyond the longest example; `writers` is
-        this process's number and their count: the first must have opened the store before the others do.
+        Args:
+            path: The directory of the store.
+            sites: The attention modules.
+            labels: The labels of the probe batch's positions.
+            config_hash: The hash of the run's config.
+            tiers: The stored resolutions.
+            sizes: The numbers of queries and keys of the modules whose maps are padded beyond the longest example.
+            writers: The index of this process and the number of processes; process 0 must open the store first.
+
+        Returns:
+            The store, which continues after the steps that all processes have written.
 
         Raises:
-            UserError: If the existing store has other sites, labels, sizes or tiers, or an unknown version.
+            UserError: If the existing store has other modules, labels, sizes or tiers, or an unknown version.
+            CorruptMapsError: If the existing store is damaged.
         """
         path = parse_path(path).resolve()
         known_sizes = {site.name: (sizes or {}).get(site.name) or max_lengths(site, labels) for site in sites}
@@ -214,7 +237,7 @@ class MapStore:
 
     @classmethod
     def tiers_at(cls, path: Path) -> Tiers | None:
-        """The tiers of the store at `path`; None where it does not exist."""
+        """Return the stored resolutions of the store at `path`, None if it does not exist."""
         path = parse_path(path).resolve()
         return _read_attributes(path)[1].tiers if (path / "zarr.json").exists() else None
 
@@ -223,7 +246,8 @@ class MapStore:
         """Open the store at `path` for reading.
 
         Raises:
-            UserError: If it does not exist, or was written by an unknown version; CorruptMapsError.
+            UserError: If it does not exist, or has an unknown version.
+            CorruptMapsError: If it is damaged.
         """
         path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
@@ -235,11 +259,11 @@ class MapStore:
 
     @classmethod
     def check(cls, path: Path) -> None:
-        """Return if the store at `path` can be continued; no maps are read.
+        """Check that the store at `path` can be continued, without reading maps.
 
         Raises:
-            CorruptMapsError: As described above.
-            UserError: For a store of an unknown version.
+            CorruptMapsError: If it is missing or damaged, or one of its arrays cannot be opened.
+            UserError: If it has an unknown version.
         """
         path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
@@ -259,10 +283,10 @@ class MapStore:
         return tuple(self._steps)
 
     def site(self, name: str) -> Site:
-        """The site called `name`.
+        """Return the attention module called `name`.
 
         Raises:
-            UserError: Naming the known sites.
+            UserError: If the store has no module of this name.
         """
         for site in self.sites:
             if site.name == name:
@@ -270,22 +294,27 @@ class MapStore:
         raise UserError(f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}")
 
     def levels(self, site: str) -> tuple[Level, ...]:
-        """The stored levels of `site`, coarse to fine.
+        """Return the stored levels of the module called `site`, coarse to fine.
 
         Raises:
-            UserError: For an unknown site.
+            UserError: If the module is unknown.
         """
         return map_levels(*self._sizes[self.site(site).name], self.tiers.cells)
 
     def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Append the maps of every site at `step`; returns once they are on disk and listed.
+        """Append the maps of every module at `step`; returns once they are on disk and listed.
 
-        Of sharded arrays each process writes its own shards.
+        Each process writes its own shards of sharded arrays.
+
+        Args:
+            step: The training step.
+            maps: The maps by the name of the module.
 
         Raises:
-            ValueError: If `step` does not come after the stored ones, a site is missing or unknown, a shape is not the
-                site's; NonFiniteError if a weight is negative or not finite.
-            DirectoryLost: As described above.
+            ValueError: If `step` does not come after the stored ones, a module is missing or unknown, or a shape is not
+                the module's.
+            NonFiniteError: If a weight is negative or not finite.
+            DirectoryLost: If the directory of the store has disappeared.
         """
         storage_of(self.path).check(self.path)
         if self._steps and step <= self._steps[-1]:
@@ -318,10 +347,19 @@ class MapStore:
         self._commit([*self._steps, int(step)])
 
     def read_quantized(self, site: str, step: int, level: str) -> Quantized:
-        """The codes, scales and roots of a level of `site` at `step`.
+        """Read the codes, scales and roots of one level of a module.
+
+        Args:
+            site: The name of the module.
+            step: The training step.
+            level: The name of the level.
+
+        Returns:
+            The codes [example, layer, head, query, key], scales and roots.
 
         Raises:
-            UserError: If it is not stored.
+            UserError: If the module, step or level is not stored.
+            CorruptMapsError: If the data is damaged.
         """
         known = [each.name for each in self.levels(site)]
         if level not in known:
@@ -329,15 +367,32 @@ class MapStore:
         return self._read(f"{site}/{level}", step)
 
     def read(self, site: str, step: int, level: str = "full") -> Float[np.ndarray, "B L H q k"]:
-        """The weights of `site` at `step`, dequantized to float32; zero beyond an example's tokens.
+        """Read the weights of a module at a step.
+
+        Args:
+            site: The name of the module.
+            step: The training step.
+            level: The name of the level; "full" for whole maps.
+
+        Returns:
+            The weights [example, layer, head, query, key] in float32, zero beyond an example's tokens.
 
         Raises:
-            UserError: If they are not stored.
+            UserError: If the module, step or level is not stored.
+            CorruptMapsError: If the data is damaged.
         """
         return np.asarray(self.read_quantized(site, step, level).weights())
 
     def read_rows(self, site: str, step: int) -> tuple[tuple[int, ...], Float[np.ndarray, "B L H R K"]] | None:
-        """Some whole rows of a map that is not kept whole, and which queries they are."""
+        """Read the whole rows that are stored of a pooled map.
+
+        Args:
+            site: The name of the module.
+            step: The training step.
+
+        Returns:
+            The query positions, and the weights [example, layer, head, row, key]; None if whole maps are stored.
+        """
         if self._whole(site):
             return None
         return self._rows(site), np.asarray(self._read(f"{site}/rows", step).weights())
@@ -345,17 +400,27 @@ class MapStore:
     def read_top(
         self, site: str, step: int
     ) -> tuple[Int[np.ndarray, "B L H Q k"], Float[np.ndarray, "B L H Q k"]] | None:
-        """The keys and the largest weights of every row of a map that is not kept whole."""
+        """Read the largest weights of every row of a pooled map.
+
+        Args:
+            site: The name of the module.
+            step: The training step.
+
+        Returns:
+            Their keys and the weights [example, layer, head, query, rank]; None if whole maps or no largest weights are
+            stored.
+        """
         if self._whole(site) or not self.tiers.top:
             return None
         keys = self._read_checked(f"{site}/top/keys", step)
         return keys, np.asarray(self._read(f"{site}/top", step).weights())
 
     def statistics(self, site: str) -> Statistics:
-        """The statistics of every head of `site` at every step.
+        """Read the statistics of every head of a module at every step.
 
         Raises:
-            UserError: For an unknown site; CorruptMapsError.
+            UserError: If the module is unknown.
+            CorruptMapsError: If the data is damaged.
         """
         names = statistic_names(self.site(site), self.labels)
         if not self._steps:
@@ -363,7 +428,7 @@ class MapStore:
         return Statistics(names, np.stack([self._read_checked(f"{site}/statistics", step) for step in self._steps]))
 
     def exclude_step(self, step: int) -> None:
-        """Read this step no longer: it is damaged."""
+        """Stop listing a step that is damaged; the files stay as they are."""
         self._steps.remove(step)
 
     def truncate(self, after_step: int) -> None:
@@ -425,7 +490,7 @@ class MapStore:
         return evenly_spaced(self._sizes[site][0], self.tiers.rows)
 
     def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
-        """Every array of a site: its name in the site's group, its shape, and this process's pieces."""
+        """Yield every array of a module: its name in the module's group, its shape, and this process's pieces."""
         groups = dict(kept.levels)
         arrays: dict[str, Any] = {}
         if kept.rows is not None:
@@ -442,7 +507,7 @@ class MapStore:
         yield "statistics", (*heads, len(names)), statistics_pieces(kept.statistics, names, heads)
 
     def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Every array of the store and its metadata."""
+        """Yield every array of the store and its metadata."""
         for site in self.sites:
             heads, (queries, keys) = self._heads(site), self._sizes[site.name]
             levels = self.levels(site.name)
@@ -465,7 +530,7 @@ class MapStore:
         return dict(self._wanted_arrays())
 
     def _metadata(self, name: str, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> tuple[str, dict]:
-        """One step and one writer's examples a shard; in it one layer a chunk, so that a reader may fetch it alone."""
+        """Return an array's metadata: a shard is one step of a process's examples, a chunk in it one layer."""
         shard = (1, -(-shape[0] // self._writers), *shape[1:])
         return name, array_metadata((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
 
@@ -516,7 +581,7 @@ class MapStore:
         replace_file(self.path / f"written-{writer}.json", json.dumps(record))
 
     def _list_of(self, path: Path, file: StoreFile) -> None:
-        """Take over the steps of which every writer has written its part, and their digests."""
+        """Take over the steps that every process has written, and their digests."""
         lists = [file, *(_read_list(path, writer) for writer in range(1, file.writers))]
         written = set(file.steps).intersection(*(each.steps for each in lists))
         self._steps = [step for step in file.steps if step in written]
@@ -541,10 +606,10 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
 
 
 def _labels(path: Path, file: StoreFile) -> AxisLabels:
-    """The labels of a store; they name all positions of its sites.
+    """Read the labels of a store and check that they name all positions of its modules.
 
     Raises:
-        CorruptMapsError: As described above.
+        CorruptMapsError: If an array is damaged, or the labels do not fit the modules.
     """
 
     def read(name: str) -> np.ndarray:
@@ -572,7 +637,7 @@ def _labels(path: Path, file: StoreFile) -> AxisLabels:
 
 
 def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
-    """The attributes of the store's group, as they stand there and as they are meant."""
+    """Return the attributes of the store's root group, as JSON and parsed."""
     try:
         # A token may be anything that a tokenizer has.
         group = as_object(parse(read_regular(path / "zarr.json"), "it", surrogates=True), "it")

@@ -1,4 +1,4 @@
-"""Descriptions of a store's sites and labels as plain JSON values, and back."""
+"""Descriptions of a store's modules and labels as plain JSON values, and back."""
 
 import dataclasses
 import hashlib
@@ -27,7 +27,16 @@ Period = Annotated[int, Range(2, MOST_POSITIONS)]
 
 @dataclasses.dataclass(frozen=True)
 class LabelsMetadata:
-    """Labels in a description: `shown` are the SHA-256 of the arrays of images and sounds by their names."""
+    """The labels of a store as JSON values; fields as in `AxisLabels`.
+
+    Attributes:
+        tokens: The token of every position of each example by axis.
+        titles: The title of each example.
+        links: The gold links of each example by attention module.
+        periods: The period of each example of repeated random tokens.
+        shown: The SHA-256 of the arrays of images, spectrograms and sounds by name.
+        linked: What a head reads that follows the gold links, as in "the antecedent".
+    """
 
     tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
     titles: tuple[Any, ...]
@@ -46,10 +55,10 @@ class LabelsMetadata:
 
 
 def check_site(site: Site) -> None:
-    """Refuse a stored site that is none: its name is a folder, and its axes name all their positions.
+    """Check that a stored attention module has a valid name, layers, heads and axes of a possible size.
 
     Raises:
-        ValueError: Naming the field.
+        ValueError: If a field is not valid.
     """
     convert(StorePath, site.name, "name")
     if not site.layers or not site.heads:
@@ -61,7 +70,7 @@ def check_site(site: Site) -> None:
 
 
 def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
-    """All values that must agree for a store to be continued, as JSON returns them."""
+    """Return all values that must agree for a store to be continued, as JSON returns them."""
     described = {
         "sites": [site_metadata(site) for site in sites],
         "labels": {
@@ -81,7 +90,7 @@ def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, si
 
 
 def site_metadata(site: Site) -> dict[str, Any]:
-    """A site as plain JSON values."""
+    """Return an attention module as plain JSON values."""
     return {
         "name": site.name,
         "query": _describe_axis(site.query),
@@ -94,7 +103,7 @@ def site_metadata(site: Site) -> dict[str, Any]:
 
 
 def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
-    """The most queries and keys that an example has at a site.
+    """Return the largest numbers of queries and keys that an example has at a module.
 
     Raises:
         ValueError: If the labels lack one of its axes.
@@ -109,7 +118,7 @@ def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
 
 
 def label_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
-    """Images, spectrograms and sounds by the names of their arrays."""
+    """Return the images, spectrograms and sounds of labels as arrays, by the name they are stored under."""
     images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
     sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}
     heard = {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
@@ -117,7 +126,14 @@ def label_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
 
 
 def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> AxisLabels:
-    """The labels of a description; `read` gives the array of an image, spectrogram or sound.
+    """Build labels from their description.
+
+    Args:
+        entry: The description.
+        read: Returns the array of an image, spectrogram or sound by name.
+
+    Returns:
+        The labels.
 
     Raises:
         ValueError: If the parts disagree on the number of examples.
@@ -138,7 +154,7 @@ def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Ax
 
 
 def _beside(files: Sequence[bytes]) -> np.ndarray:
-    """WAV files of unlike sizes as rows of bytes, zeros behind them."""
+    """Store WAV files of different sizes as rows of bytes, padded with zeros."""
     rows = np.zeros((len(files), max(map(len, files))), np.uint8)
     for row, content in zip(rows, files, strict=True):
         row[: len(content)] = np.frombuffer(content, np.uint8)
@@ -146,7 +162,7 @@ def _beside(files: Sequence[bytes]) -> np.ndarray:
 
 
 def _files(rows: np.ndarray) -> tuple[bytes, ...]:
-    """The inverse: a WAV file says in its second four bytes how many follow them."""
+    """Recover the WAV files, the inverse of `_beside`: bytes 4 to 7 of a WAV file count those that follow."""
     return tuple(row[: 8 + int.from_bytes(row[4:8].tobytes(), "little")].tobytes() for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Arrays and groups of zarr v3 on disk: arrays by tensorstore, and the group files that it does not write."""
+"""Arrays and groups of zarr v3 on disk: arrays through tensorstore, and the group files that it does not write."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ Size = Annotated[int, Range(0, 2**31 - 1)]
 
 @dataclasses.dataclass(frozen=True)
 class NamedConfiguration:
-    """A part of an array's metadata that zarr v3 says by a name and a configuration."""
+    """A part of an array's zarr v3 metadata that consists of a name and a configuration."""
 
     name: str
     configuration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -40,14 +40,14 @@ class NamedConfiguration:
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """The configuration of a regular grid of chunks."""
+    """The configuration of a regular chunk grid."""
 
     chunk_shape: tuple[Size, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayFile:
-    """What the zarr.json of an array holds, as tensorstore writes `array_metadata`."""
+    """The contents of an array's zarr.json, as tensorstore writes `array_metadata`."""
 
     zarr_format: Annotated[int, Range(3, 3)]
     node_type: Annotated[str, Matching("array", "'array'")]
@@ -62,11 +62,10 @@ class ArrayFile:
 
 
 def read_array_file(path: Path) -> ArrayFile:
-    """The metadata of the array at `path`.
+    """Read the metadata of the array at `path`.
 
     Raises:
-        UserError: Naming the file and the field for what `array_metadata` does not make, and for an array whose values
-            at one step take more memory than a machine should give them.
+        UserError: If the file is not metadata that `array_metadata` makes, or a shape is invalid.
     """
     file, value = path / _FILE, read_value(path / _FILE, _LARGEST_FILE)
     stored = checked(ArrayFile, value, str(file))
@@ -85,13 +84,18 @@ def read_array_file(path: Path) -> ArrayFile:
 
 
 def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
-    """Refuse the array at `path` unless it is as `array_metadata` said that it should be; it may be longer or shorter.
+    """Check that the array at `path` has the metadata that `array_metadata` planned; its number of steps may differ.
 
-    Nothing of an array is given to tensorstore before: it ends the process over metadata that it cannot hold. How the
-    examples were parted among writers may have changed from one start of a run to the next.
+    Every array is checked before tensorstore opens it, because tensorstore ends the process over metadata that it
+    cannot hold. The number of examples a shard may differ, since the number of writing processes may change between
+    starts.
+
+    Args:
+        path: The directory of the array.
+        wanted: The planned metadata.
 
     Raises:
-        UserError: Naming the file and the field.
+        UserError: If a field differs, or the values of one step take too much memory.
     """
     stored = read_array_file(path)
     for field in ("data_type", "dimension_names"):
@@ -113,7 +117,11 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def check_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
-    """Raise UserError for an array whose values take more memory than a machine should give them."""
+    """Check that an array's values fit the memory limit.
+
+    Raises:
+        UserError: If they take more than 16 GiB.
+    """
     size = math.prod(shape) * np.dtype(data_type).itemsize
     if size > _LARGEST_ARRAY:
         raise UserError(f"{path / _FILE} is not usable: values of shape {shape} take {size:.3g} bytes at one step")
@@ -127,7 +135,7 @@ def _inner_chunk(codecs: tuple[NamedConfiguration, ...], file: str) -> tuple[int
 
 
 def _normalized(codecs: tuple[NamedConfiguration, ...]) -> list[Any]:
-    """Codecs with what tensorstore fills in, and without the level of compression, which no reader needs."""
+    """Return codecs with tensorstore's defaults filled in and without the compression level, which no reader needs."""
     return [[codec.name, _normalized_configuration(codec)] for codec in codecs]
 
 
@@ -155,7 +163,18 @@ def _normalized_list(codecs: Any) -> Any:
 def array_metadata(
     shape: tuple[int, ...], shard: tuple[int, ...], chunk: tuple[int, ...], names: tuple[str, ...], kind: str
 ) -> dict[str, Any]:
-    """The metadata of an array in gzipped chunks, stored a shard a file."""
+    """Return the metadata of an array in gzip-compressed chunks, one shard a file.
+
+    Args:
+        shape: The shape of the array.
+        shard: The shape of a shard, the part that is one file.
+        chunk: The shape of a chunk within a shard.
+        names: The names of the axes.
+        kind: The data type: "uint8", "int32" or "float32".
+
+    Returns:
+        The metadata as JSON values.
+    """
     endian = {} if kind == "uint8" else {"endian": "little"}
     codecs = [{"name": "bytes", "configuration": endian}, {"name": "gzip", "configuration": {"level": 6}}]
     return {
@@ -169,10 +188,18 @@ def array_metadata(
 
 
 def open_array(path: Path, metadata: Mapping[str, Any], *, create: bool = False) -> Any:
-    """The array at `path`, of this metadata; made if it is missing and `create` says so.
+    """Open the array at `path` through tensorstore.
+
+    Args:
+        path: The directory of the array.
+        metadata: The planned metadata.
+        create: Whether to create the array if it is missing.
+
+    Returns:
+        The tensorstore array.
 
     Raises:
-        UserError: As `check_array`.
+        UserError: If the array on disk has other metadata.
     """
     spec: dict[str, Any] = {"driver": "zarr3", "kvstore": storage_of(path).key_value_store(path)}
     if create and not (path / _FILE).exists():
@@ -183,10 +210,18 @@ def open_array(path: Path, metadata: Mapping[str, Any], *, create: bool = False)
 
 
 def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
-    """The values of an array that `write_whole` wrote, of so many axes or more.
+    """Read the values of an array that `write_whole` wrote.
+
+    Args:
+        path: The directory of the array.
+        axes: The number of axes; one more is accepted.
+        data_type: The data type.
+
+    Returns:
+        The values.
 
     Raises:
-        UserError: Naming the file for another array.
+        UserError: If the array is another one.
     """
     stored = read_array_file(path)
     check_memory(path, stored.shape, stored.data_type)
@@ -213,7 +248,7 @@ def _whole_metadata(shape: tuple[int, ...], data_type: str) -> dict[str, Any]:
 
 
 def local_shards(array: Any) -> Iterator[Piece]:
-    """The parts of an array that this process writes: of a sharded one its own shards, one of each copy."""
+    """Yield the parts of an array that this process writes, as index and values; one copy of a replicated shard."""
     if not isinstance(array, jax.Array):
         yield (slice(None),) * array.ndim, np.asarray(array)
         return
@@ -230,7 +265,7 @@ def write_group(path: Path, attributes: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old one or the new one, never a part."""
+    """Replace a file atomically: a reader sees the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     storage_of(path).replace(path, text.encode())
 
@@ -238,9 +273,17 @@ def replace_file(path: Path, text: str) -> None:
 def statistics_pieces(
     statistics: Mapping[str, Any], names: Sequence[str], heads: tuple[int, int, int]
 ) -> Iterator[Piece]:
-    """The statistics [example, layer, head] in the order of `names`, NaN for one that is not given.
+    """Stack the statistics [example, layer, head] along a last axis, NaN for one that is missing.
 
     They are stacked on the host, so that the devices, busy training, compute nothing for it.
+
+    Args:
+        statistics: The statistics by name.
+        names: The order of the statistics along the last axis.
+        heads: The numbers of examples, layers and heads.
+
+    Yields:
+        Parts of the stacked array, as index and values.
     """
     pieces = {name: list(local_shards(statistics[name])) for name in names if name in statistics}
     places = [where for where, _ in next(iter(pieces.values()))] if pieces else [(slice(None),) * len(heads)]
@@ -253,7 +296,19 @@ def statistics_pieces(
 def zero_padding(
     values: np.ndarray, where: tuple[slice, ...], name: str, labels: AxisLabels, site: Site, levels: Sequence[Level]
 ) -> np.ndarray:
-    """The values of an array `name` at `where`, with zeros beyond each example's own tokens."""
+    """Set values beyond each example's own tokens to zero.
+
+    Args:
+        values: A part of an array.
+        where: Its index into the array.
+        name: The name of the array in the module's group.
+        labels: The labels, which give the examples' lengths.
+        site: The attention module.
+        levels: The stored levels.
+
+    Returns:
+        The values; unchanged unless the array belongs to a level.
+    """
     sides = {level.name: (level.query_block, level.key_block) for level in levels}
     group, _, part = name.partition("/")
     if group not in sides:

@@ -1,4 +1,4 @@
-"""The page's data of axes: what their positions are, and the images and spectrograms that they were cut from."""
+"""The page's data of axes: what their positions are, and the images and spectrograms they were cut from."""
 
 import base64
 from typing import Any
@@ -16,7 +16,7 @@ SPECTROGRAM_TIMES = 2000
 
 
 def axis_metadata(store: MapStore) -> dict[str, dict[str, Any]]:
-    """The kind and shape of every axis, and the sizes of the images or spectrograms that it was cut from."""
+    """Return the kind and shape of every axis, and the sizes of the images or spectrograms it was cut from."""
     axes: dict[str, dict[str, Any]] = {}
     for axis in (axis for site in store.sites for axis in (site.query, site.key)):
         image, spectrogram = (table.get(axis.name) for table in (store.labels.images, store.labels.spectrograms))
@@ -34,23 +34,23 @@ def axis_metadata(store: MapStore) -> dict[str, dict[str, Any]]:
 
 
 def _longest(store: MapStore, axis: Axis) -> int:
-    """Frames of the longest example: as many as the spectrogram's whole width shows."""
+    """Return the frames of the longest example, which the whole width of the spectrogram shows."""
     return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
 
 
 def _shrunk(images: np.ndarray) -> np.ndarray:
-    """An example's one image, or that of each query, as the page carries them [images, rows, columns, 3]."""
+    """Return an example's one image, or the image of each query, in page size [images, rows, columns, 3]."""
     return np.stack([shrink(each, IMAGE_SIDE) for each in images.reshape(-1, *images.shape[-3:])])
 
 
 def _thinned(spectrogram: np.ndarray) -> np.ndarray:
-    """The loudest of every few times, so that no more than SPECTROGRAM_TIMES are left."""
+    """Take the loudest of every few frames, so that no more than SPECTROGRAM_TIMES are left."""
     block = -(-spectrogram.shape[1] // SPECTROGRAM_TIMES)
     return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
 
 
 def label_blocks(store: MapStore) -> list[Block]:
-    """Images, spectrograms and sounds, a block an example; images of its queries, if it has them, in a row."""
+    """Return images, spectrograms and sounds as page blocks, one an example; images of its queries are one strip."""
     names = list(axis_metadata(store))
     images = [
         Block(f"image-{names.index(name)}-{example}", pack(_shrunk(image).tobytes()))

@@ -1,4 +1,4 @@
-"""Heads over training: their statistics and roles at every step, where they change, and since when."""
+"""Heads over training: their statistics at every step, change points, and the onset of their roles."""
 
 import itertools
 import warnings
@@ -60,7 +60,13 @@ _STATISTICS_OF_ROLES = {
 
 
 class ChangePoint(NamedTuple):
-    """A change of level: the first stored step on the new level, and both levels."""
+    """A change of a curve's level.
+
+    Attributes:
+        step: The first stored step on the new level.
+        before: The level before it.
+        after: The level from it on.
+    """
 
     step: int
     before: float
@@ -68,7 +74,16 @@ class ChangePoint(NamedTuple):
 
 
 class HeadRole(NamedTuple):
-    """A role that a head plays at the last step, and the step since which it does; layer and head are indices."""
+    """A role that a head plays at the last step.
+
+    Attributes:
+        site: The name of the attention module.
+        layer: The index of the layer.
+        head: The index of the head.
+        role: The role.
+        score: The mean weight on the keys of the role; 1 - alignment error for alignment.
+        onset: The step since which the head plays the role.
+    """
 
     site: str
     layer: int
@@ -79,7 +94,14 @@ class HeadRole(NamedTuple):
 
 
 class StatisticsTable(NamedTuple):
-    """A statistic of every head at every step from one source, [statistic, layer, head, step]; NaN where undefined."""
+    """Statistics of every head at every step, from one source.
+
+    Attributes:
+        source: "mean" over the probe examples, the number of an example, "training" or "against".
+        names: The names of the statistics.
+        steps: The training steps.
+        values_NxLxHxS: The values [statistic, layer, head, step]; NaN where undefined.
+    """
 
     source: str
     names: tuple[str, ...]
@@ -90,11 +112,17 @@ class StatisticsTable(NamedTuple):
 def history_payload(
     store: MapStore, run: RunDirectory, budget: int, other: MapStore | None = None
 ) -> tuple[dict[str, Any], list[Block]]:
-    """Facts and blocks of the page: for every site its tables, the roles of its heads, and their change points.
+    """Return the page's data of head histories: statistics, roles and change points of every module.
 
-    Sources are "mean" (over the probe examples), an example's number, "training" (batches, of `heads.jsonl`) and
-    "against" (the mean of the `other` run). Tables of single examples are left out where they would take more than
-    `SHARE` of `budget` bytes.
+    Args:
+        store: The maps of the run.
+        run: The run directory, whose `heads.jsonl` has the statistics of training batches.
+        budget: The largest size of the page in bytes. Tables of single examples are left out if they would take more
+            than the fraction `SHARE` of it.
+        other: The maps of another run to compare with; its mean is the source "against".
+
+    Returns:
+        The facts and the blocks.
     """
     heads = read_head_statistics(run.heads_file)
     sites: list[dict[str, Any]] = []
@@ -124,10 +152,11 @@ def history_payload(
 
 
 def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
-    """Every role that a head plays at the last stored step, the highest score first; see `find_roles`.
+    """Return every role that a head plays at the last stored step, the highest score first; see `find_roles`.
 
-    Induction only where no simpler rule explains the head's maps (`transformer.maps.head_roles.heads_with_role`): on a
-    text of one period the statistic of a head that looks at a fixed distance is as high.
+    A head counts as an induction head only if no simpler rule explains its maps
+    (`transformer.maps.head_roles.heads_with_role`): on a text with a single period a head that attends at a fixed
+    distance has the same induction score.
     """
     if not store.steps:
         return ()
@@ -144,16 +173,25 @@ def _roles_at_last_step(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
 
 
 def find_roles(steps: Sequence[int], site: Site, labels: AxisLabels, statistics: Statistics) -> tuple[HeadRole, ...]:
-    """Every role that a head of one site plays at the last step; a head may play several.
+    """Find every role that a head of one module plays at the last step; a head may play several.
 
-    The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples; c
-    the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) is at least
+    The score m is the mean weight on the key that defines the role (for alignment, 1 - alignment error) over examples,
+    and c that of an untrained head, see `chance`. The head plays the role if (m - c) / (1 - c) is at least
     `transformer.maps.head_roles.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal rows, whose weight must lie on
     the first tokens or the diagonal, give no head a role.
 
     The onset is the last change point at which the level rises across `MIN_ROLE_SCORE`. Without one, as in a head that
     plays the role from the beginning, it is the step t that maximizes sum_(s >= t) (kappa_s - MIN_ROLE_SCORE), after
     the cumulative sums of Page (1954).
+
+    Args:
+        steps: The stored steps.
+        site: The attention module.
+        labels: The labels of the probe batch.
+        statistics: The statistics of the module's heads at these steps.
+
+    Returns:
+        The roles.
     """
     roles = []
     for role, (name, needs_one_sequence) in _STATISTICS_OF_ROLES.items():
@@ -170,7 +208,7 @@ def find_roles(steps: Sequence[int], site: Site, labels: AxisLabels, statistics:
 
 
 def describe_role(role: HeadRole, store: MapStore) -> str:
-    """The role in a sentence: "head 1.3 of decoder/self became an induction head at step 450 (score 0.83)"."""
+    """Describe a role: "head 1.3 of decoder/self became an induction head at step 450 (score 0.83)"."""
     site = store.site(role.site)
     head = f"head {site.layers[role.layer]}.{site.heads[role.head]} of {role.site}"
     name = f"{'an' if role.role.value[0] in 'ai' else 'a'} {role.role.value} head"
@@ -182,11 +220,19 @@ def describe_role(role: HeadRole, store: MapStore) -> str:
 
 
 def chance(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
-    """The score of a role that an untrained head has on each example; NaN for an example that cannot show the role.
+    """Return the score of a role that an untrained head has on each example.
 
-    It is that of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
-    alignment it is the better of two that ignore the sentence: one link a query at random, or to the key at the same
-    relative position. Windows, which a site does not record, are ignored.
+    It is the score of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
+    alignment it is the better of two baselines that ignore the sentence: each query linked to a random key, or to the
+    key at the same relative position. Attention windows, which a site does not record, are ignored.
+
+    Args:
+        role: The role.
+        site: The attention module.
+        labels: The labels of the probe batch.
+
+    Returns:
+        The scores; NaN for an example that cannot show the role.
     """
     if role is Role.ALIGNMENT:
         return alignment_chance(site, labels)
@@ -194,17 +240,25 @@ def chance(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"
 
 
 def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarray, " S"]) -> tuple[ChangePoint, ...]:
-    """Where a curve changes its level: at most `MOST_CHANGES` steps, in order.
+    """Find where a curve changes its level, at most `MOST_CHANGES` times.
 
     The curve is cut into the constant pieces that minimize sum (value - mean of its piece)^2 / noise^2 + penalty per
-    change, by exact dynamic programming (Jackson et al. 2005; Killick et al. 2012, equation 2). The noise is the median
-    absolute difference of neighbors, as a normal's deviation, and at least `LEAST_NOISE` of the range. Pieces that a
-    curve only passes through on its way up or down are no levels: their changes count as one, which is where the curve
-    crosses the middle between the levels at both ends. Values that are not finite are left out, and running medians
-    take out single stray ones. Points count equally, whatever the spacing of their steps.
+    change, by exact dynamic programming (Jackson et al. 2005; Killick et al. 2012, equation 2). The noise is estimated
+    from the median absolute difference of neighbors, as the standard deviation of a normal distribution, and is at
+    least `LEAST_NOISE` of the range. Pieces that the curve only passes through on its way up or down are no levels:
+    their changes count as one, where the curve crosses the middle between the levels at both ends. Values that are not
+    finite are left out, and running medians remove single outliers. Points count equally, whatever the spacing of their
+    steps.
+
+    Args:
+        steps: The steps.
+        values: The value at each step.
+
+    Returns:
+        The changes, in the order of their steps.
 
     Raises:
-        ValueError: For different numbers of steps and values.
+        ValueError: If the numbers of steps and values differ.
     """
     if len(steps) != len(values):
         raise ValueError(f"got {len(steps)} steps and {len(values)} values: give one value a step")
@@ -227,7 +281,7 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
 
 
 def _running_medians(curve: np.ndarray) -> np.ndarray:
-    """Running medians of three (Tukey 1977): they remove single stray points and keep rises as steep as they are.
+    """Compute running medians of three (Tukey 1977): they remove single outliers and keep rises as steep as they are.
 
     The first point, the state before training, stays; the last is corrected by those before it.
     """
@@ -240,7 +294,7 @@ def _running_medians(curve: np.ndarray) -> np.ndarray:
 
 
 def _segment(curve: np.ndarray, penalty: float) -> list[int]:
-    """The bounds of the best constant pieces, the beginning 0 and the end among them."""
+    """Return the bounds of the best constant pieces, including 0 and the end."""
     points = len(curve)
     centered = curve - curve.mean()
     sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (centered, centered**2))
@@ -259,7 +313,7 @@ def _segment(curve: np.ndarray, penalty: float) -> list[int]:
 
 
 def _join_transitions(curve: np.ndarray, bounds: list[int], deviation: float) -> list[tuple[int, float, float]]:
-    """The changes (index of the first point behind, level before, level behind) between pieces that are levels."""
+    """Return the changes between levels: (index of the first point after it, level before, level after)."""
     pieces = [curve[start:end] for start, end in itertools.pairwise(bounds)]
     means = [float(piece.mean()) for piece in pieces]
     levels = [0]
@@ -276,7 +330,7 @@ def _join_transitions(curve: np.ndarray, bounds: list[int], deviation: float) ->
 
 
 def _is_transition(piece: np.ndarray, deviation: float, before: float, mean: float, after: float) -> bool:
-    """Whether a piece continues the direction of the changes at its sides, instead of staying at its mean."""
+    """Return whether a piece continues the direction of the changes at its sides, instead of staying at its mean."""
     if (mean - before) * (after - mean) <= 0:
         return False
     if len(piece) < 3:
@@ -298,7 +352,7 @@ def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
 
 
 def _beyond_chance(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over examples, and its share of the way from chance to 1; NaN where no example defines it."""
+    """Return the mean over examples, and how far it has come from chance to 1; NaN where no example defines it."""
     chance_Bx1x1 = chance_B[:, None, None]
     defined = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
     count = defined.sum(axis=1)
@@ -326,9 +380,16 @@ def _chance_mass(role: Role, site: Site, labels: AxisLabels, example: int) -> fl
 
 
 def probe_tables(store: MapStore, site: str) -> list[StatisticsTable]:
-    """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced.
+    """Return tables of a module's statistics on the probe batch: the mean over its examples, then each example.
 
     Distances on an image are in pixels.
+
+    Args:
+        store: The maps of a run.
+        site: The name of the attention module.
+
+    Returns:
+        The tables, at no more than `COLUMNS` evenly spaced steps.
     """
     names, values_SxBxLxHxN = distances_in_pixels(store.statistics(site), store.site(site))
     kept = evenly_spaced_indices(len(store.steps), min(COLUMNS, len(store.steps)))
@@ -344,10 +405,10 @@ def probe_tables(store: MapStore, site: str) -> list[StatisticsTable]:
 
 
 def read_head_statistics(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
-    """The records of a `heads.jsonl` by site and step; a step that was written twice counts with its last record.
+    """Read the records of a `heads.jsonl` by module and step; if a step was written twice, its last record counts.
 
     Raises:
-        UserError: As `transformer.runs.jsonl_records.read_records`.
+        UserError: If the file cannot be parsed.
     """
     heads: dict[str, dict[int, dict[str, Any]]] = {}
     for record in read_records(path, HEAD_RECORDS):
@@ -356,7 +417,15 @@ def read_head_statistics(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
 
 
 def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[StatisticsTable]:
-    """The statistics of training batches as a table; None where the records do not match this site's heads."""
+    """Return the statistics of training batches as a table.
+
+    Args:
+        records: The records of one module by step.
+        site: The attention module.
+
+    Returns:
+        A list of one table; empty if the records do not match the module's heads.
+    """
     steps = sorted(records)
     steps = [steps[index] for index in evenly_spaced_indices(len(steps), min(COLUMNS, len(steps)))]
     names = tuple(dict.fromkeys(name for step in steps for name in records[step]))
@@ -372,9 +441,11 @@ def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list
 
 
 def encode_table(table: StatisticsTable) -> tuple[dict[str, Any], str]:
-    """A table's facts, and its values as text: value = low + (high - low) code / CODES, a range for each statistic.
+    """Encode a table for the page: value = low + (high - low) code / CODES, with a range for each statistic.
 
-    The text holds the high bytes of all codes, then the low ones, [statistic, layer, head, step].
+    Returns:
+        The table's facts, and its values as text: the high bytes of all codes, then the low ones,
+        [statistic, layer, head, step].
     """
     finite = np.isfinite(table.values_NxLxHxS)
     low, high = (
@@ -391,7 +462,7 @@ def encode_table(table: StatisticsTable) -> tuple[dict[str, Any], str]:
 
 
 def _defined(table: StatisticsTable) -> StatisticsTable:
-    """The table without statistics that are undefined everywhere."""
+    """Drop the statistics that are undefined everywhere."""
     kept = np.flatnonzero(np.isfinite(table.values_NxLxHxS).any(axis=(1, 2, 3)))
     return table._replace(names=tuple(table.names[row] for row in kept), values_NxLxHxS=table.values_NxLxHxS[kept])
 
@@ -404,7 +475,7 @@ def _add(number: int, table: StatisticsTable, sites: Sequence[dict[str, Any]], b
 
 
 def _changes(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
-    """Statistic, layer, head and steps of every change of level in a table, heads without one left out."""
+    """Return (statistic, layer, head, steps) of every change of level in a table, without heads that have none."""
     changes = []
     for row, name in enumerate(table.names):
         for layer, head in np.ndindex(table.values_NxLxHxS.shape[1:3]):
@@ -415,7 +486,7 @@ def _changes(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
 
 
 def _scales(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The words and the scale of each statistic."""
+    """Return the name, unit and scale of each statistic."""
     names = {name for site in sites for table in site["tables"] for name in table["names"]}
     scales = {}
     for name in sorted(names):

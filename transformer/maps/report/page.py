@@ -1,4 +1,4 @@
-"""The page of a run: one HTML file with all its data in it, that opens from a disk and requests nothing."""
+"""The page of a run: one self-contained HTML file, which opens from a disk and requests nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,17 +40,27 @@ def write_report(
     maps: Path | None = None,
     page: Path | None = None,
 ) -> Path:
-    """Write the page of a run, as `render` makes it, and return its path: `page`, by default the run's `report.html`.
+    """Write the page of a run, made by `render`.
+
+    Args:
+        run_directory: The run directory.
+        budget: The largest size of the page in bytes.
+        against: Another run's directory to compare with.
+        maps: The store to show, by default the run's own.
+        page: The file to write, by default the run's `report.html`.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        UserError: As `render`.
+        UserError: If the run has no metrics or no maps, `budget` is too small, or the runs cannot be compared.
     """
     text = render(run_directory, budget, against=against, maps=maps)
     return write_page(RunDirectory(parse_path(run_directory)).report_file if page is None else page, text)
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Put a page where no reader sees half of it, and return its path."""
+    """Write a page atomically, so that no reader sees half of it, and return its path."""
     storage_of(path).replace(path, text.encode())
     return path
 
@@ -63,14 +73,21 @@ def render(
     maps: Path | None = None,
     version: str | None = None,
 ) -> str:
-    """The page of a run: curves, samples, statistics of its heads and every stored map.
+    """Render the page of a run: curves, samples, statistics of its heads and every stored map.
 
-    `against` is another run's directory, whose maps the page can be compared with. `maps` is the store that is
-    shown, the run's own by default. With a `version` the page asks its server for newer ones.
+    If not all maps fit `budget`, evenly spaced steps of thumbnails stay, the first and the last among them, then as
+    much of the finer levels as fits; the page lists what is left out. Steps whose maps are damaged are listed and not
+    drawn.
 
-    Where not all maps fit into `budget` bytes, evenly spaced steps of thumbnails stay, the first and the last among
-    them, then as much of the finer levels as fits; the page lists what is left out. Steps whose maps are damaged it
-    names instead of drawing them.
+    Args:
+        run_directory: The run directory.
+        budget: The largest size of the page in bytes.
+        against: Another run's directory, whose maps the page can be compared with.
+        maps: The store to show, by default the run's own.
+        version: The version of a served page, which asks its server for newer ones; None for a file.
+
+    Returns:
+        The HTML text.
 
     Raises:
         UserError: If the directory is no run, has no metrics or no maps, if `budget` is too small for one step, or if
@@ -94,7 +111,7 @@ def _rendered(
     version: str | None,
     damaged: Sequence[CorruptMapsError],
 ) -> str:
-    """The page without the damaged steps."""
+    """Render the page without the damaged steps."""
     run = RunDirectory.open(run_directory)
     curves = read_curves(run)
     store = _complete_store(run.maps if maps is None else maps, damaged)
@@ -119,12 +136,22 @@ def render_single_text(
     *,
     beneath: tuple[list[dict[str, Any]], list[Block]] | None = None,
 ) -> str:
-    """The page of texts that a model was given: the maps of a store with one step, and nothing of any training.
+    """Render the page of texts that a model was given: the maps of a store with one step, without training data.
 
-    `beneath` is what `transformer.maps.report.value_norms.value_norms` gives of the same pass.
+    Args:
+        store: The maps, with one step.
+        title: The title of the page.
+        config: The config to show.
+        parameters: The number of parameters.
+        budget: The largest size of the page in bytes.
+        beneath: The value norms, queries and keys of the same pass, as
+            `transformer.maps.report.value_norms.value_norms` returns them.
+
+    Returns:
+        The HTML text.
 
     Raises:
-        UserError: If `budget` is too small, and for a model without attention.
+        UserError: If `budget` is too small, or the model has no attention.
     """
     if not store.sites:
         raise UserError(f"{title} is a model without attention: it has no maps to show")
@@ -147,7 +174,7 @@ def _within(
     other: MapStore | None = None,
     version: str | None = None,
 ) -> str:
-    """The page of these facts and blocks, with as much of the maps as the budget has room for."""
+    """Render the page of these facts and blocks, with as much of the maps as fits the budget."""
     shown = [*shown, *label_blocks(store)]
     # The size of the page without maps is taken off their budget.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
@@ -184,12 +211,12 @@ def _complete_store(path: Path, damaged: Sequence[CorruptMapsError]) -> MapStore
 
 
 def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
-    """The steps of `others` that are nearest to one of `steps`."""
+    """Return the steps of `others` that are nearest to one of `steps`."""
     return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
 
 
 def _facts(store: MapStore) -> dict[str, Any]:
-    """All that the page shows of a store except the maps themselves, as plain JSON values."""
+    """Return all that the page shows of a store except the maps themselves, as plain JSON values."""
     return {
         "alone": False,
         "configHash": store.config_hash,
@@ -212,7 +239,7 @@ def _facts(store: MapStore) -> dict[str, Any]:
 
 
 def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page says of how the maps came about."""
+    """Return what the page says about the run that produced the maps."""
     config, environment = run.config(), run.facts()
     return {
         "title": str(config.get("name") or run.path.resolve().name),
@@ -255,11 +282,11 @@ def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[
 
 
 def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
-    """The other run: its title, config and curves, and which of its heads is most like each of ours.
+    """Return the other run's title, config and curves, and which of its heads is most similar to each of ours.
 
     Raises:
-        UserError: Unless both have the same sites, probe examples and coarsest levels, so that one weight can be taken
-            off the other.
+        UserError: If the runs differ in modules, probe examples or coarsest levels, so that weights cannot be
+            subtracted.
     """
     numbers = {site.name: number for number, site in enumerate(store.sites)}
     matches = match_heads(store, other)
@@ -306,7 +333,7 @@ def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None
 
 
 def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:
-    """The blocks that the page opens with, which stand in front of the script, and all others behind it."""
+    """Split the blocks into those that the page opens with, before the script, and all others, after it."""
     view = facts["first"]
     place = f"-{len(facts['steps']) - 1}-{view['site']}-{view['example']}-"
     parts: tuple[list[Block], list[Block]] = ([], [])

@@ -1,4 +1,4 @@
-"""The maps of a store that fit into a page's bytes, and how they are written as text."""
+"""The maps of a store that fit a page's size, and their encoding as text."""
 
 import base64
 import dataclasses
@@ -26,7 +26,12 @@ _LARGEST_KEYS = 1 << 16  # keys that the page's two bytes can number
 
 
 class Block(NamedTuple):
-    """A named part of the page."""
+    """A named block of the page's data.
+
+    Attributes:
+        name: Its element id.
+        text: Its contents.
+    """
 
     name: str
     text: str
@@ -39,7 +44,14 @@ class Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PagePayload:
-    """The part of a store in a page: its steps, its largest code, facts of every site, and the blocks."""
+    """The part of a store that a page contains.
+
+    Attributes:
+        steps: The training steps.
+        codes: The largest code.
+        sites: The facts of every module.
+        blocks: The blocks.
+    """
 
     steps: tuple[int, ...]
     codes: int
@@ -54,7 +66,7 @@ class PagePayload:
 
 @dataclasses.dataclass(frozen=True)
 class _Tier:
-    """A kind of maps of one site: its facts for the page, its blocks at (step, index), its bytes before packing."""
+    """A kind of maps of one module: its facts for the page, its blocks at (step, index), its bytes before packing."""
 
     key: str  # the key of the facts: "levels", "rows" or "top"
     what: str  # its name in the page's list of missing maps
@@ -66,12 +78,20 @@ class _Tier:
 
 
 def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> PagePayload:
-    """As much of a store as fits into `budget` bytes; no steps where not even one fits.
+    """Select and encode as much of a store as fits the budget.
 
-    The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
-    the remaining budget a sixth may go to whole rows, another to the largest weights of rows, and the rest to
-    finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
-    the budget, else seven.
+    The coarsest level of every module comes first, at as many of `steps` as fit, evenly spaced. Of the remaining budget
+    a sixth may go to whole rows, another to the largest weights of rows, and the rest to finer levels, the last step
+    first. Codes have eight bits if the coarsest levels then fill at most half of the budget, else seven.
+
+    Args:
+        store: The maps of a run.
+        budget: The largest size in bytes.
+        run: The prefix of the blocks' names: "maps" for the run itself, "against" for the run it is compared with.
+        steps: The steps to choose from, all by default.
+
+    Returns:
+        The payload; it has no steps if not even one fits.
     """
     steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
     codes, walls = LEVELS, _coarsest_blocks(store, run, steps, LEVELS, budget // 2)
@@ -98,17 +118,24 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
 
 
 def min_page_size(store: MapStore) -> int:
-    """The bytes that the coarsest levels of the last step take."""
+    """Return the bytes that the coarsest levels of the last step take."""
     (last,) = _coarsest_blocks(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
     return sum(block.size for block in last)
 
 
 def recode(maps: Quantized, levels: int) -> Quantized:
-    """The same weights in codes up to `levels`, scales rounded to half precision.
+    """Requantize weights with codes up to `levels`, and round scales to half precision.
 
     With fewer levels than the store's, code' = round(levels (code / 255)^(root / root')). A code then stands for
-    weights root' scale / (2 levels) around its own at most: root' is the stored root, or less where that is
-    more than `WITHIN` of it, and 2 at least (scale / 127 for a scale up to one).
+    weights within root' scale / (2 levels) of its own: root' is the stored root, or less where that error exceeds
+    `WITHIN`, and at least 2 (scale / 127 for a scale up to one).
+
+    Args:
+        maps: The quantized weights.
+        levels: The largest code.
+
+    Returns:
+        The requantized weights.
     """
     codes, root = np.asarray(maps.codes), np.asarray(maps.root)
     scale = np.asarray(maps.scale, np.float32)
@@ -126,9 +153,14 @@ def recode(maps: Quantized, levels: int) -> Quantized:
 
 
 def encode_rows(maps: Quantized, triangular: bool = False) -> str:
-    """Rows of any leading axes as text: the bytes of the scales in four planes, then roots, then codes.
+    """Encode rows with any leading axes as text: the bytes of the scales in four planes, then roots, then codes.
 
-    Of a triangular map, [..., q, q], row i is given by its first i + 1 codes.
+    Args:
+        maps: The quantized rows.
+        triangular: Whether the map is causal, [..., q, q], so that row i is given by its first i + 1 codes.
+
+    Returns:
+        The text.
     """
     scale = np.ascontiguousarray(maps.scale, dtype="<f4").reshape(-1)
     planes = scale.view(np.uint8).reshape(-1, 4).T
@@ -137,7 +169,15 @@ def encode_rows(maps: Quantized, triangular: bool = False) -> str:
 
 
 def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantized) -> str:
-    """The largest weights of rows as text: high bytes of the keys, low bytes, then the weights as rows."""
+    """Encode the largest weights of rows as text: high bytes of the keys, low bytes, then the weights as rows.
+
+    Args:
+        keys: The keys of the weights, below 65,536.
+        weights: The quantized weights.
+
+    Returns:
+        The text.
+    """
     planes = np.ascontiguousarray(keys, dtype=">u2").view(np.uint8).reshape(-1, 2).T
     scale = np.ascontiguousarray(weights.scale, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
     rows = (planes, scale, np.ascontiguousarray(weights.root), np.ascontiguousarray(weights.codes))
@@ -145,14 +185,14 @@ def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantized) -> str:
 
 
 def pack(data: bytes) -> str:
-    """Base64 of gzip, without a time stamp: the same run gives the same page, byte for byte."""
+    """Compress with gzip and encode as base64, without a time stamp, so that equal runs give equal pages."""
     # Weights look like noise: they pack smaller without a search for chance repeats.
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, zlib.Z_FILTERED)
     return base64.b64encode(packer.compress(data) + packer.flush()).decode("ascii")
 
 
 def shrink(image: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.ndarray, "rows columns 3"]:
-    """The mean over square blocks, the smallest that bring both sides down to `side` pixels."""
+    """Average an image over square blocks, the smallest that bring both sides down to `side` pixels."""
     block = -(-max(image.shape[:2]) // side)
     rows, columns = (-(-size // block) for size in image.shape[:2])
     padding = [(0, rows * block - image.shape[0]), (0, columns * block - image.shape[1]), (0, 0)]
@@ -161,7 +201,7 @@ def shrink(image: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.nd
 
 
 def gray(spectrogram: Float[np.ndarray, "bins time"]) -> UInt8[np.ndarray, "bins time"]:
-    """Log magnitudes as bytes from the least to the greatest that is finite."""
+    """Scale log magnitudes to bytes, from the smallest to the largest finite value."""
     finite = np.isfinite(spectrogram)
     low, high = (spectrogram[finite].min(), spectrogram[finite].max()) if finite.any() else (0.0, 0.0)
     spread = np.where(finite, spectrogram - low, 0.0) / max(high - low, 1e-9)
@@ -176,14 +216,14 @@ def _round_mantissa(scale: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*ro
 
 
 def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
-    """Evenly spaced steps, half again as many as may fit if all are as large as the last: the others are not read."""
+    """Return evenly spaced steps, 1.5 times as many as fit if all are as large as the last; no others are read."""
     (last,) = _coarsest_blocks(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
     most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.size for block in last)))
     return tuple(steps[index] for index in evenly_spaced_indices(len(steps), min(len(steps), most)))
 
 
 def indices_within_budget(sizes: Sequence[int], budget: int) -> list[int]:
-    """The most indices, evenly spaced, whose sizes sum to no more than `budget`."""
+    """Return the most indices, evenly spaced, whose sizes sum to no more than `budget`."""
     for count in range(len(sizes), 0, -1):
         kept = evenly_spaced_indices(len(sizes), count)
         if sum(sizes[index] for index in kept) <= budget:
@@ -192,7 +232,7 @@ def indices_within_budget(sizes: Sequence[int], budget: int) -> list[int]:
 
 
 def spread_order(total: int) -> list[int]:
-    """All indices in such an order that every beginning of it is spread over the whole; the last index first."""
+    """Order all indices so that every prefix is spread over the whole range; the last index comes first."""
     order: dict[int, None] = {}
     count = 1
     while len(order) < total:
@@ -204,7 +244,7 @@ def spread_order(total: int) -> list[int]:
 def _coarsest_blocks(
     store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
 ) -> list[list[Block]] | None:
-    """The blocks of the coarsest levels, a list a step; None as soon as they are more than `at_most` bytes."""
+    """Return the blocks of the coarsest levels, a list a step; None as soon as they exceed `at_most` bytes."""
     walls: list[list[Block]] = []
     spent = 0
     for index, step in enumerate(steps):
@@ -248,7 +288,7 @@ def _level_facts(site: Site, level: Level, split: bool) -> dict[str, Any]:
 
 
 def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[int, _Tier]]:
-    """The tiers behind the coarsest levels, each with the number of its site, the most useful a byte first."""
+    """Yield the tiers after the coarsest levels with the number of their module, the most useful per byte first."""
     sites = list(enumerate(store.sites))
     # The page draws only levels of the run that it compares with.
     for number, site in sites if run == "maps" else []:
@@ -278,7 +318,7 @@ def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: i
 
 
 def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
-    """Whole rows, as many as a share of the bytes holds at one step."""
+    """Yield the tier of whole rows, as many as a share of the bytes holds at one step."""
     last = store.read_rows(site.name, store.steps[-1])
     if last is None or not last[0]:
         return
@@ -302,7 +342,7 @@ def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int)
 
 
 def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
-    """The largest weights of every row, or of every second, fourth ... as a share of the bytes holds them."""
+    """Yield the tier of the largest weights of every row, or of every 2nd, 4th ... row, as a share of bytes allows."""
     last = store.read_top(site.name, store.steps[-1])
     if last is None or max(len(each) for each in store.labels.tokens[site.key.name]) > _LARGEST_KEYS:
         return
@@ -327,7 +367,7 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
 
 
 def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], list[int]]:
-    """The blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
+    """Return the blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
     blocks: list[Block] = []
     filled: list[int] = []
     for index in spread_order(len(steps)):

@@ -1,4 +1,4 @@
-"""Serving the page of a run to a browser on this machine, and renewing it while the run trains."""
+"""Serve the page of a run to a browser on this machine, and refresh it while the run trains."""
 
 import hashlib
 import http.server
@@ -26,17 +26,27 @@ FILES = ("*.json", "*.jsonl", "maps/*.json")
 
 
 class ServedPage(NamedTuple):
-    """The page that is served, and its version."""
+    """The page that is served.
+
+    Attributes:
+        page: The HTML text, encoded.
+        version: Its version, which the browser polls.
+    """
 
     page: bytes
     version: str
 
 
 class PageServer(socketserver.ThreadingTCPServer):
-    """Serves `shown`, which its owner replaces, at "/" and its version at "/version", to this machine alone.
+    """An HTTP server of one page, for this machine only.
 
-    Only requests with this server's own host name are answered, against DNS rebinding: a page of another site whose
-    name was pointed at this machine still sends that name.
+    It serves `shown`, which its owner replaces, at "/" and its version at "/version". Only requests with this server's
+    own host name are answered, against DNS rebinding: a page of another site whose name was pointed at this machine
+    still sends that name.
+
+    Args:
+        port: The port; 0 for any free one.
+        shown: The page to serve first.
 
     Raises:
         UserError: If the port is taken or not allowed.
@@ -111,7 +121,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return "headwise"
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: the terminal is the run's."""
+        """Log nothing: the terminal is the run's."""
 
 
 def serve(
@@ -124,14 +134,21 @@ def serve(
     pause: float = PAUSE,
     quiet: float = QUIET,
 ) -> None:
-    """Serve the page of a run until Ctrl-C, and make it anew when the run has new maps, metrics or samples.
+    """Serve the page of a run until Ctrl-C, and render it again when the run has new maps, metrics or samples.
 
-    `render(version)` returns the page; until the run has both a complete step of maps and metrics, a small page says
-    what is missing. `also` are further run directories that the page is made from. `announce` is called with the
-    address; `pause` and `quiet` are the seconds between two checks of the run and, at least, between two pages.
+    Until the run has both a complete step of maps and metrics, a small page says what is missing.
+
+    Args:
+        run_directory: The run directory.
+        render: Returns the page, given its version.
+        also: Further run directories that the page is made from.
+        port: The port; 0 for any free one.
+        announce: Called with the address of the page.
+        pause: Seconds between two checks of the run.
+        quiet: The least seconds between two pages.
 
     Raises:
-        UserError: For a port that is taken, or for an error in making the page that does not go away by waiting.
+        UserError: If the port is taken, or rendering fails for a reason that does not pass.
     """
     run_directory = parse_path(run_directory)
     directories = [run_directory, *map(parse_path, also)]
@@ -152,7 +169,7 @@ def serve(
 def _renewals(
     server: PageServer, run_directory: Path, directories: list[Path], render: Callable[[str], str]
 ) -> Iterator[float | None]:
-    """Check the run again and again: yields the seconds that a new page took, None without changes."""
+    """Check the run again and again, yielding the seconds that a new page took, None without changes."""
     start, seen = time.time_ns(), None
     while True:
         began, current = time.monotonic(), file_versions(directories)
@@ -175,12 +192,12 @@ def _renewals(
 
 
 def file_versions(directories: Iterable[Path]) -> tuple[FileVersion, ...]:
-    """The versions of all files that a page is made from: equal ones are of the same page."""
+    """Return the versions of all files that a page is made from: equal versions give the same page."""
     return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
 
 
 def missing_files(run_directory: Path) -> str | None:
-    """The files that a run must write before it has a page, in words; None where it has all."""
+    """Describe the files that a run must still write before it has a page, None if it has all."""
     from transformer.maps.store import MapStore
 
     run = RunDirectory(run_directory)
@@ -195,7 +212,7 @@ def missing_files(run_directory: Path) -> str | None:
 
 
 def _waiting_page(run_directory: Path, missing_files: str) -> ServedPage:
-    """A page without a script, which the browser reloads by itself."""
+    """Return a page without a script, which the browser reloads by itself."""
     title = run_directory.resolve().name
     parts = {"title": escape_html(title), "awaited": escape_html(missing_files)}
     body = fill_template(AssetFolder("maps/report/web").read("waiting_for_run.html"), parts)

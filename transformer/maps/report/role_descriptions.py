@@ -1,4 +1,4 @@
-"""The page's data of what each head does: its role at the last stored step, and the words of every role."""
+"""The page's data of head roles: each head's role at the last stored step, and the descriptions of the roles."""
 
 from typing import Any, NamedTuple
 
@@ -16,9 +16,13 @@ MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 
 
 class RoleText(NamedTuple):
-    """A role in words: a badge, a name, what such a head does, and the keys whose weight is measured.
+    """The description of a role. "{token}" stands for a name of the module's keys, "{away}" for a distance in words.
 
-    "{token}" stands for whatever the keys of a site are, "{away}" for a distance in words.
+    Attributes:
+        badge: A label of a few letters.
+        name: The name of the role.
+        does: What such a head does.
+        keys: The keys whose weight is measured.
     """
 
     badge: str
@@ -80,7 +84,7 @@ ROLE_TEXTS = {
 
 
 def role_texts(labels: AxisLabels) -> dict[Role, RoleText]:
-    """The words of every role, where a head that follows the gold links is called by what the task says it reads."""
+    """Return the description of every role; the task may rename the alignment role (`AxisLabels.linked`)."""
     if labels.linked is None:
         return ROLE_TEXTS
     linked = ROLE_TEXTS[Role.ALIGNMENT]._replace(name=labels.linked, does=f"reads {labels.linked}")
@@ -88,11 +92,12 @@ def role_texts(labels: AxisLabels) -> dict[Role, RoleText]:
 
 
 def roles_data(store: MapStore) -> dict[str, Any]:
-    """Every head's role at the last stored step, as the page's data; shares are in percent.
+    """Return every head's role at the last stored step, for the page; shares are in percent.
 
-    A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score, simpler], roles being
-    indices of `kinds` and simpler the rules that the nearest cannot be told from, [rule, number] each; how far heads
-    look on an image is told beside, by site.
+    Returns:
+        A dictionary. `heads` lists [site, layer, head, role or -1, nearest role or -1, distance, share, even, score,
+        simpler]: roles are indices into `kinds`, and simpler lists the rules [rule, number] that the nearest role
+        cannot be told from. `far` are the attention distances on images, by module.
     """
     step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []
@@ -119,7 +124,16 @@ def _numbers(reading: RoleAssessment, roles: list[Role]) -> list[Any]:
 
 
 def sample_rows(store: MapStore, site: Site, step: int) -> Rows:
-    """At most `MOST_ROWS` whole rows of a site's maps at a step: all that the run kept where it kept no whole maps."""
+    """Read at most `MOST_ROWS` whole rows of a module's maps; all that the run stored if it stored no whole maps.
+
+    Args:
+        store: The maps of a run.
+        site: The attention module.
+        step: The training step.
+
+    Returns:
+        The rows.
+    """
     kept = store.read_rows(site.name, step)
     if kept is not None:
         return Rows(*kept)

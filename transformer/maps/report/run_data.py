@@ -1,4 +1,4 @@
-"""The page's data beside the maps: config, curves, samples, axes, and what is shown first."""
+"""The page's data besides the maps: config, curves, samples, and the view it opens with."""
 
 import base64
 import json
@@ -28,15 +28,16 @@ Curve = list[tuple[int, float]]
 
 
 def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
-    """The points (step, value) of every metric and split, in the order of their steps.
+    """Read the curves of every metric and split.
 
-    A step that was logged twice, as after a resume, counts with its last value; values that are not
-    finite are left out.
+    If a step was logged twice, as after a resume, its last value counts. Values that are not finite are left out.
 
-    A run that was converted and not trained has none.
+    Returns:
+        The points (step, value) in the order of their steps, by metric and split; empty for a run that was converted
+        from a published model and not trained.
 
     Raises:
-        UserError: For a run that trains and has reported no number yet.
+        UserError: If the run has not logged any metrics yet.
     """
     if "converted" in directory.facts() and not directory.metrics_file.exists():
         return {}
@@ -57,7 +58,7 @@ def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
 
 
 def thin_curve(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
-    """At most `points` points of a curve: lowest and highest of each stretch, so that no spike is lost."""
+    """Reduce a curve to at most `points` points, keeping each interval's minimum and maximum, so that spikes stay."""
     if len(curve) <= points:
         return curve
     kept = {0, len(curve) - 1}
@@ -68,10 +69,11 @@ def thin_curve(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
 
 
 def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
-    """Sample outputs by split and step: {"split", "step", "rows", "total", "images"}, evenly thinned over the steps.
+    """Read sample outputs by split and step, evenly thinned over the steps.
 
-    Each row maps field names ("source", "target", "output", ...) to strings; `images` are those that the field
-    "image" of any row names, as data URLs.
+    Returns:
+        Dictionaries {"split", "step", "rows", "total", "images"}: each row maps field names ("source", "target",
+        "output", ...) to strings, and `images` are the data URLs of the images that the field "image" of any row names.
     """
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
     for record in read_records(directory.samples_file, SAMPLE_RECORDS):
@@ -98,12 +100,15 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def initial_view(store: MapStore) -> dict[str, Any]:
-    """Indices of the site, example, layer and head to open with, at the store's last step.
+    """Choose the module, example, layer and head that the page opens with, at the store's last step.
 
-    The site is the first with gold links whose whole maps are kept, else the first between two sequences. Its head
+    The module is the first with gold links whose whole maps are stored, else the first between two sequences. Its head
     is the one with the most weight on gold links, else with the sharpest rows; its example the one in which the
-    strongest weights of that head, those on gold links if the site has some, cross most often. Long sites are judged
-    by their coarsest level.
+    strongest weights of that head, those on gold links if the module has some, cross most often. Long modules are
+    assessed by their coarsest level.
+
+    Returns:
+        The indices "site", "example", "layer" and "head".
     """
     linked = [site for site in store.sites if site.name in (store.labels.links or {}) and _coarsest(store, site).whole]
     between = [site for site in store.sites if site.query.name != site.key.name and not site.causal]
@@ -125,7 +130,7 @@ def initial_view(store: MapStore) -> dict[str, Any]:
 
 
 def _image(directory: RunDirectory, name: str) -> str | None:
-    """The PNG file of that name among the run's samples as a data URL; None for what is none, or leads elsewhere.
+    """Return a sample's PNG file as a data URL, None if it is no PNG file among the run's samples.
 
     No file of an opened run is a link.
     """
@@ -139,12 +144,12 @@ def _image(directory: RunDirectory, name: str) -> str | None:
 
 
 def evenly_spaced_indices(total: int, kept: int) -> list[int]:
-    """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
+    """Return `kept` of `total` indices, evenly spaced, including the first and the last; if `kept` is 1, the last."""
     return [total - 1] if kept == 1 else list(evenly_spaced(total, kept))
 
 
 def flatten_config(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The leaves of a nested config as (dotted key, text)."""
+    """Return the leaves of a nested config as pairs (dotted key, text)."""
     return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
 
 
@@ -161,7 +166,16 @@ def _coarsest(store: MapStore, site: Site) -> _View:
 def gold_alignment_mass(
     weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: AxisLabels
 ) -> Float[np.ndarray, "L H"]:
-    """The weight that a head puts on gold links, averaged over all query positions that have one."""
+    """Compute the weight that each head puts on gold links, averaged over all queries that have one.
+
+    Args:
+        weights: The weights [example, layer, head, query, key].
+        site: The attention module.
+        labels: The labels, which must have gold links for the module.
+
+    Returns:
+        The mean weight [layer, head].
+    """
     assert labels.links is not None
     total, rows = np.zeros(weights.shape[1:3]), 0
     for example, links in enumerate(labels.links[site.name]):
@@ -171,19 +185,26 @@ def gold_alignment_mass(
 
 
 def sharpness(weights: Float[np.ndarray, "B L H Q K"]) -> Float[np.ndarray, "L H"]:
-    """The largest weight of a row, averaged over the rows of all examples that have any weight."""
+    """Compute the largest weight of a row, averaged over the rows of all examples that have any weight.
+
+    Args:
+        weights: The weights [example, layer, head, query, key].
+
+    Returns:
+        The mean [layer, head].
+    """
     largest = weights.max(axis=-1, initial=0.0)
     rows = (largest > 0).sum(axis=(0, 3))
     return largest.sum(axis=(0, 3)) / np.maximum(rows, 1)
 
 
 def count_crossings(pairs: list[tuple[int, int]]) -> int:
-    """How many pairs of (query, key) links run against each other: i < i' while k > k'."""
+    """Count the pairs of (query, key) links that cross each other: i < i' while k > k'."""
     return sum(a[0] < b[0] and a[1] > b[1] for a in pairs for b in pairs)
 
 
 def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldLink] | None) -> list[tuple[int, int]]:
-    """Each query with its strongest key, without pairs that are no gold link where links are known."""
+    """Return each query with its strongest key; if gold links are known, only the pairs among them."""
     attending = np.flatnonzero(weights_QxK.max(axis=-1, initial=0.0))
     strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]
     if links is None:

@@ -1,4 +1,4 @@
-"""The maps of a few texts: a store of one step, and the page of it."""
+"""The maps of a few texts: a store with one step, for the page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,10 +24,22 @@ def store_single_text(
     config_hash: str,
     step: int = 0,
 ) -> tuple[MapStore, Mapping[str, CapturedAttention]]:
-    """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.
+    """Write what a pass captures to a new store, as its only step, as fine as the budget allows.
+
+    Args:
+        path: The directory of the store.
+        sites: The attention modules.
+        labels: The labels of the texts' positions.
+        look: Runs the pass with a capture request and returns what it captured, by the name of the module.
+        config: The budget.
+        config_hash: The hash of the config.
+        step: The training step of the parameters.
+
+    Returns:
+        The store, and what the pass captured.
 
     Raises:
-        UserError: For a model without attention.
+        UserError: If the model has no attention.
     """
     if not sites:
         raise UserError("this model has no attention: there are no maps to show")

@@ -1,4 +1,4 @@
-"""What lies beneath a page's maps, in half precision: norms of values and, where asked for, queries and keys."""
+"""The page's data besides the weights, in half precision: value norms and, if asked for, queries and keys."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ _HALF = float(np.finfo(np.float16).max)
 
 
 def check_size(traced: Mapping[str, CapturedAttention]) -> None:
-    """Refuse queries and keys that would make too large a page; `traced` may be abstract.
+    """Check that queries and keys do not make the page too large; `traced` may be abstract.
 
     Raises:
-        UserError: That says how many bytes they are, and of how many layers, tokens, heads and components.
+        UserError: If they take more than `LARGEST` bytes.
     """
     sides = [side for each in traced.values() if each.vectors is not None for side in each.vectors[:2]]
     size = sum(2 * math.prod(side.shape) for side in sides)
@@ -37,10 +37,17 @@ def check_size(traced: Mapping[str, CapturedAttention]) -> None:
 def value_norms(
     sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention], vectors: bool
 ) -> tuple[list[dict[str, Any]], list[Block]]:
-    """The page's facts of each site, and its blocks: a text's norms, and a layer's queries and keys of a text.
+    """Encode the value norms of each module, and its queries and keys, for the page.
 
-    Of norms the axes are [layer, head, key], of queries and keys [head, position, component], queries first, each cut
-    to the text's own tokens. `vectors`: whether they were asked for, so that a site without them says so.
+    Args:
+        sites: The attention modules.
+        labels: The labels of the texts' positions.
+        captured: What a pass captured, by the name of the module.
+        vectors: Whether queries and keys were asked for, so that the page can say if a module has none.
+
+    Returns:
+        The facts of each module, and the page blocks: one of norms [layer, head, key] for each text, and one of queries
+        and then keys [head, position, component] for each text and layer, cut to the text's own tokens.
     """
     facts: list[dict[str, Any]] = []
     blocks: list[Block] = []
@@ -67,6 +74,6 @@ def value_norms(
 
 
 def _halves(*arrays: np.ndarray) -> str:
-    """Numbers as half precision, low byte first; what is no number, as behind a text's end, as 0."""
+    """Encode numbers as half precision, low byte first; NaN, as beyond a text's end, becomes 0."""
     finite = (np.clip(np.nan_to_num(np.asarray(array, np.float32)), -_HALF, _HALF) for array in arrays)
     return pack(b"".join(np.ascontiguousarray(each, "<f2").tobytes() for each in finite))
