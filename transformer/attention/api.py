@@ -44,7 +44,14 @@ from transformer.attention.spec import AttentionParameters, AttentionSpec, Backe
 
 
 class AttentionAux(NamedTuple):
-    """Beside the output: maps and log-sum-exp if asked for, of a hard sample its log-probability."""
+    """Everything that `attend` returns beside the output.
+
+    Attributes:
+        captured: Maps and statistics as requested by `capture`; None without a request.
+        log_prob: Log-probability of each query's sampled key, differentiable, for the normalizers `hard` and
+            `straight_through`; else None.
+        log_sum_exp: log sum_k exp(s_k) of each row's logits if requested by `log_sum_exp=True`; else None.
+    """
 
     captured: CapturedAttention | None
     log_prob: Float[Array, "B H Q"] | None = None
@@ -53,11 +60,17 @@ class AttentionAux(NamedTuple):
 
 @pytree_dataclass
 class PreparedKeys:
-    """Keys as one score meets them, and what they were prepared for, so that no other score takes them for its own.
+    """Keys that `prepare_keys` has transformed for one score and position scheme.
 
-    A pytree of one leaf, `keys`: [B, K, H, A] of the perceptrons' hidden units, [B, K, H, D] of general, else
-    [B, K, G, D]. Caches, scans, shardings and the rows of beams carry it as they would the array. `depth` is that of a
-    key before it was prepared.
+    A pytree whose only leaf is `keys`, so that caches, scans, shardings and beam search carry it like an array. The
+    static fields let `score` refuse keys that were prepared for another score.
+
+    Attributes:
+        keys: [B, K, H, A] for scores with a hidden layer (A units), [B, K, H, D] for `general`, else [B, K, G, D]. A
+            shape or a sharding where a program is only described.
+        kind: The score that the keys were prepared for.
+        position: The position scheme that was applied to them.
+        depth: Size of a key vector before it was prepared (C).
     """
 
     # An array; where a program is described alone, a shape or a sharding.
@@ -73,11 +86,22 @@ def prepare_keys(
     position: AttentionPosition = AttentionPosition.NONE,
     params: AttentionParameters | None = None,
 ) -> PreparedKeys:
-    """All of a score that depends on the keys alone: once for a memory, outside a loop over queries.
+    """Compute the part of a score that depends on the keys alone.
+
+    Call it once per memory, outside a loop over queries, and pass the result to `score`.
+
+    Args:
+        k_BxKxGxC: Keys, G key heads of C features each.
+        kind: The score function.
+        position: The position scheme; `rotary` rotates each key by its index.
+        params: The trained parameters of the score and the position scheme; None where neither has any.
+
+    Returns:
+        The prepared keys. Their gradient reaches `k_BxKxGxC` and `params`.
 
     Raises:
-        TypeError: For a `kind` or `position` that is no member of its enum, and for parameters of another score.
-        ValueError: For shapes that do not fit, and for positions that the score has not.
+        TypeError: If `kind` or `position` is not a member of its enum, or if `params` belong to another score.
+        ValueError: If shapes do not match, or if the score does not support the position scheme.
     """
     params = AttentionParameters() if params is None else params
     check_keys(k_BxKxGxC, kind, position, params)
@@ -98,17 +122,29 @@ def score(
     positions: Int[Array, "#B Q"] | None = None,
     bias: Float[Array, "#B #H #Q #K"] | None = None,
 ) -> Float[Array, "B H Q K"]:
-    """The logits of every head against keys from `prepare_keys`, in at least float32 whatever the inputs' type.
+    """Compute the logits of every query head against keys from `prepare_keys`.
 
-    The equations are those of the classes in `SCORES` and `SCHEMES`. `positions` are the queries' (their indices if
-    absent); relative positions and `bias` add to the score. Scores that need no preparation (dot, scaled_dot and
-    location) take the keys as they are, too, unless positions turn them.
+    The equations are those of the classes in `SCORES` and `SCHEMES`. Relative positions and `bias` are added.
+
+    Args:
+        q_BxQxHxD: Queries, H heads of D features each.
+        prepared: Keys from `prepare_keys`. The scores that need no preparation (dot, scaled_dot and location) also take
+            the plain array, [B, K, G, D], unless the position scheme rotates the keys.
+        kind: The score function.
+        position: The position scheme.
+        params: The trained parameters of the score and the position scheme; None where neither has any.
+        scale: Factor on the logits, for scaled_dot only; None means 1 / sqrt(D).
+        positions: The position of each query; None means its index.
+        bias: Added to the scaled logits.
+
+    Returns:
+        The logits, in float32 or wider whatever the inputs' type.
 
     Raises:
-        TypeError: For a `kind` or `position` that is no member of its enum, for parameters of another score, and for
-            keys that were not prepared.
-        ValueError: For keys that were prepared for another score or position, for shapes that do not fit, and for a
-            scale or positions that the score has not.
+        TypeError: If `kind` or `position` is not a member of its enum, if `params` belong to another score, or if the
+            keys need preparation and were not prepared.
+        ValueError: If the keys were prepared for another score or position, if shapes do not match, or if the score has
+            no such scale or position scheme.
     """
     params = AttentionParameters() if params is None else params
     keys, depth = _keys_of(prepared, kind, position)
@@ -120,13 +156,18 @@ def score(
 
 
 def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B Q H D"]:
-    """The weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
+    """Compute the weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
 
-    Each of the G value heads is read by its H / G neighboring query heads.
+    Args:
+        weights_BxHxQxK: Attention weights.
+        v_BxKxGxD: Values. Each of the G value heads serves H / G neighboring query heads.
+
+    Returns:
+        The output of each query and head.
 
     Raises:
-        ValueError: For weights and values that do not fit each other.
-        TypeError: For what is no array of floating-point numbers.
+        ValueError: If the weights and values do not match in batch, keys or heads.
+        TypeError: If either is not an array of floating-point numbers.
     """
     check_weights(weights_BxHxQxK, v_BxKxGxD)
     values = repeat_heads(v_BxKxGxD, weights_BxHxQxK.shape[1])
@@ -147,29 +188,56 @@ def attend(
     capture: Capture | None = None,
     log_sum_exp: bool = False,
 ) -> tuple[Float[Array, "B Q H Dv"], AttentionAux]:
-    """Attention(Q, K, V) = normalize(score(Q, K) + bias) V, and its maps and head statistics when asked for.
+    """Compute Attention(Q, K, V) = normalize(score(Q, K) + bias) V.
 
-    `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V, every query seeing every key (Vaswani et al. 2017, equation 1).
+    `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V with every query seeing every key (Vaswani et al. 2017, equation 1).
     Keys and values may have fewer heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023),
-    multi-query for G = 1 (Shazeer 2019). Softmax and log-sum-exp are at least float32. A query that may see no key
-    gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that one fact
-    of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient; but what
-    `causal` or `window` hides behind a `query_offset`, a cache's own zeros, is read and must be finite. `key` and
-    `train` are for normalizers that draw and for `spec.dropout`, which zeroes weights behind whatever is captured.
+    multi-query attention for G = 1 (Shazeer 2019). Softmax and log-sum-exp are computed in float32 or wider. A query
+    that sees no key gives exactly 0.
 
-    With `log_sum_exp` the result beside the output has that of each row's logits, log sum_k exp(s_k) over the keys that
-    the query sees, [B, H, Q], differentiable, and minus infinity for a query that sees none: two calls on parts of the
-    keys are combined by it, and exp(s_k - log_sum_exp) are the softmax's weights.
+    Padding, NaN included, has no effect on the output or on gradients. Padding means queries beyond `query_lengths`,
+    and keys and values that a single field of the mask, or a bias of minus infinity, hides from every query. The
+    exception is a key-value cache: what `causal` or `window` hides behind a `query_offset` is read and must be finite.
 
-    Traced for a placement (`transformer.logical_axes`), it is sharded over the mesh as `attention_sharding` says, and
-    gives what one device would.
+    Inside a mesh placement (`transformer.logical_axes`) the call is sharded as `attention_sharding` says, with the same
+    result as on one device.
+
+    Args:
+        q_BxQxHxD: Queries, H heads of D features each.
+        k_BxKxGxC: Keys, G key heads of C features each; C = D for inner products.
+        v_BxKxGxDv: Values.
+        spec: The score, normalizer, reweighting, position scheme and backend; the default is scaled dot product with
+            softmax.
+        mask: Which keys each query may see; by default all of them.
+        bias: Added to the logits; minus infinity hides a key.
+        params: Trained parameters of the score and of the position scheme; None where neither has any.
+        key: Random key for sampling normalizers and for `spec.dropout`; used in training only.
+        train: Whether to apply dropout and sampling.
+        capture: Which maps and statistics to return; None captures nothing. Weights are captured before dropout.
+        log_sum_exp: Whether to return the log-sum-exp of each row's logits.
+
+    Returns:
+        The output, and an `AttentionAux`. Its `log_sum_exp` [B, H, Q] is log sum_k exp(s_k) over the keys that a query
+        sees: differentiable, and minus infinity for a query that sees none. It combines two calls on parts of the keys,
+        and exp(s_k - log_sum_exp) are the softmax's weights.
 
     Raises:
-        ValueError: For arrays, masks or heads that do not fit each other, for a combination that the named backend, or
-            a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normalizer that
-            is not made of exponentials.
-        TypeError: For an argument of another type, such as a string or an array for `spec`, `mask`, `capture` or
-            `log_sum_exp`, and for parameters that are not the score's own.
+        ValueError: If arrays, masks or heads do not match each other; if the chosen backend, or ring attention, does
+            not support the combination; if `spec.dropout` is used in training without a `key`; or if `log_sum_exp` is
+            requested of sparsemax or entmax15, which have none.
+        TypeError: If an argument has another type, such as a string or an array for `spec`, `mask`, `capture` or
+            `log_sum_exp`; if `params` do not belong to the score; or if a sampling normalizer has no `key` in training.
+
+    Example:
+        ```python
+        import jax
+        from transformer.attention import Capture, Mask, attend
+
+        q = k = v = jax.random.normal(jax.random.key(0), (1, 5, 2, 8))
+        output, aux = attend(q, k, v, mask=Mask(causal=True), capture=Capture(sites=("here",)))
+        output.shape  # (1, 5, 2, 8)
+        aux.captured.weights.shape  # (1, 2, 5, 5)
+        ```
     """
     params = AttentionParameters() if params is None else params
     check_attend_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
@@ -241,7 +309,7 @@ def _attend_dense(
     *,
     wants_log_sum: bool,
 ) -> tuple[Array, AttentionAux]:
-    """The reference: every logit, every weight."""
+    """The reference implementation, with the whole map of logits and weights in memory."""
     positions = query_positions(mask, q.shape[1])
     logits = _logits(q, _prepared(k, function, scheme), function, scheme, positions, scale=spec.scale, bias=bias)
     if spec.temperature != 1:
@@ -281,7 +349,7 @@ def _logits(
     scale: float | None,
     bias: Array | None,
 ) -> Array:
-    """(score + what positions add to the product) scale + what they add beside it + bias, in float32 at least."""
+    """(score + position products) scale + position bias + bias, in float32 or wider."""
     heads, keys = q.shape[2], prepared.shape[1]
     logits_BxHxQxK = function.logits(function.query(scheme.query(q, positions)), prepared)
     position_products = scheme.logits(q, positions, keys)
@@ -297,7 +365,7 @@ def _logits(
 
 
 def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: AttentionPosition) -> tuple[Array, int]:
-    """The array of keys that were prepared for this very score and position, and their depth before."""
+    """The array of keys prepared for this score and position, and the depth of the keys before preparation."""
     check_score_and_position(kind, position)
     call = f"prepare_keys(k, {kind}, {position}, params)"
     if isinstance(prepared, PreparedKeys):

@@ -1,4 +1,4 @@
-"""What an argument must be, told in one line to who gives something else: its name, its value, what would be right."""
+"""Checks of arguments, with one-line errors that give the argument's name, its value and what is expected."""
 
 import enum
 from typing import Any
@@ -12,7 +12,7 @@ MAP_AXES = "[batch, heads, queries, keys]"
 
 
 def describe_value(value: Any) -> str:
-    """A value in a few words on one line, however large it is."""
+    """Describe a value in a few words on one line, however large it is."""
     if is_array(value):
         return f"an array of {value.dtype} {tuple(value.shape)}"
     if isinstance(value, enum.Enum):
@@ -23,15 +23,15 @@ def describe_value(value: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it has a shape and a type of numbers, as arrays of JAX and NumPy and placeholders of them have."""
+    """Whether a value has a shape and a dtype, as JAX and NumPy arrays and their placeholders do."""
     return all(hasattr(value, name) for name in ("shape", "ndim", "dtype"))
 
 
 def check_member(name: str, value: Any, choices: type[enum.Enum]) -> None:
-    """Refuse what is no member of the enum, such as the string of one.
+    """Check that a value is a member of an enum, and not, say, the string of one.
 
     Raises:
-        TypeError: That lists the members, and says which one the string would be.
+        TypeError: If it is not; lists the members, and names the one that a string stands for.
     """
     if isinstance(value, choices):
         return
@@ -43,11 +43,16 @@ def check_member(name: str, value: Any, choices: type[enum.Enum]) -> None:
 
 
 def check_array(name: str, value: Any, axes: str = SEQUENCE_AXES) -> None:
-    """Refuse what is no array of floating-point numbers with as many axes as `axes` lists, none of size 0.
+    """Check that a value is a floating-point array with as many axes as `axes` lists, none of size 0.
+
+    Args:
+        name: The argument's name, for the error.
+        value: The value to check.
+        axes: The expected axes, in brackets and separated by commas.
 
     Raises:
-        TypeError: For another thing or type of numbers.
-        ValueError: For another shape.
+        TypeError: If it is not an array of floating-point numbers.
+        ValueError: If it has another number of axes, or one of size 0.
     """
     if not is_array(value):
         raise TypeError(f"{name} is {describe_value(value)}; attention takes an array {axes}")
@@ -59,30 +64,38 @@ def check_array(name: str, value: Any, axes: str = SEQUENCE_AXES) -> None:
 
 
 def check_floats(name: str, array: Any) -> None:
-    """Refuse whole numbers and booleans: weights that are cast to their type would all be 0.
+    """Check that an array is of floating-point numbers: weights cast to an integer type would all be 0.
 
     Raises:
-        TypeError: That names the array and its type.
+        TypeError: If it is not; gives the array's name and dtype.
     """
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} has numbers of type {array.dtype}; attention takes floating-point numbers")
 
 
 def check_heads(name: str, heads: int, shape: tuple[int, ...], of: str, groups: int, other: tuple[int, ...]) -> None:
-    """Refuse heads that do not divide evenly among the heads of keys or values.
+    """Check that the heads of keys or values divide the heads of an array.
+
+    Args:
+        name: Name of the array with `heads` heads.
+        heads: Its number of heads.
+        shape: Its shape.
+        of: Name of the keys or values.
+        groups: Their number of heads.
+        other: Their shape.
 
     Raises:
-        ValueError: That names both arrays, their shapes and their heads.
+        ValueError: If `groups` does not divide `heads`; gives both arrays' names, shapes and heads.
     """
     if heads % groups:
         raise ValueError(f"{name} {shape} has {heads} heads, which the {groups} heads of {of} {other} do not divide")
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Refuse what is no real number, finite and above 0 (of a traced array the numbers are not known).
+    """Check that every number is real, finite and above 0; traced arrays, whose numbers are unknown, pass.
 
     Raises:
-        ValueError: That names the argument and its value.
+        ValueError: If one is not; gives the argument's name and value.
     """
     if isinstance(value, jax.core.Tracer):
         return

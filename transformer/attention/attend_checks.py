@@ -1,4 +1,4 @@
-"""What attend() and its stages refuse before anything is computed: one line for each way that a call does not fit."""
+"""Checks of the arguments of `attend` and its stages, made before anything is computed."""
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +23,11 @@ from transformer.attention.spec import AttentionParameters, AttentionSpec, check
 def check_attend_call(
     q: Array, k: Array, v: Array, spec: AttentionSpec, mask: Mask, bias: Array | None, params: AttentionParameters
 ) -> None:
-    """Refuse arrays, masks and parameters that do not fit each other, naming both sides.
+    """Check that the arguments of `attend` match each other.
 
     Raises:
-        ValueError: For shapes and values.
-        TypeError: For arguments of another type and for parameters of another score or position.
+        ValueError: If shapes or values do not match; names both sides.
+        TypeError: If an argument has another type, or if `params` belong to another score or position scheme.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         check_array(name, array)
@@ -48,11 +48,11 @@ def check_attend_call(
 
 
 def check_score_and_position(kind: Score, position: AttentionPosition) -> None:
-    """Refuse what is no score or position, and two that have no meaning together.
+    """Check that a score and a position scheme are valid and can be combined.
 
     Raises:
-        TypeError: That lists the members.
-        ValueError: That says why the two do not go together.
+        TypeError: If either is not a member of its enum.
+        ValueError: If the two cannot be combined; says why.
     """
     check_member("kind", kind, Score)
     check_member("position", position, AttentionPosition)
@@ -62,10 +62,11 @@ def check_score_and_position(kind: Score, position: AttentionPosition) -> None:
 
 
 def check_keys(k: Array, kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
-    """Refuse what `prepare_keys` cannot prepare: of a score's parameters the side that meets the keys.
+    """Check the arguments of `prepare_keys`, including the parameters that multiply the keys.
 
     Raises:
-        UserError: As those of `check_attend_call`.
+        ValueError: If shapes do not match, or if the score and the position scheme cannot be combined.
+        TypeError: If an argument has another type, or if `params` belong to another score or position scheme.
     """
     check_score_and_position(kind, position)
     check_array("k", k)
@@ -94,10 +95,22 @@ def check_queries(
     positions: Array | None,
     bias: Array | None,
 ) -> None:
-    """Refuse what `score` cannot compute of prepared keys, whose depth was `depth` before.
+    """Check the arguments of `score`.
+
+    Args:
+        q: Queries, [B, Q, H, D].
+        prepared: Prepared keys.
+        depth: Size of a key vector before it was prepared.
+        kind: The score function.
+        position: The position scheme.
+        params: The parameters of both.
+        scale: Factor on the logits, or None.
+        positions: Positions of the queries, or None.
+        bias: Added to the logits, or None.
 
     Raises:
-        UserError: As those of `check_attend_call`.
+        ValueError: If shapes do not match, or if the score has no such scale or position scheme.
+        TypeError: If an argument has another type, or if `params` belong to another score or position scheme.
     """
     check_array("q", q)
     check_array("prepared", prepared)
@@ -126,10 +139,11 @@ def check_queries(
 
 
 def check_weights(weights: Array, v: Array) -> None:
-    """Refuse weights and values that `read` cannot join.
+    """Check the arguments of `read`.
 
     Raises:
-        UserError: As those of `check_attend_call`.
+        ValueError: If the weights and values do not match in batch, keys or heads.
+        TypeError: If either is not an array of floating-point numbers.
     """
     check_array("weights", weights, MAP_AXES)
     check_array("v", v)
@@ -141,10 +155,10 @@ def check_weights(weights: Array, v: Array) -> None:
 
 
 def _check_parameters(kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
-    """Refuse what are no `AttentionParameters`, and those of another score or position.
+    """Check that `params` are `AttentionParameters` of this score and position scheme.
 
     Raises:
-        TypeError: That says which are needed.
+        TypeError: If they are not; says which are needed.
     """
     if not isinstance(params, AttentionParameters):
         role = "position" if isinstance(params, PositionScheme) else "score"
@@ -163,11 +177,11 @@ def _check_parameters(kind: Score, position: AttentionPosition, params: Attentio
 
 
 def check_log_sum(asked: bool, spec: AttentionSpec) -> None:
-    """Refuse to be asked for the log-sum-exp of a normalizer that has none.
+    """Check that the normalizer has a log-sum-exp if it is requested.
 
     Raises:
-        TypeError: For what is not True or False.
-        ValueError: That names the normalizer.
+        TypeError: If `asked` is not a bool.
+        ValueError: If the normalizer is sparsemax or entmax15.
     """
     if not isinstance(asked, bool):
         raise TypeError(f"log_sum_exp is {describe_value(asked)}; it must be True or False")

@@ -1,7 +1,7 @@
-"""Which program computes which attention: what each takes, and the choice among them.
+"""The choice of the attention backend: which combinations and sizes each backend supports.
 
-A variant is score x normalizer x re-weighting x position x facts of the mask (a bias, and dropout). What each backend
-supports is declared once, in `BACKENDS`; the choice, the errors and the published table are read from it.
+A variant is score x normalizer x reweighting x position x mask features (a bias and dropout among them). What each
+backend supports is declared once, in `BACKENDS`; the choice, the errors and the published table are read from it.
 """
 
 import dataclasses
@@ -28,7 +28,15 @@ MAX_DENSE_LOGITS = 2**25
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant:
-    """What is asked of a backend, whatever the arrays. `facts`: of the mask, "bias", and "dropout" of the weights."""
+    """The combination of attention features that a backend must support, whatever the arrays' sizes.
+
+    Attributes:
+        score: The score function.
+        normalizer: The normalizer.
+        reweighting: The reweighting.
+        position: The position scheme.
+        facts: Names of the mask's fields that are set, and "bias" and "dropout" where they are used.
+    """
 
     score: Score = AttentionSpec.score
     normalizer: Normalizer = AttentionSpec.normalizer
@@ -38,7 +46,7 @@ class AttentionVariant:
 
     @classmethod
     def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
-        """That of a call; weights are dropped in training alone."""
+        """The variant of a call to `attend`; dropout counts in training only."""
         beside = {"bias": bias, "dropout": train and spec.dropout > 0}
         facts = mask.facts() | {name for name, present in beside.items() if present}
         return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, facts)
@@ -53,10 +61,19 @@ class AttentionVariant:
 
 @dataclasses.dataclass(frozen=True)
 class CallShape:
-    """What a backend's limits depend on beside the variant: the sizes are those that one device computes.
+    """The sizes, dtype and platform on which a backend's limits depend. Sizes are those of one device.
 
-    `devices`: those that the program may span without a placement that says how. `crosses`: how the keys of other
-    devices are reached, where positions are divided.
+    Attributes:
+        platform: The platform that is compiled for, such as "cpu", "gpu" or "tpu".
+        dtype: The common dtype of q, k and v.
+        batch: Examples.
+        heads: Query heads.
+        queries: Number of queries.
+        keys: Number of keys.
+        depth: Features of a query head.
+        value_depth: Features of a value head.
+        devices: Devices that the compiler may spread the program over where no placement says how.
+        crosses: How keys on other devices are reached where positions are sharded; None where they are not.
     """
 
     platform: str
@@ -72,7 +89,7 @@ class CallShape:
 
     @classmethod
     def of(cls, q: jax.Array, k: jax.Array, v: jax.Array, shards: AttentionSharding | None = None) -> "CallShape":
-        """That of a call, for the platform that is compiled for, which a mesh in context may name."""
+        """The shape of a call, for the platform that is compiled for, which a mesh in context may set."""
         batch, heads, length = (1 if shards is None else shards.parts(name) for name in ("batch", "heads", "length"))
         crosses = None if shards is None else shards.crosses
         mesh = jax.sharding.get_abstract_mesh()
@@ -93,7 +110,7 @@ class CallShape:
 
 @dataclasses.dataclass(frozen=True)
 class BackendSupport:
-    """All that a backend takes: the variant must lie within every set."""
+    """Everything that a backend supports: each feature of a variant must be in the set of its kind."""
 
     scores: frozenset[Score]
     normalizers: frozenset[Normalizer]
@@ -128,7 +145,7 @@ BACKENDS: dict[Backend, BackendSupport] = {
 
 
 def invalid_reason(variant: AttentionVariant) -> str | None:
-    """Why no program could compute this variant; None when it means something."""
+    """Say why no backend could compute this variant; None if it is valid."""
     score, position, facts = variant.score, variant.position, variant.facts
     why = why_incompatible(score, position)
     if why is not None:
@@ -142,7 +159,7 @@ def invalid_reason(variant: AttentionVariant) -> str | None:
 
 
 def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
-    """The variant that means something with the fewest parts changed."""
+    """Find the valid variant with the fewest changes."""
     needed = {REQUIRED_FIELD[fact] for fact in variant.facts & REQUIRED_FIELD.keys()}
     repairs: tuple[dict[str, Any], ...] = (
         {"position": AttentionPosition.NONE},
@@ -160,7 +177,7 @@ def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
 
 
 def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | None:
-    """What of the variant the backend does not take; None when it is exact for all of it."""
+    """Say which part of a variant a backend does not support; None if it computes the variant exactly."""
     nonsense = invalid_reason(variant)
     if nonsense is not None:
         return nonsense
@@ -184,17 +201,17 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
 
 
 def _window_alone(backend: Backend, variant: AttentionVariant) -> bool:
-    """Whether this is the one pair of facts of which cuDNN takes the first with the second alone."""
+    """Whether this is a window without causal on cuDNN, which takes the first only with the second."""
     return backend is Backend.CUDNN and "window" in variant.facts and "causal" not in variant.facts
 
 
 def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:
-    """Whether the kernel is run without its machine: right, slow, for tests alone."""
+    """Whether the kernel is interpreted because its hardware is absent: exact but slow, for tests."""
     return backend is Backend.SPLASH and shape.platform != "tpu"
 
 
 def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
-    """Which limit of the backend the arrays or the machine exceed; None when it runs."""
+    """Say which limit of a backend the arrays or the machine exceed; None if it runs."""
     if shape.crosses is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
     if shape.crosses is not None and backend is Backend.CUDNN:
@@ -225,13 +242,23 @@ def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
 
 
 def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallShape) -> Backend:
-    """The backend that the spec names, or for auto the fastest that is exact for the request.
+    """Choose the backend named in the spec, or for `auto` the fastest one that is exact for the call.
 
-    Auto takes the platform's own kernel where it runs (splash only where each device is known to run its own: it does
-    not divide itself over a mesh), else the dense map where that is small, else blocks. A ring runs in blocks.
+    `auto` takes the platform's own kernel where it runs (splash only where each device runs its own program, because it
+    does not partition itself over a mesh), else einsum where the map is small, else blockwise. Ring attention is always
+    blockwise.
+
+    Args:
+        spec: The spec, which may name a backend.
+        variant: The features that the call uses.
+        shape: The sizes, dtype and platform of the call.
+
+    Returns:
+        The backend, never `auto`.
 
     Raises:
-        ValueError: That names what the backend does not take and the nearest request that it would.
+        ValueError: If the variant is invalid, or if the named backend does not support it; says what is not supported
+            and the nearest call that would be.
     """
     nonsense = invalid_reason(variant)
     if nonsense is not None:
@@ -266,14 +293,14 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
 
 
 def _nearest(backend: Backend, variant: AttentionVariant, able: list[str]) -> str:
-    """What would be right: the same with as little changed as possible on this backend, or another backend."""
+    """Suggest the nearest variant that this backend supports, or another backend."""
     changed = nearest_supported_variant(backend, variant)
     others = f"backend={' or '.join(able)} computes it as it stands"
     return f"{others}; nearest here: {changed}" if changed is not None and changed != variant else others
 
 
 def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> AttentionVariant | None:
-    """The variant that the backend takes with the fewest parts changed."""
+    """Find the variant with the fewest changes that a backend supports; None if there is none."""
     supported = BACKENDS[backend]
     plain = AttentionVariant()
     changed = dataclasses.replace(
@@ -290,7 +317,7 @@ def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> At
 
 
 def log_backend_choice(backend: Backend, variant: AttentionVariant, shape: CallShape) -> None:
-    """Say which backend a traced attention got; once a trace, never while it runs."""
+    """Log which backend was chosen: once per trace, never at run time."""
     _logger.info(
         "attention: backend=%s for %s, %s [B %d, H %d, Q %d, K %d, D %d] on %s",
         *(

@@ -1,4 +1,4 @@
-"""Softmax attention block by block: memory linear in the length, gradients by a rule of its own, any platform."""
+"""Blockwise softmax attention: memory linear in the length, with a custom gradient rule, on any platform."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +21,7 @@ BLOCK = 512
 
 @pytree_dataclass
 class LogitTerms:
-    """What the logits hold beside q . k: the mask, a bias, and what a position scheme adds (its `bias`)."""
+    """Everything besides q . k that determines the logits: the mask, a bias, and a position scheme's bias."""
 
     mask: Mask
     bias: Float[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
@@ -34,7 +34,17 @@ class LogitTerms:
         position_BxQ: Int[Array, "#B Q"],
         key: Int[Array, "#B #Q K"],
     ) -> Float[Array, "B H Q K"]:
-        """The logits of queries of these indices and positions with these keys, with what is added to them."""
+        """Add the bias and the position bias to some logits.
+
+        Args:
+            logits: Logits of some queries and keys.
+            query_Q: Indices of the queries.
+            position_BxQ: Positions of the queries.
+            key: Indices of the keys: one row for all queries, or one for each.
+
+        Returns:
+            The sum, of the same shape.
+        """
         if self.position is not None:
             from_positions = self.position.bias(position_BxQ, key, logits.shape[1], logits.dtype)
             assert from_positions is not None
@@ -50,7 +60,7 @@ class LogitScaling(NamedTuple):
 
 
 class LogitBlock(NamedTuple):
-    """Some queries of every head against some keys: both sides' positions, the logits, and which keys may be seen."""
+    """A block of logits: some queries of every head against some keys, their positions, and which keys are visible."""
 
     key_K: Int[Array, " K"]
     position_BxQ: Int[Array, "#B Q"]
@@ -69,7 +79,21 @@ def logits_of_block(
     queries: int,
     keys: int,
 ) -> LogitBlock:
-    """The logits of these queries and keys; indices at or beyond the lengths are forbidden."""
+    """Compute the logits of some queries and keys.
+
+    Args:
+        q_BxQxHxD: The block of queries.
+        k_BxKxGxD: The block of keys.
+        query_Q: Indices of the queries.
+        key_K: Indices of the keys.
+        terms: Mask, bias and position bias of the whole map.
+        form: Scale and temperature.
+        queries: Number of queries of the whole map.
+        keys: Number of keys of the whole map.
+
+    Returns:
+        The block. Keys with an index at or beyond `keys` are not allowed.
+    """
     logits = grouped_products(q_BxQxHxD, k_BxKxGxD) * form.scale
     key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
     query_inside = jnp.minimum(query_Q, queries - 1)
@@ -85,7 +109,7 @@ def logits_of_block(
 def recompute_weights(
     logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Bool[Array, "#B #H #Q #K"], log_sum_BxHxQ: Float[Array, "B H Q"]
 ) -> Float[Array, "B H Q K"]:
-    """exp(logit - log-sum-exp): the softmax's weights once more, zero where a key is hidden or a row sees none."""
+    """Recompute the softmax's weights exp(logit - log-sum-exp): zero where a key is hidden or a row sees none."""
     allowed = allowed & jnp.isfinite(log_sum_BxHxQ)[..., None]
     # Hidden logits never reach a difference: infinity minus infinity would be NaN.
     return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits_BxHxQxK - log_sum_BxHxQ[..., None], 0)), 0)
@@ -94,7 +118,7 @@ def recompute_weights(
 def log_sum_exp_blockwise(
     q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
 ) -> Float[Array, "B H Q"]:
-    """The log-sum-exp of each row alone, as `attend_blockwise` finds it: values of one feature cost next to nothing."""
+    """Compute the log-sum-exp of each row as `attend_blockwise` does, cheaply: its values have a single feature."""
     nothing = jnp.zeros((*k_BxKxGxD.shape[:3], 1), k_BxKxGxD.dtype)
     return attend_blockwise(q_BxQxHxD, k_BxKxGxD, nothing, terms, form, block)[1]
 
@@ -102,11 +126,23 @@ def log_sum_exp_blockwise(
 def attend_blockwise(
     q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
 ) -> tuple[Float[Array, "B Q H Dv"], Float[Array, "B H Q"]]:
-    """softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row, in float32 at least.
+    """Compute softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row.
 
     Each block of keys is folded into a running maximum, sum and output (Milakov & Gimelshein 2018; Rabe & Staats
-    2021); the backward pass computes the weights again from the log-sum-exp (Dao et al. 2022, algorithm 4), so
-    that nothing of the size Q K is ever kept. A row that sees no key gives 0, and minus infinity.
+    2021); the backward pass recomputes the weights from the log-sum-exp (Dao et al. 2022, algorithm 4), so
+    that nothing of size Q K is ever stored.
+
+    Args:
+        q_BxQxHxD: Queries.
+        k_BxKxGxD: Keys.
+        v_BxKxGxDv: Values.
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        block: Queries and keys of one block.
+
+    Returns:
+        The output in the values' type, and the log-sum-exp in float32 or wider. A row that sees no key gives 0 and
+        minus infinity.
     """
     # As leaves: custom_vjp rebuilds its arguments around placeholders, which a checked dataclass refuses.
     leaves, tree = jax.tree.flatten(terms)
@@ -116,7 +152,7 @@ def attend_blockwise(
 def output_blockwise(
     q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
 ) -> Float[Array, "B Q H Dv"]:
-    """The output of `attend_blockwise` alone."""
+    """Compute only the output of `attend_blockwise`."""
     leaves, tree = jax.tree.flatten(terms)
     return _output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, block)
 
@@ -135,7 +171,7 @@ def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: 
 def blockwise_forward(
     q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, block: int, dtype: jnp.dtype
 ) -> tuple[Array, Array]:
-    """The output, in this type, and the log-sum-exp of each row."""
+    """The forward pass of `attend_blockwise`, with the output in `dtype`."""
     wide = jnp.promote_types(q.dtype, jnp.float32)
     depth = v.shape[-1]
 
@@ -166,7 +202,7 @@ def blockwise_forward(
 
 
 def map_query_blocks(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
-    """`rows(q_block, indices)` of each block of queries, results stacked in front."""
+    """Apply `rows(q_block, indices)` to each block of queries and stack the results in front."""
     blocks, index = _indexed_blocks(q, block)
     if len(index) == 1:
         return jax.tree.map(lambda x: x[None], rows(blocks[0], index[0]))
@@ -185,7 +221,23 @@ def fold_key_blocks(
     block: int,
     queries: int,
 ) -> Any:
-    """Fold every block of keys into `carry`, leaving out those that the mask's static facts hide entirely."""
+    """Fold all blocks of keys into `carry`, skipping those that causality and window hide from the whole query block.
+
+    Args:
+        fold: Takes the carry, a `LogitBlock` and the block of values, and returns the new carry.
+        carry: The initial carry.
+        q_block: A block of queries.
+        query: Their indices.
+        k: All keys.
+        v: All values, or None.
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        block: Keys of one block.
+        queries: Number of queries of the whole map.
+
+    Returns:
+        The carry after the last block.
+    """
     k_blocks, index = _indexed_blocks(k, block)
 
     def one(carry: Any, part: Any) -> tuple[Any, None]:
@@ -214,13 +266,16 @@ def _backward_rule(tree: Any, form: LogitScaling, block: int, kept: Any, cotange
 
 
 def gradient_delta(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
-    """What each row's gradient has in common: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum)."""
+    """The term shared by a row's logit gradients: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum)."""
     wide = log_sum.dtype
     return jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
 
 
 class Gradients(NamedTuple):
-    """Of queries in a type of choice; of all else, `terms` being bias and position parameters, as wide as they sum."""
+    """Gradients of queries, keys, values and `terms` (bias and position parameters).
+
+    The queries' are in the type chosen by the caller, all others in the wide type in which they are summed.
+    """
 
     q: Array
     k: Array
@@ -229,7 +284,7 @@ class Gradients(NamedTuple):
 
 
 def cast_gradients(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
-    """The cotangents that a rule for (q, k, v, leaves of terms) returns; facts of the mask have none."""
+    """The cotangents of (q, k, v, leaves of terms) in the inputs' types; fields of the mask have none."""
     d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
     leaves = [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves(d_terms)
     return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
@@ -247,7 +302,23 @@ def blockwise_backward(
     block: int,
     dtype: jnp.dtype,
 ) -> Gradients:
-    """What these keys give to the gradients, from the log-sum-exp over all keys and `gradient_delta` each row."""
+    """Compute the gradients that flow through some keys.
+
+    Args:
+        q: Queries.
+        k: Keys.
+        v: Values.
+        terms: Mask, bias and position bias.
+        d_output: Gradient of the output.
+        center: `gradient_delta` of each row.
+        log_sum: Log-sum-exp of each row over all keys, which may be more than these.
+        form: Scale and temperature.
+        block: Queries and keys of one block.
+        dtype: Type of the queries' gradient.
+
+    Returns:
+        The gradients.
+    """
     wide = log_sum.dtype
     queries, keys = q.shape[1], k.shape[1]
     (k_blocks, key_index), v_blocks = _indexed_blocks(k, block), _blocks(v, block)
@@ -323,7 +394,7 @@ _attend.defvjp(_forward_rule, _backward_rule)
 
 
 def _read(weights_BxHxQxK: Array, v_BxKxGxD: Array) -> Array:
-    """W v in float32 at least, [B, H, Q, D], each value head read by its H / G query heads."""
+    """The output W v in float32 or wider, [B, H, Q, D]; each value head serves H / G query heads."""
     batch, heads, queries, keys = weights_BxHxQxK.shape
     groups = v_BxKxGxD.shape[2]
     grouped = weights_BxHxQxK.reshape(batch, groups, heads // groups, queries, keys).astype(v_BxKxGxD.dtype)
@@ -333,7 +404,7 @@ def _read(weights_BxHxQxK: Array, v_BxKxGxD: Array) -> Array:
 
 
 def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -> Array:
-    """The gradient of the values of a block, summed over the query heads that read each."""
+    """The gradient of a block of values, summed over the query heads that each value head serves."""
     batch, heads, queries, keys = weights_BxHxQxK.shape
     groups = v_BxKxGxD.shape[2]
     grouped = weights_BxHxQxK.reshape(batch, groups, heads // groups, queries, keys).astype(d_out_BxQxHxD.dtype)
@@ -342,7 +413,7 @@ def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -
 
 
 def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
-    """Whether any of these queries may see any of these keys by their positions alone; None: certainly."""
+    """Whether causality and window let any of these queries see any of these keys; None if certainly so."""
     if mask.center is not None:
         return None
     first, last = query[0], query[-1]
@@ -357,10 +428,10 @@ def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
 
 
 def _indexed_blocks(x_BxNx: Array, block: int) -> tuple[Array, Array]:
-    """Blocks of the second axis in front, the last one filled up with zeros, and the indices of their entries.
+    """Blocks of the second axis in front, the last one padded with zeros, and the indices of their entries.
 
-    The indices are tied to the blocks. Under a scan over layers that is differentiated, JAX takes what depends on no
-    layer out of the loop and keeps it: untied, the masks of all blocks, which together are as large as the map.
+    The indices are tied to the blocks. Under a differentiated scan over layers, JAX hoists what does not depend on the
+    layer out of the loop and stores it: untied, that would be the masks of all blocks, as large as the whole map.
     """
     blocks = _blocks(x_BxNx, block)
     index = jnp.arange(blocks.shape[0] * blocks.shape[2], dtype=jnp.int32).reshape(blocks.shape[0], -1)
@@ -368,7 +439,7 @@ def _indexed_blocks(x_BxNx: Array, block: int) -> tuple[Array, Array]:
 
 
 def _blocks(x_BxNx: Array, block: int) -> Array:
-    """Blocks of the second axis in front, the last one filled up with zeros."""
+    """Blocks of the second axis in front, the last one padded with zeros."""
     size = min(block, x_BxNx.shape[1])
     count = -(-x_BxNx.shape[1] // size)
     padding = [(0, 0), (0, count * size - x_BxNx.shape[1]), *[(0, 0)] * (x_BxNx.ndim - 2)]
@@ -377,7 +448,7 @@ def _blocks(x_BxNx: Array, block: int) -> Array:
 
 
 def join_blocks(blocks: Array, axis: int, length: int) -> Array:
-    """Blocks that are stacked in front as one array again along `axis`, without the filling."""
+    """Concatenate blocks stacked in front along `axis`, without the padding."""
     moved = jnp.moveaxis(blocks, 0, axis)
     shape = (*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])
     return jax.lax.slice_in_dim(moved.reshape(shape), 0, length, axis=axis)

@@ -1,4 +1,4 @@
-"""Capture: which maps and head statistics are asked for of a forward pass, and computing them from its weights."""
+"""Capture: requesting maps and head statistics of a forward pass, and computing them from its weights."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -39,17 +39,28 @@ ROW_CHUNK_SIZE = 128
 
 @pytree_dataclass
 class Capture:
-    """A request, static but for its switch: the sites whose maps or head statistics are wanted.
+    """A request for maps and head statistics. All fields are static except `observe`.
 
-    `maps`: the weights of the chosen `layers`, `heads` and query `rows` (None: all of them; a number: so many, evenly
-    spaced). `cells`: a map with more positions a side than that is `pooled` to as many cells or fewer, and its
-    `weights` are those of the chosen rows alone; `top`: of such a map also the largest so many weights of each row.
-    `statistics`: of every head and layer, as sums over the rows that count, `by_example` or over the whole batch.
-    `norms` and `vectors`: what the weights weigh and are made of, of every layer and head (`CapturedAttention`); whole,
-    so for a few short texts alone, and whatever `observe` says.
+    Attributes:
+        sites: Names of the attention sites to capture.
+        layers: Layers whose maps are kept; None keeps all. Statistics always cover every layer.
+        heads: Heads whose maps are kept; None keeps all. Statistics always cover every head.
+        rows: Query rows whose weights are kept; a number takes that many, evenly spaced; None keeps all.
+        maps: Whether to return weights at all.
+        cells: The most positions per side before a map is max-pooled. A larger map is returned as `pooled`, of at most
+            so many cells per side, with the `weights` of the chosen rows. None never pools.
+        top: How many of the largest weights of each row to return with a pooled map.
+        statistics: Statistics to sum over the rows that count, for every head and layer.
+        by_example: Whether the sums are per example rather than over the whole batch.
+        norms: Whether to return the norms of the transformed values, of every layer and head
+            (`CapturedAttention.norms`). They are never pooled and ignore `observe`; meant for a few short texts.
+        vectors: Whether to return queries and keys, of every layer and head; as for `norms`.
+        observe: A traced switch; where it is False, maps and statistics are zero and cost next to nothing. Toggling it
+            does not recompile.
 
-    `observe`: a traced switch; where it is False everything captured is zero and costs next to nothing, and turning
-    it compiles nothing anew.
+    Raises:
+        TypeError: If `sites` is a string, or if `statistics` holds anything but statistics.
+        ValueError: If two statistics have the same name, or if `rows` is a number below 1.
     """
 
     sites: tuple[str, ...] = static_field()
@@ -81,7 +92,7 @@ class Capture:
             raise ValueError(f"rows={self.rows} must be at least 1; maps=False captures none")
 
     def blocks(self, queries: int, keys: int) -> tuple[int, int]:
-        """How many queries and keys one cell of a map of this size stands for."""
+        """The numbers of queries and keys that one cell of a map of this size covers."""
         return (
             (1, 1)
             if self.cells is None
@@ -90,10 +101,10 @@ class Capture:
 
 
 def check_capture(capture: Capture | None) -> None:
-    """Refuse what is no request, such as True.
+    """Check that `capture` is None or a `Capture`, and not, say, True.
 
     Raises:
-        TypeError: That says what a request is.
+        TypeError: If it is not; gives an example.
     """
     if capture is not None and not isinstance(capture, Capture):
         raise TypeError(
@@ -102,13 +113,17 @@ def check_capture(capture: Capture | None) -> None:
 
 
 class CapturedAttention(NamedTuple):
-    """What one site returned, cut off from the gradient; a scan over layers adds the leading layer axis.
+    """What was captured at one site, without gradient. Scans over layers add the leading axis L.
 
-    `sums` of each statistic over the rows that count, and how many those were: their ratio is the head's mean; of
-    each example where that was asked for. `pooled` and `top`, the keys and weights of the largest in each row, only
-    where the map has more positions than `Capture.cells`. `norms` of a key are |f(x)|, f(x) = (x W_V + b_V) W_O
-    with the rows of W_O that are the head's: weight * norm = |weight f(x)| (Kobayashi et al. 2020, "Attention is not
-    only a weight").
+    Attributes:
+        weights: Weights of the chosen layers, heads and R query rows; None if no maps were requested.
+        sums: Each statistic, summed over the rows that count; per head, and per example if requested.
+        counts: How many rows counted; `sums / counts` is the mean of a head.
+        pooled: The max-pooled map, only where the map has more positions than `Capture.cells`.
+        top: The largest weights of each row and their keys, only beside `pooled`.
+        norms: |f(x)| of each key, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O: weight * norm =
+            |weight f(x)| (Kobayashi et al. 2020, "Attention is not only a weight").
+        vectors: The queries and keys themselves.
     """
 
     weights: Float[Array, "*L B H R K"] | None
@@ -124,7 +139,11 @@ class CapturedAttention(NamedTuple):
         return {name: total / jnp.maximum(self.counts[name], 1) for name, total in self.sums.items()}
 
     def of_layers(self, layers: tuple[int, ...] | None) -> "CapturedAttention":
-        """The maps of these layers alone; statistics stay those of every layer."""
+        """Keep only the maps of these layers; statistics keep every layer.
+
+        Raises:
+            ValueError: If a layer does not exist.
+        """
         if layers is None or self.weights is None:
             return self
         beyond = [layer for layer in layers if not 0 <= layer < len(self.weights)]
@@ -133,22 +152,27 @@ class CapturedAttention(NamedTuple):
         return self.with_maps(lambda of_layers: of_layers[jnp.asarray(layers)])
 
     def with_maps(self, change: Callable[[Array], Array]) -> "CapturedAttention":
-        """The same with each array of its maps changed; statistics stay as they are."""
+        """Apply `change` to each array of the maps (weights, pooled, top); statistics stay as they are."""
         weights, pooled, top = jax.tree.map(change, (self.weights, self.pooled, self.top))
         return self._replace(weights=weights, pooled=pooled, top=top)
 
 
 class TopWeights(NamedTuple):
-    """The largest weights of each row, falling, and the keys that they are of."""
+    """The largest weights of each row, in descending order, and the indices of their keys."""
 
     keys: Int[Array, "*L B H Q k"]
     weights: Float[Array, "*L B H Q k"]
 
 
 class QueriesAndKeys(NamedTuple):
-    """Queries and keys as their dot product meets them, turned by their positions: a logit is scale (q . k).
+    """Queries and keys after the position scheme, such that a logit is scale (q . k).
 
-    `whole`: nothing is added to it; False where positions or a bias add to the logits, or a temperature divides them.
+    Attributes:
+        q: Queries.
+        k: Keys.
+        scale: Factor on the dot product.
+        whole: Whether scale (q . k) is the whole logit; False where positions or a bias add to the logits, or a
+            temperature divides them.
     """
 
     q: Float[Array, "*L B Q H D"]
@@ -162,24 +186,24 @@ NOTHING_CAPTURED: Mapping[str, CapturedAttention] = {}
 
 
 def add_layer_axis(captured: CapturedAttention) -> CapturedAttention:
-    """What a single layer captured, with the leading layer axis that a scan over layers would have added."""
+    """Add the leading layer axis that a scan over layers would have added."""
     return jax.tree.map(lambda leaf: leaf[None], captured)
 
 
 def capture_for_site(site: str, capture: Capture | None) -> Capture | None:
-    """The request as the attention at a site sees it: None where nothing of the site is asked for."""
+    """The request as the attention at a site sees it: None if nothing of the site is requested."""
     return capture if capture is not None and site in capture.sites else None
 
 
 def single_layer_maps(
     site: str, captured: CapturedAttention | None, capture: Capture | None
 ) -> dict[str, CapturedAttention]:
-    """`Aux.maps` of a site that is one layer: empty where nothing of the site is asked for."""
+    """The entries of `Aux.maps` for a site with one layer: empty if nothing of the site is requested."""
     return {} if captured is None or capture_for_site(site, capture) is None else {site: add_layer_axis(captured)}
 
 
 def pooling_block_size(positions: int, cells: int) -> int:
-    """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
+    """The smallest power of two that cuts `positions` into at most `cells` blocks, so that finer poolings nest.
 
     Raises:
         ValueError: If `cells` is below 1.
@@ -190,7 +214,16 @@ def pooling_block_size(positions: int, cells: int) -> int:
 
 
 def max_pool_map(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
-    """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
+    """Compute the largest weight of each query_block x key_block block; incomplete blocks are padded with zeros.
+
+    Args:
+        weights: Maps, of NumPy or JAX.
+        query_block: Queries of one block.
+        key_block: Keys of one block.
+
+    Returns:
+        The pooled maps, [*maps, ceil(Q / query_block), ceil(K / key_block)].
+    """
     xp: Any = weights.__array_namespace__()
     *maps, queries, keys = weights.shape
     q, k = -(-queries // query_block), -(-keys // key_block)
@@ -199,7 +232,7 @@ def max_pool_map(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: i
 
 
 def evenly_spaced(positions: int, count: int) -> tuple[int, ...]:
-    """`count` of `positions`, evenly spaced, the first and the last among them; all of them where they are no more."""
+    """Choose `count` of `positions` indices, evenly spaced and including the first and last; all of them if too few."""
     steps = max(min(positions, count) - 1, 1)
     return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
 
@@ -211,13 +244,20 @@ def capture_weights(
     logits: Float[Array, "B H Q K"] | None = None,
     mask: Mask | None = None,
 ) -> CapturedAttention | None:
-    """What was asked for of the very weights that multiply the values, in float32 at least.
+    """Capture maps and statistics from the attention weights that multiply the values.
 
-    `logits` and `mask` are those that the weights came from; without logits their logarithm stands in.
+    Args:
+        weights_BxHxQxK: Attention weights.
+        capture: The request; None returns None.
+        logits: The logits that the weights came from; without them, statistics use the weights' logarithm.
+        mask: The mask that the weights came from; None hides no key.
+
+    Returns:
+        What was requested, in float32 or wider and without gradient.
 
     Raises:
-        TypeError: For a request, a mask or arrays of another type.
-        ValueError: For shapes that do not fit.
+        TypeError: If the request, the mask or an array has another type.
+        ValueError: If shapes do not match, or if a chosen head or row does not exist.
     """
     check_capture(capture)
     check_array("weights", weights_BxHxQxK, MAP_AXES)
@@ -281,10 +321,23 @@ def capture_from_products(
     log_sum: Float[Array, "B H Q"] | Callable[[], Float[Array, "B H Q"]] | None = None,
     block: int = BLOCK,
 ) -> CapturedAttention | None:
-    """What was asked for of softmax((scale q . k + terms) / temperature), without the weights themselves.
+    """Capture maps and statistics of softmax((scale q . k + terms) / temperature) without storing all the weights.
 
-    `log_sum` is the log-sum-exp of the same forward pass, float32 at least, or what computes it when something is
-    really captured. None has it computed block by block.
+    Args:
+        q_BxQxHxD: Queries.
+        k_BxKxGxD: Keys.
+        capture: The request; None returns None.
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        log_sum: The log-sum-exp of the same forward pass, in float32 or wider, or a function that computes it if
+            something is captured. None computes it blockwise.
+        block: Queries and keys of one block.
+
+    Returns:
+        What was requested, without gradient.
+
+    Raises:
+        ValueError: If a chosen head or row does not exist.
     """
     if capture is None:
         return None
@@ -304,7 +357,17 @@ def capture_from_products(
 
 
 class AttentionProducts(NamedTuple):
-    """All that weights are computed again from; `first_example`: which of all examples is the first of these."""
+    """Everything from which weights can be recomputed.
+
+    Attributes:
+        q: Queries.
+        k: Keys.
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        log_sum: Log-sum-exp of each row.
+        block: Queries and keys of one block.
+        first_example: Index in the whole batch of the first of these examples.
+    """
 
     q: Array
     k: Array
@@ -315,7 +378,7 @@ class AttentionProducts(NamedTuple):
     first_example: Array | int = 0
 
     def at(self, query_Q: Array) -> tuple[Array, Array]:
-        """The rows of these numbers, and their log-sum-exps; beyond the last row it again, whose weights are none."""
+        """Clip row indices to the last row, and look up their log-sum-exps; indices past the end get minus infinity."""
         inside_Q = jnp.minimum(query_Q, self.q.shape[1] - 1)
         log_sum = jnp.take(self.log_sum, inside_Q, axis=2)
         return inside_Q, jnp.where(query_Q < self.q.shape[1], log_sum, -jnp.inf)
@@ -324,7 +387,7 @@ class AttentionProducts(NamedTuple):
 def maps_from_products(
     products: AttentionProducts, capture: Capture
 ) -> tuple[Array | None, Array | None, TopWeights | None]:
-    """The rows, the pooled map and the largest weights of each row; None for what was not asked for."""
+    """Compute the chosen rows, the pooled map and the largest weights of each row; None for what was not requested."""
     if not capture.maps:
         return None, None, None
     blocks = capture.blocks(products.q.shape[1], products.k.shape[1])
@@ -358,7 +421,7 @@ def _whole_rows(products: AttentionProducts, q_BxRxHxD: Array, query_R: Array, l
 def _pooled_rows(
     products: AttentionProducts, blocks: tuple[int, int], capture: Capture
 ) -> tuple[Array, TopWeights | None]:
-    """The pooled map and the largest weights of each row; whole rows exist for a few blocks of queries at a time."""
+    """The pooled map and the largest weights of each row, from whole rows of a few query blocks at a time."""
     queries = products.q.shape[1]
     together = blocks[0] * -(-ROW_CHUNK_SIZE // blocks[0])
 
@@ -379,7 +442,7 @@ def _largest(weights_BxHxQxK: Array, count: int) -> TopWeights:
 
 
 def statistics_from_products(products: AttentionProducts, capture: Capture) -> tuple[dict, dict]:
-    """The sums of each statistic, and how many rows counted."""
+    """Compute the sums of each statistic and how many rows counted."""
     q, k, terms, form, log_sum, block, first_example = products
     statistics = capture.statistics
     queries, keys = q.shape[1], k.shape[1]
@@ -415,7 +478,7 @@ def statistics_from_products(products: AttentionProducts, capture: Capture) -> t
 
 
 def _logits_of_pairs(q_BxQxHxD: Array, products: AttentionProducts, rows: MapRows, key_BxQ: Array) -> Array:
-    """The logit of one key for each query, without any other: [B, H, Q]."""
+    """The logit of each query with one chosen key, [B, H, Q]."""
     batch, queries, heads, _ = q_BxQxHxD.shape
     key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
     k_BxQxGxD = take_at_keys(products.k, key_BxQx1)[:, :, 0]
@@ -427,7 +490,7 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: AttentionProducts, rows: MapRow
 
 
 def _chosen_key(statistic: MassStatistic, rows: MapRows) -> tuple[Array, Array]:
-    """The key of each query ([B or 1, Q], within bounds), and where it exists and is visible ([B or 1, H or 1, Q])."""
+    """The key of each query ([B or 1, Q], clipped), and whether it exists and is visible ([B or 1, H or 1, Q])."""
     key_BxQ = statistic.key(rows)
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
@@ -438,7 +501,7 @@ def _chosen_key(statistic: MassStatistic, rows: MapRows) -> tuple[Array, Array]:
 
 
 def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
-    """The state before any key: a column's sum is a state of one number like any other."""
+    """The state of each statistic before any key; an expectation's state is its sum."""
     start = {}
     for statistic in statistics:
         match statistic:
@@ -469,7 +532,7 @@ def _fold_cells(state: dict, cells: MapCells, rows: MapRows, statistics: tuple[S
 
 
 def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
-    """The number of each row, and where it is one."""
+    """The value of each row, and whether it is defined."""
     values: dict[str, tuple[Array, Array]] = {}
     for statistic in statistics:
         match statistic:
@@ -481,7 +544,7 @@ def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, t
 
 
 def _sum_over_rows(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
-    """Sums over rows (and batch) of each statistic, and how many rows counted: those that see any key at all."""
+    """Sums over rows (and batch) of each statistic, and the number of rows that counted: those that see any key."""
     summed = 2 if capture.by_example else (0, 2)
     sums, counts = {}, {}
     for name, (value, exists) in values.items():
@@ -492,10 +555,10 @@ def _sum_over_rows(values: dict[str, tuple[Array, Array]], some: Array, capture:
 
 
 def select_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
-    """The heads that were asked for, of an array whose second axis they are.
+    """Select the requested heads from the second axis of an array.
 
     Raises:
-        ValueError: For a head that the attention does not have.
+        ValueError: If a requested head does not exist.
     """
     if capture.heads is None:
         return weights_BxHxQxK
@@ -518,7 +581,7 @@ def _select_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Arr
 
 
 def capture_if_enabled(capture: Capture, find: Callable[[], CapturedAttention]) -> CapturedAttention:
-    """What `find` finds, or zeros where `observe` is False: then `find` does not run."""
+    """Return `find()`, or zeros of the same shapes without running it where `capture.observe` is False."""
     if capture.observe is None:
         return find()
     shapes = jax.eval_shape(find)

@@ -1,4 +1,4 @@
-"""What a score and a position scheme have in common: one class that is its parameters and says all that they are."""
+"""The base class of scores and position schemes, which hold their own parameters."""
 
 import dataclasses
 import math
@@ -26,9 +26,19 @@ def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """What a layer says of itself, from which the shapes of trained arrays follow, and the settings of a scheme.
+    """A layer's sizes, from which the shapes of trained arrays follow, and the settings of a position scheme.
 
-    `depth` and `key_depth`: of the heads of queries and of keys; `hidden`: of a score's hidden layer.
+    Attributes:
+        heads: Number of query heads.
+        depth: Features of a query head.
+        key_depth: Features of a key head.
+        hidden: Units of a score's hidden layer.
+        max_length: The longest memory, for scores with a row for each key position.
+        width: Width of the model, which some position schemes use.
+        rotary_base: Base of the rotary frequencies.
+        buckets: Number of T5's distance buckets.
+        max_distance: Where relative distances are clipped, or from where they share T5's last bucket.
+        bidirectional: Whether T5 has separate buckets for later keys.
     """
 
     heads: int
@@ -44,7 +54,7 @@ class AttentionSizes:
 
 
 class ParameterSpec(NamedTuple):
-    """An array that is trained: its shape, the logical names of its axes, and how it begins."""
+    """A trained array: its shape, the logical names of its axes, and its initializer."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -52,10 +62,11 @@ class ParameterSpec(NamedTuple):
 
 
 class AttentionComponent:
-    """A score or a position scheme. An instance holds its parameters; what the class says holds of every one.
+    """Base class of scores and position schemes. An instance holds its parameters; class attributes describe the kind.
 
-    `parameters`: whether a call gives them: "none", "optional" where there is a default, or "required".
-    `indexed`: it takes a key's index for its position, so that a cache must hold every key at its own place.
+    Attributes:
+        parameters: Whether a call must pass parameters: "none", "optional" where there is a default, or "required".
+        indexed: Whether a key's index is taken for its position, so that a cache must keep every key at its own index.
     """
 
     parameters = "required"
@@ -63,10 +74,10 @@ class AttentionComponent:
 
     @classmethod
     def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        """What a layer of these sizes trains, in the order of the fields."""
+        """The arrays that a layer of these sizes trains, in the order of the fields."""
         return {}
 
     @classmethod
     def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> Any:
-        """The parameters of a call, of the arrays of `weights`; None where it takes none."""
+        """Build the parameters of a call from the arrays of `weights`; None if the component takes none."""
         return None if cls.parameters == "none" else cls(*arrays)

@@ -1,4 +1,4 @@
-"""Softmax of products of queries and keys by the program that was chosen: blocks, or a kernel that JAX ships."""
+"""Softmax attention on queries and keys by the chosen backend: blockwise, or a kernel that JAX ships."""
 
 import dataclasses
 import math
@@ -37,9 +37,21 @@ def attend_with_kernel(
     keep: bool = True,
     kernel: Any = None,
 ) -> tuple[Array, Array | None]:
-    """softmax((scale q . k + terms) / temperature) v, and its log-sum-exp where the program has it and is to `keep` it.
+    """Compute softmax((scale q . k + terms) / temperature) v with a backend other than einsum.
 
-    `kernel`: the part of splash's that a device runs, where positions are divided.
+    Args:
+        q: Queries, [B, Q, H, D].
+        k: Keys, [B, K, G, D].
+        v: Values, [B, K, G, Dv].
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        backend: The backend.
+        interpret: Whether to interpret the splash kernel, without a TPU.
+        keep: Whether to return the log-sum-exp where the backend computes it with a gradient (blockwise).
+        kernel: This device's part of `splash_kernel`, where positions are sharded.
+
+    Returns:
+        The output [B, Q, H, Dv], and the log-sum-exp [B, H, Q] or None.
     """
     match backend:
         case Backend.BLOCKWISE:
@@ -56,7 +68,7 @@ def attend_with_kernel(
 def log_sum_exp_with_kernel(
     q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, backend: Backend, *, interpret: bool
 ) -> Array:
-    """The log-sum-exp of each row, by one more pass of the kernel, or in blocks: what only capturing should pay."""
+    """Compute the log-sum-exp of each row, by another pass of splash or blockwise; only capture should pay for it."""
     if backend is Backend.SPLASH:
         return splash_log_sum(q, k, v, terms.mask, form.scale / form.temperature, interpret=interpret)
     return log_sum_exp_blockwise(q, k, terms, form)
@@ -65,10 +77,11 @@ def log_sum_exp_with_kernel(
 def dot_product_attention(
     q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, form: LogitScaling, backend: Backend
 ) -> Float[Array, "B Q H D"]:
-    """`jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
+    """Run `jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
 
-    causal, window and lengths are handed over as facts. What XLA's version does not know (offsets, segments and the
-    rest) becomes a dense mask, ALiBi and T5 a dense bias. Its log-sum-exp comes in the inputs' type and is not used.
+    Causality, window and lengths are passed natively. Where XLA does not support a field of the mask (offsets, segments
+    and others), all of them become a dense mask; ALiBi and T5 become a dense bias. The backend's log-sum-exp has the
+    inputs' type and is not used.
     """
     queries, keys = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     mask = terms.mask
@@ -114,11 +127,22 @@ def splash_attention(
     interpret: bool,
     kernel: Any = None,
 ) -> Float[Array, "B Q H Dv"]:
-    """JAX's splash attention for TPUs: blocks that causal and window hide are never visited.
+    """Run JAX's splash attention for TPUs, which skips the blocks that causality and window hide.
 
-    Lengths and segments go in as segment numbers. Depths are filled up to 128 lanes. `interpret` runs the kernel
-    without a TPU, for tests. `kernel` is this device's part of `splash_kernel` where positions are divided: causal and
-    window are then its own to know, and the mask's offset says where the queries stand.
+    Lengths and segments are passed as segment numbers. Depths are padded to 128 lanes.
+
+    Args:
+        q_BxQxHxD: Queries.
+        k_BxKxGxD: Keys.
+        v_BxKxGxDv: Values.
+        mask: Causality, window, lengths and segments.
+        scale: Factor on the products.
+        interpret: Whether to run the kernel without a TPU, for tests.
+        kernel: This device's part of `splash_kernel`, where positions are sharded. It then has its own causality and
+            window, and the mask's offset gives the queries' positions.
+
+    Returns:
+        The output in the values' type.
     """
     if kernel is None:
         lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
@@ -131,10 +155,10 @@ def splash_attention(
 def splash_log_sum(
     q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, mask: Mask, scale: float, *, interpret: bool
 ) -> Float[Array, "B H Q"]:
-    """The log-sum-exp of the same kernel in float32, without gradient (its derivative is not implemented).
+    """Compute the log-sum-exp with the same kernel, in float32, without gradient (its derivative is not implemented).
 
-    Where bfloat16 queries cannot hold the scale (it is no power of two, as the 1/8 of depth 64 is), the kernel's
-    logits are rounded, and weights that are computed from others would not sum to one: then from blocks.
+    Where bfloat16 queries cannot hold the scale (if it is no power of two), the kernel's logits are rounded, and
+    weights recomputed from exact logits would not sum to one: then it is computed blockwise.
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
@@ -147,13 +171,13 @@ def splash_log_sum(
 
 
 def _splash(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Any:
-    """The kernel's output, heads in front and depths filled up; if it keeps residuals also the log-sum-exp."""
+    """The kernel's output, heads in front and depths padded, and the log-sum-exp if the kernel keeps residuals."""
     segments = _segments(mask, q.shape, k.shape)
     return jax.vmap(kernel)(*_laid_out(q, k, v, scale), segments)
 
 
 def rows_with_visible_keys(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
-    """Whether each query sees any key, asked in blocks of keys; None where every one certainly does."""
+    """Whether each query sees any key, computed in blocks of keys; None if every query certainly does."""
     size = min(BLOCK, keys)
     query_Q = jnp.arange(queries, dtype=jnp.int32)
     # Causal alone leaves every query its own and all earlier keys, of which the first is one.
@@ -172,15 +196,15 @@ def rows_with_visible_keys(mask: Mask, queries: int, keys: int) -> Bool[Array, "
 
 
 def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
-    """Exactly zero, value and gradient, where a query sees no key: kernels give it the average of all values."""
+    """Set the output to exactly zero, value and gradient, where a query sees no key; kernels average values there."""
     seen = rows_with_visible_keys(mask, output_BxQxHxD.shape[1], keys)
     return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
 
 
 def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
-    """Lengths as the kernel takes them: for cuDNN, which divides by what it sees, at least one.
+    """Lengths as the kernel takes them: at least 1 for cuDNN, which divides by what it sees.
 
-    The rows that this lets see a padded key are zeroed behind the kernel.
+    The rows that then see a padded key are zeroed after the kernel.
     """
     if lengths is None:
         return None
@@ -188,7 +212,7 @@ def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
 
 
 def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:
-    """Heads in front, depths filled up to the lanes, and the scale, which the kernel knows nothing of, in q."""
+    """Heads in front, depths padded to the lanes, and q multiplied by the scale, which the kernel does not apply."""
 
     def heads_first(x: Array) -> Array:
         missing = -x.shape[-1] % TPU_LANES
@@ -199,7 +223,7 @@ def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array,
 
 
 def _segments(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...]) -> Any:
-    """Segment numbers for the kernel: padding is a segment that no other side has."""
+    """Segment numbers for the kernel; padding gets a number that the other side does not have."""
     from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
 
     batch, queries, keys = q_shape[0], q_shape[1], k_shape[1]
@@ -217,9 +241,19 @@ def _segments(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...]) ->
 def splash_kernel(
     mask: Mask, queries: int, keys: int, heads: int, *, interpret: bool, residuals: bool = False, parts: int = 1
 ) -> Any:
-    """The kernel of the static facts. Its tables of blocks are made on the host, where jax keeps them for each mask.
+    """Build the kernel for the mask's static fields. Its block tables are made on the host and cached by JAX.
 
-    Queries may be divided into `parts`: of the arrays that it then holds each device takes its own.
+    Args:
+        mask: Causality and window.
+        queries: Number of queries.
+        keys: Number of keys.
+        heads: Number of query heads.
+        interpret: Whether to run the kernel without a TPU.
+        residuals: Whether the kernel also returns the log-sum-exp.
+        parts: Into how many parts queries are sharded; each device takes its own part of the kernel's arrays.
+
+    Returns:
+        The kernel, a pytree.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
@@ -245,5 +279,5 @@ def splash_kernel(
 
 
 def _largest_block(length: int) -> int:
-    """The largest block of at most 512 that divides the length."""
+    """The largest multiple of 128 up to 512 that divides the length."""
     return max(size for size in (128, 256, 384, 512) if length % size == 0)

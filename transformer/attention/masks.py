@@ -1,4 +1,4 @@
-"""Masks as facts: what a query may see, said in a form that a fused kernel can take natively."""
+"""Masks: which keys a query may see, described by fields that fused kernels can take natively."""
 
 import dataclasses
 
@@ -15,21 +15,24 @@ _SIDES = (("batch", "queries"), ("batch", "keys"))
 
 @pytree_dataclass
 class Mask:
-    """Which keys each query may see: those that every fact admits. An absent fact forbids nothing.
+    """Which keys each query may see: those that every field admits. An absent field hides nothing.
 
     A query's position is its index plus its example's `query_offset`; a key's position is its index.
 
-    causal: keys at positions up to the query's.
-    window (before, after): keys from `before` positions before the center to `after` positions behind it. The
-      center is the query's position, or `center` where that is given (Luong et al. 2015, section 3.2).
-    query_offset: the position of an example's first query, for queries that continue a cache; one number for all
-      examples where they begin alike, so that what depends on distances is computed once for all.
-    query_lengths: queries at or beyond an example's length are padding and see nothing.
-    key_lengths: keys at or beyond an example's length are padding and nobody sees them.
-    prefix: keys below an example's prefix are seen in spite of `causal` (prefix language models).
-    segments (of queries, of keys): only keys of the query's own segment (packing).
-    order (of queries, of keys): only keys of a lower order (permutation language models, Yang et al. 2019).
-    allowed: the dense escape, True where a query may see a key.
+    Attributes:
+        causal: Keys at positions up to the query's are visible.
+        window: (before, after): keys from `before` positions before the center to `after` positions behind it are
+            visible. The center is the query's position, or `center` if set (Luong et al. 2015, section 3.2).
+        query_offset: Position of each example's first query, for queries that continue a cache; a single number if it
+            is the same for all examples, which avoids computing relative positions per example.
+        query_lengths: Queries at or beyond an example's length are padding and see nothing.
+        key_lengths: Keys at or beyond an example's length are padding and hidden from every query.
+        prefix: Keys below an example's prefix are visible in spite of `causal` (prefix language models).
+        segments: Segment numbers of queries and of keys; only keys of the query's own segment are visible (packing).
+        order: Order of queries and of keys; only keys of a lower order are visible (permutation language models, Yang
+            et al. 2019).
+        center: Center of each query's window, a real number.
+        allowed: An arbitrary dense mask, True where a query may see a key.
     """
 
     causal: bool = static_field(default=False)
@@ -44,7 +47,7 @@ class Mask:
     allowed: Bool[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
 
     def facts(self) -> frozenset[str]:
-        """The names of the facts that are present."""
+        """The names of the fields that are set."""
         absent = (None, False)
         return frozenset(
             field.name
@@ -60,7 +63,7 @@ _ROLES = {"window": "which says how far around it a query sees", "causal": "the 
 
 
 def missing_field(facts: frozenset[str]) -> str | None:
-    """Which of these facts is without the one that it needs; None when none is."""
+    """Say which of these fields is set without the field that it needs; None if none is."""
     for fact, needed in REQUIRED_FIELD.items():
         if fact in facts and needed not in facts:
             return f"mask.{fact} is given without mask.{needed}, {_ROLES[needed]}"
@@ -68,15 +71,22 @@ def missing_field(facts: frozenset[str]) -> str | None:
 
 
 def local_monotonic(half_width: int) -> Mask:
-    """Local-m (Luong et al. 2015, section 3.2): keys s with |s - t| <= D around target position t, D = `half_width`."""
+    """The mask of local-m: keys s with |s - t| <= `half_width` around position t (Luong et al. 2015, section 3.2)."""
     return Mask(window=(half_width, half_width))
 
 
 def local_predictive(center_BxHxQ: Float[Array, "B H Q"], half_width: int) -> Mask:
-    """Local-p (Luong et al. 2015, section 3.2): keys s with |s - p_t| <= D around the predicted position p_t.
+    """The mask of local-p: keys s with |s - p_t| <= D around a predicted position p_t (Luong et al. 2015, section 3.2).
 
-    With `Reweighting.GAUSSIAN` the weights are multiplied with exp(-(s - p_t)^2 / (2 (D / 2)^2)), through which
+    With `Reweighting.GAUSSIAN` the weights are multiplied by exp(-(s - p_t)^2 / (2 (D / 2)^2)), through which
     the gradient reaches the prediction.
+
+    Args:
+        center_BxHxQ: Predicted positions p_t, such as those of `predicted_center`.
+        half_width: D.
+
+    Returns:
+        A mask with `window` and `center` set.
     """
     return Mask(window=(half_width, half_width), center=center_BxHxQ)
 
@@ -87,10 +97,18 @@ def predicted_center(
     score_HxA: Float[Array, "H A"],
     key_lengths_B: Int[Array, " B"],
 ) -> Float[Array, "B H Q"]:
-    """p_t = S sigmoid(v_p' tanh(W_p h_t)) (Luong et al. 2015, equation 9), S the length of each source.
+    """Compute p_t = S sigmoid(v_p' tanh(W_p h_t)) (Luong et al. 2015, equation 9).
 
-    Positions count from 0, not from 1 as in the paper, so that S - 1 is the last: p_t lies in [0, S - 1]. It is at
-    least float32, whatever the queries are.
+    Positions count from 0, not from 1 as in the paper, so S - 1 takes the place of S.
+
+    Args:
+        q_BxQxHxD: Decoder states h_t.
+        weight_HxDxA: W_p of each head.
+        score_HxA: v_p of each head.
+        key_lengths_B: Length S of each source.
+
+    Returns:
+        Positions in [0, S - 1], in float32 or wider.
     """
     wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
     hidden_BxHxQxA = jnp.tanh(jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA))
@@ -100,7 +118,7 @@ def predicted_center(
 
 
 def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
-    """The position of every query: its index, behind the example's offset if it has one."""
+    """The position of every query: its index plus the example's offset."""
     index_1xQ = jnp.arange(queries, dtype=jnp.int32)[None]
     return index_1xQ if mask.query_offset is None else index_1xQ + mask.query_offset[:, None]
 
@@ -108,9 +126,15 @@ def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
 def visible_keys(
     mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]
 ) -> Bool[Array, "#B #H #Q #K"] | None:
-    """Whether the queries of these indices may see the keys of these indices; None: all of them.
+    """Compute which keys the queries may see.
 
-    `key` is one row of keys for all queries ([1, 1, K]) or keys for each query ([B, Q, K]).
+    Args:
+        mask: The mask of the whole map.
+        query_Q: Indices of the queries.
+        key: Indices of the keys: one row for all queries ([1, 1, K]) or one per query ([B, Q, K]).
+
+    Returns:
+        True where a key is visible; None if all are.
     """
     key_Bx1xQxK = key[:, None]
     position_Bx1xQx1 = query_Q[None, None, :, None]
@@ -144,9 +168,19 @@ def visible_keys(
 
 
 def mask_for_block(mask: Mask, batch: int, query_start: Array | int, key_start: Array | int) -> Mask:
-    """The mask of a part of the map, whose first query and key are those of these indices.
+    """The mask of a block of the map that begins at these indices.
 
-    Facts of each query and key must be those of the part; what the others say is made relative to its beginning.
+    Fields with an entry per query or key must already be those of the block; positions become relative to its
+    beginning.
+
+    Args:
+        mask: The mask.
+        batch: Number of examples.
+        query_start: Index of the block's first query.
+        key_start: Index of the block's first key.
+
+    Returns:
+        The mask with `query_offset` set.
     """
     starts = {"queries": query_start, "keys": key_start}
     moved = {
@@ -159,7 +193,7 @@ def mask_for_block(mask: Mask, batch: int, query_start: Array | int, key_start: 
 
 
 def take_at_keys(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
-    """The values at keys of these indices, [B, Q, K] or [B, 1, K]; `values` may have a last axis more."""
+    """Take values at key indices, to [B, Q, K] or [B, 1, K]; `values_BxK` may have one more axis at the end."""
     if key.shape[:2] == (1, 1):
         return jnp.take(values_BxK, key[0, 0], axis=1)[:, None]
     return jax.vmap(lambda values, key_QxK: values[key_QxK])(
@@ -168,7 +202,7 @@ def take_at_keys(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
 
 
 def take_entries(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
-    """The entries of an array [#B, #H, #Q, #K] at these queries and keys, still broadcastable."""
+    """Take the entries of an array [#B, #H, #Q, #K] at these queries and keys; the result still broadcasts."""
     if grid.shape[2] > 1:
         grid = jnp.take(grid, query_Q, axis=2)
     if grid.shape[3] == 1:
@@ -181,14 +215,14 @@ def take_entries(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q 
 
 
 def dense_mask(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | None:
-    """The mask as booleans (True: may see), broadcastable against logits [B, H, Q, K]; None allows everything."""
+    """Convert a mask to booleans that broadcast against logits [B, H, Q, K]; None if every key is visible."""
     return visible_keys(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
 
 
 def zero_padded_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array, "B Q H D"]:
-    """The queries, with zeros in the place of those that `query_lengths` calls padding.
+    """Set the queries that `query_lengths` marks as padding to zero.
 
-    Their weights are 0 whatever they are, but the gradient of a key multiplies that 0 with them, and 0 NaN is NaN.
+    Their weights are 0 anyway, but the gradient of a key multiplies that 0 by the query, and 0 NaN is NaN.
     """
     if mask.query_lengths is None:
         return q_BxQxHxD
@@ -202,10 +236,18 @@ def zero_hidden_keys(
     queries: int | None = None,
     bias: Float[Array, "#B #H #Q #K"] | None = None,
 ) -> Float[Array, "B K G D"]:
-    """Keys or values, with zeros in the place of those that one fact hides from every query.
+    """Set the keys or values that a single field hides from every query to zero.
 
-    Their weights are 0 whatever they are, but 0 NaN is NaN, in the output and in the gradient of the queries. Without
-    the number of `queries` the facts that concern them are left out. A `bias` hides where it is minus infinity.
+    Their weights are 0 anyway, but 0 NaN is NaN, in the output and in the gradient of the queries.
+
+    Args:
+        mask: The mask.
+        x_BxKxGxD: Keys or values.
+        queries: Number of queries; None skips the fields that concern queries.
+        bias: Hides a key from a query where it is minus infinity.
+
+    Returns:
+        The keys or values, with zeros where hidden.
     """
     rules = _hidden_from_none(mask, queries, x_BxKxGxD.shape[1])
     if bias is not None:
@@ -216,7 +258,7 @@ def zero_hidden_keys(
 
 
 def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[Array, "#B #K"]]:
-    """For each fact that can hide a key from every query, the keys that it shows to some."""
+    """For each field that can hide a key from every query: the keys that it shows to some query."""
     key_1xK = jnp.arange(keys, dtype=jnp.int32)[None]
     rules = []
     if mask.key_lengths is not None:
@@ -250,11 +292,11 @@ def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[A
 
 
 def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -> None:
-    """Refuse facts that do not fit the arrays or each other.
+    """Check that a mask's fields match the arrays and each other.
 
     Raises:
-        ValueError: That names the fact, its shape or value, and what would be right.
-        TypeError: For what is no `Mask`, a fact that is no array, or `allowed` of other numbers than booleans.
+        ValueError: If a field's shape or value is wrong, or if it needs another field; says what would be right.
+        TypeError: If it is not a `Mask`, if a field is not an array, or if `allowed` is not boolean.
     """
     if not isinstance(mask, Mask):
         wanted = f"Mask(allowed=...), booleans {MAP_AXES}" if is_array(mask) else "such as Mask(causal=True)"
@@ -292,11 +334,11 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
 
 
 def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -> None:
-    """Refuse what are no booleans that broadcast against logits of this shape.
+    """Check that `allowed` is a boolean array that broadcasts against logits of this shape.
 
     Raises:
-        TypeError: For another thing or type of numbers.
-        ValueError: For another shape.
+        TypeError: If it is not a boolean array.
+        ValueError: If it does not broadcast.
     """
     if isinstance(allowed, Mask):
         raise TypeError(f"{name} is a Mask; give dense_mask(mask, queries, keys), its booleans")
@@ -306,11 +348,11 @@ def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -
 
 
 def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -> None:
-    """Refuse an array that does not broadcast against logits of this shape.
+    """Check that an array broadcasts against logits of this shape.
 
     Raises:
-        ValueError: That names the array and both shapes.
-        TypeError: For what is no array.
+        ValueError: If it does not; gives the array's name and both shapes.
+        TypeError: If it is not an array.
     """
     if not is_array(array):
         raise TypeError(

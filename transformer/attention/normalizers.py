@@ -18,8 +18,9 @@ Allowed = Bool[Array, "#B #H #Q #K"]
 class Normalizer(enum.Enum):
     """How logits become weights.
 
-    hard draws one key by the softmax (and takes the likeliest in evaluation): its weights carry no gradient, its
-    log-probability does, for REINFORCE. straight_through is the same with the softmax's gradient.
+    `hard` samples one key from the softmax in training and takes the most probable one in evaluation. Its weights carry
+    no gradient, but the sample's log-probability does, for REINFORCE. `straight_through` takes the same sample with the
+    softmax's gradient.
     """
 
     SOFTMAX = "softmax"
@@ -33,9 +34,9 @@ SAMPLING_NORMALIZERS = frozenset({Normalizer.HARD, Normalizer.STRAIGHT_THROUGH})
 
 
 class Reweighting(enum.Enum):
-    """What the weights are multiplied with after they are normalized; they then need not sum to one.
+    """What the weights are multiplied by after normalization; they then need not sum to one.
 
-    gaussian: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's center, D half its window's width (Luong et al.
+    `gaussian`: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's center, D half the width of its window (Luong et al.
     2015, equation 10).
     """
 
@@ -44,9 +45,12 @@ class Reweighting(enum.Enum):
 
 
 class NormalizedWeights(NamedTuple):
-    """`values` multiply v; `probabilities` are those before a sample was drawn or the weights were re-weighted.
+    """The result of a normalizer.
 
-    `log_prob`: of each query's sampled key, differentiable; None where nothing is sampled.
+    Attributes:
+        values: The weights that multiply the values.
+        probabilities: The weights before sampling or reweighting.
+        log_prob: Log-probability of each query's sampled key, differentiable; None if nothing is sampled.
     """
 
     values: Float[Array, "B H Q K"]
@@ -62,12 +66,22 @@ def normalize(
     key: Key[Array, ""] | None = None,
     train: bool = False,
 ) -> NormalizedWeights:
-    """The weights of the allowed keys: `softmax`, `sparsemax`, `entmax15`, or one key drawn by the softmax.
+    """Compute the weights of the allowed keys by softmax, sparsemax, 1.5-entmax, or by sampling one key.
+
+    Args:
+        logits_BxHxQxK: Logits.
+        allowed: True where a key is visible; None allows all.
+        kind: The normalizer.
+        key: Random key, for sampling normalizers in training.
+        train: Whether sampling normalizers sample; otherwise they take the most probable key.
+
+    Returns:
+        The weights; exactly 0 for a key that is not allowed.
 
     Raises:
-        TypeError: If a key must be drawn in training and `key` is missing, for a `kind` that is no `Normalizer`, and
-            for `allowed` of other numbers than booleans.
-        ValueError: For shapes that do not fit.
+        TypeError: If a sampling normalizer has no `key` in training, if `kind` is not a `Normalizer`, or if `allowed`
+            is not boolean.
+        ValueError: If shapes do not match.
     """
     check_member("kind", kind, Normalizer)
     match kind:
@@ -85,10 +99,21 @@ def normalize(
 
 
 def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
-    """Softmax over the allowed keys: w_k = exp(s_k) / sum_j exp(s_j).
+    """Compute the softmax over the allowed keys: w_k = exp(s_k) / sum_j exp(s_j).
 
-    A key that is not allowed has weight and gradient exactly 0. A row without any allowed key is all zeros,
-    with zero gradient, where a softmax over a large negative bias would average the padding.
+    A key that is not allowed has weight and gradient exactly 0. A row without any allowed key is all zeros with
+    zero gradient, where a softmax over large negative logits would average the padding.
+
+    Args:
+        logits_BxHxQxK: Logits.
+        allowed: True where a key is visible; None allows all.
+
+    Returns:
+        The weights, in the logits' type.
+
+    Raises:
+        TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
+        ValueError: If `allowed` does not broadcast against the logits.
     """
     return _softmax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 
@@ -109,7 +134,7 @@ def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, 
 
 @_softmax.defjvp
 def _softmax_rule(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """dw_k = w_k (ds_k - sum_j w_j ds_j): two passes over the map, where following each operation takes many."""
+    """dw_k = w_k (ds_k - sum_j w_j ds_j): two passes over the map, where automatic differentiation takes many."""
     logits, allowed = primals
     weights = _softmax(logits, allowed)
     change = jnp.where(allowed, tangents[0], 0)
@@ -117,9 +142,10 @@ def _softmax_rule(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
-    """The point of the simplex that is nearest to the logits (Martins & Astudillo 2016, equation 1, algorithm 1).
+    """Compute the point of the simplex nearest to the logits (Martins & Astudillo 2016, equation 1, algorithm 1).
 
-    w_k = max(s_k - tau, 0) with tau such that they sum to one; exactly 0 for all but the support.
+    w_k = max(s_k - tau, 0) with tau such that they sum to one; exactly 0 outside the support. Arguments, result and
+    errors are those of `softmax`.
     """
     return _sparsemax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 
@@ -144,9 +170,10 @@ def _sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Flo
 
 
 def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
-    """1.5-entmax, between softmax and sparsemax (Peters et al. 2019, section 3, algorithm 2).
+    """Compute 1.5-entmax, between softmax and sparsemax (Peters et al. 2019, section 3, algorithm 2).
 
-    w_k = max(s_k / 2 - tau, 0)^2 with tau such that they sum to one; exactly 0 for all but the support.
+    w_k = max(s_k / 2 - tau, 0)^2 with tau such that they sum to one; exactly 0 outside the support. Arguments, result
+    and errors are those of `softmax`.
     """
     return _entmax15(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 
@@ -175,7 +202,19 @@ def _entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Floa
 
 
 def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q"]:
-    """Log sum_k exp(s_k) over the allowed keys: log w_k = s_k - log_sum_exp. Minus infinity where none is allowed."""
+    """Compute log sum_k exp(s_k) over the allowed keys, such that log w_k = s_k - log_sum_exp.
+
+    Args:
+        logits_BxHxQxK: Logits.
+        allowed: True where a key is visible; None allows all.
+
+    Returns:
+        The log-sum-exp of each row; minus infinity where no key is allowed.
+
+    Raises:
+        TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
+        ValueError: If `allowed` does not broadcast against the logits.
+    """
     return _log_sum_exp(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 
 
@@ -190,7 +229,16 @@ def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> F
 def gaussian_reweight(
     weights: NormalizedWeights, center_BxHxQ: Float[Array, "B H Q"], half_width: int | float
 ) -> NormalizedWeights:
-    """The weights times exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10)."""
+    """Multiply the weights by exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10).
+
+    Args:
+        weights: Normalized weights.
+        center_BxHxQ: Position p_t of each query.
+        half_width: D, in positions.
+
+    Returns:
+        The weights with new `values`, which need not sum to one; `probabilities` stay as they are.
+    """
     position_K = jnp.arange(weights.values.shape[-1], dtype=weights.values.dtype)
     distance = position_K[None, None, None] - center_BxHxQ[..., None].astype(weights.values.dtype)
     factor = jnp.exp(-jnp.square(distance) / (2 * (half_width / 2) ** 2))
@@ -223,7 +271,7 @@ def _largest_of(
 
 
 def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
-    """The booleans that were given, all True for none; what does not fit is refused by every normalizer that asks."""
+    """The allowed keys as booleans (all True for None), after checking shapes and types."""
     check_array("logits", logits, MAP_AXES)
     if allowed is None:
         return jnp.ones((1, 1, 1, logits.shape[-1]), bool)
@@ -233,12 +281,12 @@ def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> All
 
 
 def _largest(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q 1"]:
-    """The largest allowed logit of each row, 0 where none is; no gradient, since it cancels."""
+    """The largest allowed logit of each row, 0 if there is none; without gradient, since it cancels."""
     largest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
     return jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
 
 
 def _descending(shifted: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
-    """The allowed logits in falling order, without gradient; minus infinity behind them."""
+    """The allowed logits in descending order, without gradient, followed by minus infinity."""
     hidden = jnp.where(allowed, jax.lax.stop_gradient(shifted), -jnp.inf)
     return -jnp.sort(-hidden, axis=-1)

@@ -1,4 +1,4 @@
-"""Position schemes: each one class, with its parameters, what it adds to attention, and what it refuses."""
+"""Position schemes: a class each, with its parameters and what it adds to attention."""
 
 import dataclasses
 import enum
@@ -26,7 +26,7 @@ from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 
 
 class PositionCombination(enum.Enum):
-    """How a position's vector joins a token's: x + p, or [x ; p]."""
+    """How a position's vector is combined with a token's: x + p, or [x ; p]."""
 
     ADD = "add"
     CONCATENATE = "concatenate"
@@ -35,9 +35,17 @@ class PositionCombination(enum.Enum):
 def combine_positions(
     x: Float[Array, "*B E"], position: Float[Array, "*#B P"], how: PositionCombination = PositionCombination.ADD
 ) -> Float[Array, "*B _"]:
-    """Token and position as one vector.
+    """Combine token and position vectors into one.
 
-    A linear map of [x ; p] is x W_x + p W_p: the sum with a projection each.
+    After concatenation, a linear map of [x ; p] is x W_x + p W_p: the sum with a projection each.
+
+    Args:
+        x: Token vectors.
+        position: Position vectors; broadcast against the tokens, with P = E for addition.
+        how: Addition or concatenation.
+
+    Returns:
+        Vectors of width E for addition, E + P for concatenation.
     """
     match how:
         case PositionCombination.ADD:
@@ -50,10 +58,17 @@ def combine_positions(
 def sinusoidal_positions(
     positions: Int[Array, "*shape"], width: int, *, halves: bool = False
 ) -> Float[Array, "*shape {width}"]:
-    """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
+    """Compute sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
 
-    PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)); `halves` puts all sines
-    before all cosines instead, as the authors' code does.
+    PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)).
+
+    Args:
+        positions: Positions p.
+        width: Features of the encoding; even.
+        halves: Whether to put all sines before all cosines, as the authors' code does.
+
+    Returns:
+        The encodings, in float32.
 
     Raises:
         ValueError: If `width` is odd.
@@ -69,10 +84,19 @@ def sinusoidal_positions(
 def apply_rotary(
     x_BxNxHxD: Float[Array, "B N H D"], positions: Int[Array, "#B N"], *, base: float = 10000.0, halves: bool = False
 ) -> Float[Array, "B N H D"]:
-    """Each pair of features turned by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
+    """Rotate each pair of features by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
 
-    (x_2i, x_2i+1) -> R(p base^(-2i / D)) (x_2i, x_2i+1); `halves` pairs (x_i, x_(i + D/2)) instead. The product of
-    a turned query and a turned key depends on their positions by the difference alone.
+    (x_2i, x_2i+1) -> R(p base^(-2i / D)) (x_2i, x_2i+1). The product of a rotated query and a rotated key depends on
+    their positions only through the difference.
+
+    Args:
+        x_BxNxHxD: Queries or keys.
+        positions: The position p of each.
+        base: Base of the frequencies.
+        halves: Whether to pair (x_i, x_(i + D/2)) instead of neighbors.
+
+    Returns:
+        The rotated vectors, in the input's type.
 
     Raises:
         ValueError: If the depth D is odd.
@@ -90,7 +114,7 @@ def apply_rotary(
 
 
 def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
-    """Sines and cosines of p base^(-2i / width), i from 0 to width / 2."""
+    """Compute the sines and cosines of p base^(-2i / width) for i from 0 to width / 2, [*shape, width / 2] each."""
     # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
     frequencies = np.power(base, -np.arange(0, width, 2) / width)
     of_last = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
@@ -99,9 +123,9 @@ def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: j
 
 
 class AttentionPosition(enum.Enum):
-    """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) are none of its business.
+    """The position scheme inside attention; sinusoidal and learned positions are added to embeddings instead.
 
-    rotary pairs neighboring features, as its paper does; rotary_halves pairs feature i with i + D/2, as the
+    rotary pairs neighboring features, as in the paper; rotary_halves pairs feature i with i + D/2, as the
     published weights of many later models do.
     """
 
@@ -119,11 +143,13 @@ KeyPositions = Int[Array, "#B #Q K"]
 
 
 class PositionScheme(AttentionComponent):
-    """One way in which attention knows positions, and what is to be known of it; this one knows none.
+    """A position scheme and its parameters; the base class adds nothing.
 
-    `turns`: it turns pairs of features of queries and keys. `biases`: what it adds to a logit follows from the
-    positions alone, so that a program in blocks can add it. `shared`: all layers of a stack have its parameters in
-    common. `kinds`: it can also know whether query and key are of one kind.
+    Attributes:
+        turns: Whether it rotates pairs of features of queries and keys.
+        biases: Whether the positions alone determine what it adds to a logit, so that a blockwise program can add it.
+        shared: Whether all layers of a stack share its parameters.
+        kinds: Whether it can also depend on whether query and key are of one kind, such as a sentence.
     """
 
     parameters = "none"
@@ -134,42 +160,54 @@ class PositionScheme(AttentionComponent):
 
     @classmethod
     def why_incompatible(cls, score: Any) -> str | None:
-        """Why a score, of the attribute of `ScoreFunction`, has no such positions; None where both mean something."""
+        """Say why a score (a subclass of `ScoreFunction`) cannot use this scheme; None if it can."""
         return None
 
     def check(self, q: Array, value_depth: int | None) -> None:
-        """Refuse parameters that do not fit the queries and, where they are known, the values."""
+        """Check that the parameters match the queries and, unless `value_depth` is None, the values.
+
+        Raises:
+            ValueError: If a parameter has the wrong shape.
+        """
 
     def over(self, heads: int) -> "PositionScheme":
-        """The same where devices have some of these heads each: what follows from a head's number becomes an array."""
+        """The scheme for sharded heads: whatever depends on a head's index becomes an array over all heads."""
         return self
 
     def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
-        """The queries as their product with the keys takes them."""
+        """Transform the queries before the product with the keys."""
         return q_BxQxHxD
 
     def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
-        """The keys as their product with the queries takes them."""
+        """Transform the keys before the product with the queries."""
         return k_BxKxGxC
 
     def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
-        """What is added to the product q . k before it is scaled, from the query and its distances to the keys."""
+        """The term added to q . k before scaling, from the query and its distances to the keys; None for none."""
         return None
 
     def bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
     ) -> Float[Array, "#B H Q K"] | None:
-        """What the positions alone add to the scaled logits."""
+        """The term added to the scaled logits, from the positions alone; None for none."""
         return None
 
     def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
-        """What is added to the output."""
+        """The term added to the output; None for none."""
         return None
 
 
 @pytree_dataclass
 class Rotary(PositionScheme):
-    """`apply_rotary` of queries and keys with frequencies base^(-2i / D); `halves` is what the position's name says."""
+    """Rotary positions: `apply_rotary` to queries and keys.
+
+    Attributes:
+        base: Base of the frequencies base^(-2i / D).
+        halves: Whether feature i is paired with i + D/2; set from the `AttentionPosition`, whatever is passed here.
+
+    Raises:
+        ValueError: If `base` is not finite and above 0.
+    """
 
     base: float = static_field(default=10000.0)
     halves: bool = static_field(default=False)
@@ -198,7 +236,11 @@ class Rotary(PositionScheme):
 
 @pytree_dataclass
 class Alibi(PositionScheme):
-    """-m_h |i - j| (Press et al. 2022, section 3); `slopes_H` of some of the heads, where a device has no more."""
+    """ALiBi: adds -m_h |i - j| (Press et al. 2022, section 3).
+
+    Attributes:
+        slopes_H: The slopes m_h of a device's own heads; None computes them from the number of heads.
+    """
 
     slopes_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
@@ -217,9 +259,12 @@ class Alibi(PositionScheme):
 
 @pytree_dataclass
 class T5(PositionScheme):
-    """A bias b_h[bucket(j - i)] for each bucket of distance and each head (Raffel et al. 2020, section 2.1).
+    """T5's relative positions: adds b_h[bucket(j - i)] for each head (Raffel et al. 2020, section 2.1).
 
-    `max_distance`: distances from this one on share the last bucket.
+    Attributes:
+        table_PxH: The bias of each of P buckets and each head.
+        bidirectional: Whether later keys have buckets of their own; otherwise they count as distance 0.
+        max_distance: Distances from this one on share the last bucket.
     """
 
     table_PxH: Float[Array, "P H"] = array_field("positions", "heads")
@@ -264,10 +309,10 @@ class T5(PositionScheme):
 
 
 class _DotProductScheme(PositionScheme):
-    """A scheme whose terms are products with the query, as q . k is, for each key of a sequence that is whole.
+    """A scheme whose terms are products with the query, for every key of a contiguous sequence.
 
-    The products are taken with each distance once and then laid out over the keys, so that memory grows as Q K, not
-    as Q K D.
+    The products are computed once per distance and then gathered over the keys, so that memory grows as Q K, not as Q K
+    D.
     """
 
     parameters = "required"
@@ -280,9 +325,13 @@ class _DotProductScheme(PositionScheme):
 
 @pytree_dataclass
 class Shaw(_DotProductScheme):
-    """q_i . (k_j + a_(clip(j - i, -C, C))), and sum_j w_ij (v_j + b_(...)) (Shaw et al. 2018, equations 3 and 4).
+    """Relative positions q_i . (k_j + a_(clip(j - i, -C, C))) and sum_j w_ij (v_j + b_(...)).
 
-    Embeddings of the distances -C ... C, P = 2C + 1, for keys and, where given, for values; shared by the heads.
+    Shaw et al. 2018, equations 3 and 4. The heads share the embeddings.
+
+    Attributes:
+        keys_PxD: Embeddings a of the distances -C ... C, P = 2C + 1.
+        values_PxD: Embeddings b of the same distances; None adds nothing to the values.
     """
 
     keys_PxD: Float[Array, "P D"] = array_field("positions", "head_dim")
@@ -309,7 +358,7 @@ class Shaw(_DotProductScheme):
         return _gather_by_distance(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
 
     def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
-        """The weights are gathered by distance first, so that memory grows as Q P and not as Q K D."""
+        """Sum the weights by distance first, so that memory grows as Q P and not as Q K D."""
         if self.values_PxD is None:
             return None
         clip, keys = self.values_PxD.shape[0] // 2, weights_BxHxQxK.shape[-1]
@@ -330,11 +379,18 @@ class Shaw(_DotProductScheme):
 
 @pytree_dataclass
 class TransformerXL(_DotProductScheme):
-    """(q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
+    """Relative positions (q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
 
-    W_kR, u and v: the projection of a wave of width E, and the biases of content and position. Where tokens are of
-    kinds (sentence A or B), (q_i + b) . s_ij besides, s_ij the first vector of `kind` where i and j are of one kind,
-    the second where they `differ` (Yang et al. 2019, section 2.5).
+    Where tokens are of kinds (such as sentence A or B), (q_i + b) . s_ij is added, s_ij being the first vector of
+    `kind_2xHxD` where i and j are of the same kind and the second where they differ (Yang et al. 2019, section 2.5).
+
+    Attributes:
+        weight_ExHxD: W_kR, the projection of the sinusoids R of width E.
+        content_HxD: u, the content bias.
+        position_HxD: v, the position bias.
+        kind_2xHxD: s, the vectors of same and different kinds.
+        kind_bias_HxD: b, the bias of kinds.
+        differ_BxQxK: True where query and key are of different kinds.
     """
 
     weight_ExHxD: Float[Array, "E H D"] = array_field("embed", "heads", "head_dim")
@@ -403,7 +459,7 @@ SCHEMES: dict[AttentionPosition, type[PositionScheme]] = {
 
 
 def resolve_position_scheme(position: AttentionPosition, params: PositionScheme | None) -> PositionScheme:
-    """The scheme of this name with its parameters, or with its defaults where none are given."""
+    """The scheme with its parameters, or with defaults if `params` is None."""
     scheme = SCHEMES[position]() if params is None else params
     if isinstance(scheme, Rotary):
         return dataclasses.replace(scheme, halves=position is AttentionPosition.ROTARY_HALVES)
@@ -411,10 +467,10 @@ def resolve_position_scheme(position: AttentionPosition, params: PositionScheme 
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
-    """The slope of each head: 2^(-8h / H) for h = 1 ... H (Press et al. 2022, section 3).
+    """Compute the slope of each head: 2^(-8h / H) for h = 1 ... H (Press et al. 2022, section 3).
 
-    Where H is no power of two: the slopes of the power below, then every second slope of the power above, as in
-    the authors' code.
+    If H is not a power of two: the slopes of the next lower power, then every second slope of the next higher power, as
+    in the authors' code.
     """
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
@@ -425,11 +481,18 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
 def t5_bucket(
     distance: Int[Array, "*shape"], *, buckets: int, bidirectional: bool, max_distance: int
 ) -> Int[Array, "*shape"]:
-    """The bucket of key position - query position (Raffel et al. 2020, section 2.1, and its code).
+    """Compute the bucket of a distance (Raffel et al. 2020, section 2.1, and its code).
 
-    Half of the buckets hold one distance each, the other half grow in proportion up to `max_distance`, beyond which all
-    share the last. `bidirectional` gives half of all buckets to keys behind the query; without it such keys count
-    as distance 0.
+    Half of the buckets hold one distance each; the sizes of the other half grow geometrically up to `max_distance`.
+
+    Args:
+        distance: Key position minus query position.
+        buckets: Number of buckets.
+        bidirectional: Whether half of all buckets are for later keys; otherwise such keys count as distance 0.
+        max_distance: Distances from this one on share the last bucket.
+
+    Returns:
+        Bucket indices, 0 ... buckets - 1.
     """
     offset = jnp.zeros_like(distance)
     if bidirectional:
@@ -446,9 +509,9 @@ def t5_bucket(
 
 
 def _relative_shift(products_BxHxQxP: Array, keys: int) -> Array:
-    """Entry [b, h, q, k] is that of place Q - 1 - q + k: each row is a place further on than the next.
+    """Entry [b, h, q, k] is the product at place Q - 1 - q + k: each row is shifted by one place from the next.
 
-    Laid out in a line behind one more place a row, all rows begin at Q - 1: no gather, whose gradient is slow on CPUs.
+    Flattened with one padding place per row, all rows begin at Q - 1: no gather, whose gradient is slow on CPUs.
     """
     *rows, queries, places = products_BxHxQxP.shape
     line = jnp.pad(products_BxHxQxP, ((0, 0), (0, 0), (0, 0), (0, 1))).reshape(*rows, -1)
@@ -456,6 +519,6 @@ def _relative_shift(products_BxHxQxP: Array, keys: int) -> Array:
 
 
 def _gather_by_distance(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:
-    """Entry [b, h, q, k] is the product of its distance."""
+    """Entry [b, h, q, k] is the product at the index of its distance."""
     index = jnp.broadcast_to(index[:, None], (products_BxHxQxP.shape[0], 1, *index.shape[1:]))
     return jnp.take_along_axis(products_BxHxQxP, index, axis=-1)

@@ -1,4 +1,4 @@
-"""What weights are made of and what they weigh: queries and keys as they meet, and the norms of transformed values."""
+"""Capturing queries, keys and the norms of transformed values, which need the projections around attention."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ def query_key_vectors(
     scheme: PositionScheme,
     mask: Mask,
 ) -> QueriesAndKeys | None:
-    """The queries and keys whose products are the logits of a dot product; None for a score that is none."""
+    """The queries and keys whose scaled products are the logits; None if the score is not a dot product."""
     score = SCORES[spec.score]
     if not score.dot:
         return None
@@ -35,9 +35,15 @@ def query_key_vectors(
 def transformed_value_norms(
     v_BxKxGxD: Float[Array, "B K G D"], output_HxDxE: Float[Array, "H D E"], scheme: PositionScheme
 ) -> Float[Array, "B H K"] | None:
-    """|v W_O| of each key and head, W_O the head's own rows, in float32 at least.
+    """Compute |v W_O| of each key and head, W_O being the head's own rows, in float32 or wider.
 
-    v has the bias of its projection; that of the output belongs to no key. None where positions add to the values.
+    Args:
+        v_BxKxGxD: Values, including the bias of their projection.
+        output_HxDxE: The output projection of each head; its bias belongs to no key and is left out.
+        scheme: The position scheme.
+
+    Returns:
+        The norms; None if the scheme adds to the values.
     """
     if type(scheme).values is not PositionScheme.values:
         return None
@@ -48,7 +54,7 @@ def transformed_value_norms(
 
 
 class AttentionProjections(NamedTuple):
-    """What an attention between two projections has met: queries, keys and values, and the matrix behind the heads."""
+    """Queries, keys, values and output projection of one attention layer, with its spec, position scheme and mask."""
 
     q: Float[Array, "B Q H D"]
     k: Float[Array, "B K G D"]
@@ -62,7 +68,7 @@ class AttentionProjections(NamedTuple):
 def capture_projections(
     captured: CapturedAttention, asked: Capture, projected: AttentionProjections
 ) -> CapturedAttention:
-    """What was captured, with the norms and the vectors that were asked for."""
+    """Add the requested norms and vectors to what was captured."""
     q, k, v, output, spec, scheme, mask = projected
     return captured._replace(
         norms=transformed_value_norms(v, output, scheme) if asked.norms else None,

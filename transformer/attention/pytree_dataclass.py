@@ -1,4 +1,4 @@
-"""Dataclasses of arrays: which fields are no arrays, and which axes those have that are."""
+"""Frozen dataclasses as pytrees, with static fields and array fields that name their axes."""
 
 import dataclasses
 import typing
@@ -8,21 +8,24 @@ import jax
 
 
 def static_field(*, default: Any = dataclasses.MISSING) -> Any:
-    """A field that belongs to the structure of a pytree: known when a program is traced, another value another one."""
+    """Declare a field that is part of the pytree's structure: known at trace time; a new value means a new trace."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 def array_field(*axes: Any, default: Any = dataclasses.MISSING, counts: str | None = None) -> Any:
-    """A field that is an array with these axes; of a pair of arrays, a tuple of axes for each.
+    """Declare a field that is an array, or a tuple of arrays.
 
-    `counts`: the axis whose positions its numbers are, so that they shift where a part of that axis begins.
+    Args:
+        *axes: Names of its axes; for a pair of arrays, a tuple of names for each.
+        default: The default value; the field is required without it.
+        counts: The axis whose positions the array's numbers are; they shift with the beginning of a block of that axis.
     """
     return dataclasses.field(default=default, metadata={"axes": axes, "counts": counts})
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static_field, array_field))
 def pytree_dataclass[T](cls: type[T]) -> type[T]:
-    """A frozen dataclass that is a pytree of its fields, those that are `static_field` apart."""
+    """Make a class a frozen dataclass and a pytree of its fields, except those declared as `static_field`."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
 

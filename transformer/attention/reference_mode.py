@@ -1,4 +1,4 @@
-"""Tracing by the defining equations in place of faster programs, so that FLOPs can be counted from what is traced."""
+"""Tracing the defining equations in place of faster programs, so that FLOPs can be counted from the trace."""
 
 import contextlib
 import contextvars
@@ -9,11 +9,10 @@ _by_definition: contextvars.ContextVar[bool] = contextvars.ContextVar("by_defini
 
 @contextlib.contextmanager
 def trace_reference() -> Iterator[None]:
-    """Trace what is inside by its equations: every logit of an attention, of experts the rows that chose them.
+    """Trace the code inside by its defining equations: every logit of attention, and the chosen rows of each expert.
 
-    What is traced has the products of the model, whatever a backend skips, pads or computes a second time. It is for
-    abstract shapes: nothing of it is meant to run. It is entered inside the function that is traced, so that no trace
-    is ever used for another purpose.
+    The trace has the model's products, whatever a backend skips, pads or recomputes. It is for abstract shapes and
+    never meant to run. Enter it inside the function that is traced, so that the cached trace serves no other purpose.
     """
     token = _by_definition.set(True)
     try:
@@ -23,5 +22,5 @@ def trace_reference() -> Iterator[None]:
 
 
 def is_tracing_reference() -> bool:
-    """Whether what is being traced is to be its equations."""
+    """Whether the current trace is of the defining equations."""
     return _by_definition.get()

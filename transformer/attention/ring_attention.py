@@ -1,4 +1,4 @@
-"""Softmax attention over positions that are divided: keys and values travel from device to device."""
+"""Ring attention: softmax attention with sharded positions, where keys and values travel from device to device."""
 
 import dataclasses
 import functools
@@ -25,11 +25,16 @@ from transformer.attention.pytree_dataclass import field_axes
 
 
 class Ring(NamedTuple):
-    """The mesh axes around which keys and values travel, how many devices stand around it, and what each has.
+    """The ring of devices around which keys and values travel.
 
-    With two `stretches` the device at place p has, of 2 size equal stretches, the p-th from the beginning and the p-th
-    from the end: of a causal map every device then computes as much as every other, where with one the last computes
-    all and the first next to nothing (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2).
+    With two `stretches`, device p holds the p-th stretch from the beginning and the p-th from the end of 2 size equal
+    stretches. Causal attention is then balanced; with one stretch the last device computes the most and the first next
+    to nothing (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2).
+
+    Attributes:
+        axes: The mesh axes that form the ring.
+        size: Number of devices in it.
+        stretches: Contiguous stretches of positions per device: 1 or 2.
     """
 
     axes: tuple[str, ...]
@@ -37,24 +42,24 @@ class Ring(NamedTuple):
     stretches: int = 1
 
     def next(self, held: Any) -> Any:
-        """What the device before this one held; what this one held goes to the device behind it."""
+        """Send these arrays to the next device and return those of the previous one."""
         pairs = [(place, (place + 1) % self.size) for place in range(self.size)]
         return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axes, pairs), held)
 
     def place(self) -> Array:
-        """Where this device stands."""
+        """This device's index in the ring."""
         return jax.lax.axis_index(self.axes)
 
     def starts(self, place: Array, length: int) -> tuple[Array, ...]:
-        """The first position of each stretch, of this length, of the device at `place`."""
+        """The first position of each stretch of the device at `place`; `length` is a stretch's number of positions."""
         return (place * length, (2 * self.size - 1 - place) * length)[: self.stretches]
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """The stretches of queries and of keys that may meet: of two, early queries see no late key."""
+        """The pairs of query and key stretches that may interact: with two, early queries see no late key."""
         return ((0, 0),) if self.stretches == 1 else ((0, 0), (1, 0), (1, 1))
 
     def dealt(self, x: Array, axis: int) -> tuple[Array, ...]:
-        """A device's stretches of an array that is divided in order along `axis`."""
+        """This device's stretches of an array that is sharded in order along `axis`."""
         if self.stretches == 1:
             return (x,)
         halves = jnp.split(x, 2, axis=axis)
@@ -66,7 +71,7 @@ class Ring(NamedTuple):
         return _exchanged(self.place() % 2 == 0, even, odd)
 
     def collected(self, stretches: tuple[Array, ...], axis: int) -> Array:
-        """The other way: the array divided in order, of every device's stretches."""
+        """The inverse of `dealt`: this device's part of the array sharded in order."""
         if self.stretches == 1:
             return stretches[0]
         halves = _exchanged(self.place() % 2 == 0, *stretches)
@@ -87,13 +92,25 @@ def _exchanged(keep: Array, first: Array, second: Array) -> tuple[Array, Array]:
 def attend_in_ring(
     q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, ring: Ring, block: int = BLOCK
 ) -> tuple[Array, Array]:
-    """softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys, and the log-sum-exp.
+    """Compute softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys.
 
-    Run by each device of the ring on its own positions: in as many steps as there are devices it attends to the keys
-    and values that it holds and hands them on, and combines the partial results by their log-sum-exp (Liu et al.
-    2023, Ring Attention; Milakov & Gimelshein 2018). The backward pass goes round again from the log-sum-exp, and the
-    gradients of keys and values travel with them, so that memory is linear in a device's own positions. `terms` are
-    those of its queries and of all keys. What the positions alone hide from a whole stretch of queries it skips.
+    Every device of the ring runs it on its own positions: in as many steps as there are devices it attends to the keys
+    and values that it holds, passes them on, and combines the partial results by their log-sum-exp (Liu et al. 2023,
+    Ring Attention; Milakov & Gimelshein 2018). The backward pass goes round again from the log-sum-exp, and the
+    gradients of keys and values travel with them, so that memory is linear in a device's own positions. Steps in which
+    positions alone hide every key from a stretch of queries are skipped.
+
+    Args:
+        q: The device's own queries.
+        k: The device's own keys.
+        v: The device's own values.
+        terms: Mask, bias and position bias of its own queries and all keys.
+        form: Scale and temperature.
+        ring: The ring.
+        block: Queries and keys of one block.
+
+    Returns:
+        The output of its own queries and their log-sum-exp.
     """
     leaves, tree = jax.tree.flatten(terms)
     axes = [names.index("queries") if "queries" in names else None for names in field_axes(terms)]
@@ -190,7 +207,7 @@ _attend.defvjp(_forward_rule, _backward_rule)
 
 
 def _around(ring: Ring, step: Callable[[Array, Any, Any], Any], carry: Any, held: Any) -> tuple[Any, Any]:
-    """`step(index, carry, held)` at each place of the ring; between two steps what is held travels."""
+    """Run `step(index, carry, held)` at each place of the ring; `held` travels between two steps."""
 
     def one(both: Any, index: Array) -> tuple[Any, None]:
         carry, held = step(index, *both)
@@ -206,7 +223,15 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
 
 
 class Pair(NamedTuple):
-    """A stretch of queries and one of held keys: which, the first key, their terms, and whether a query sees any."""
+    """A stretch of queries and one of held keys.
+
+    Attributes:
+        queries: Which stretch of queries.
+        keys: Which stretch of keys.
+        start: Position of the first key.
+        terms: Their mask, bias and position bias.
+        reach: Whether a query may see any key; None if certainly so.
+    """
 
     queries: int
     keys: int
@@ -216,7 +241,7 @@ class Pair(NamedTuple):
 
 
 def _pairs(terms: Sequence[LogitTerms], qs: Stretches, ks: Stretches, ring: Ring, index: Array) -> Iterator[Pair]:
-    """What is computed in step `index`."""
+    """The pairs that are computed in step `index`."""
     length, held_length = qs[0].shape[1], ks[0].shape[1]
     starts = ring.starts(ring.place(), length)
     held_starts = ring.starts((ring.place() - index) % ring.size, held_length)
@@ -232,7 +257,7 @@ def _with(parts: list, place: int, new: Any) -> list:
 
 
 def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
-    """The terms of the held keys alone, of arrays with an axis of all keys."""
+    """The terms restricted to the held keys."""
 
     def cut(axes: tuple[str, ...], leaf: Array) -> Array:
         axis = axes.index("keys") if "keys" in axes else None
@@ -245,14 +270,14 @@ def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
 
 
 def _of_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:
-    """The other way: zeros but for the columns of the held keys."""
+    """The inverse for gradients: zeros except in the columns of the held keys."""
     if columns is None or like is None or like.shape[3] == 1:
         return columns
     return jax.lax.dynamic_update_slice_in_dim(jnp.zeros_like(like), columns, start, axis=3)
 
 
 def _combined(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Two partial outputs, [B, Q, H, D], and log-sum-exps, [B, H, Q], as one."""
+    """Combine two partial outputs, [B, Q, H, D], and log-sum-exps, [B, H, Q]."""
     log_sum = jnp.logaddexp(left[1], right[1])
     finite = jnp.where(jnp.isfinite(log_sum), log_sum, 0)
 

@@ -1,4 +1,4 @@
-"""Randomness by an explicit key: arrays in programs that compile quickly, and dropout of weights and features."""
+"""Random arrays from explicit keys, in programs that compile quickly, and dropout."""
 
 import math
 from collections.abc import Callable
@@ -14,10 +14,16 @@ _PARTS = 2**16
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> Float[Array, "..."]:
-    """Zero each entry with probability `rate` and scale the others by 1 / (1 - rate); the identity without a key.
+    """Zero each entry with probability `rate`, scale the others by 1 / (1 - rate) (Srivastava et al. 2014, section 4).
 
-    Srivastava et al. 2014, section 4. The rate is realized to 1 part in 65,536; the scale uses the realized rate, so
-    that the expectation is exact.
+    Args:
+        x: Weights or features.
+        rate: Probability of zeroing, at least 0 and below 1. It is rounded to 1 part in 65,536; the scale uses the
+            rounded rate, so that the expectation is exact.
+        key: Random key; None returns `x` unchanged.
+
+    Returns:
+        An array of the same shape and type.
     """
     if key is None or rate == 0:
         return x
@@ -27,10 +33,10 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
 
 
 def check_dropout_rate(name: str, rate: float) -> None:
-    """Refuse what is no share that may be dropped, or replaced, in training: at least 0 and below 1.
+    """Check that a dropout (or replacement) rate is at least 0 and below 1.
 
     Raises:
-        ValueError: That names the argument and its value.
+        ValueError: If it is not; gives the argument's name and value.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"{name}={rate} must be at least 0 and below 1")
@@ -39,16 +45,16 @@ def check_dropout_rate(name: str, rate: float) -> None:
 def draw_array(
     draw: Callable[..., jax.Array], key: Key[Array, ""], shape: tuple[int, ...], *more: jax.typing.DTypeLike
 ) -> Array:
-    """`draw(key, shape, *more)` of jax.random, with its numbers."""
+    """Call `draw(key, shape, *more)` of `jax.random`, flat where that compiles faster; the numbers are the same."""
     if divided():
         return draw(key, shape, *more)
     return draw(key, (math.prod(shape),), *more).reshape(shape)
 
 
 def random_uint16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """16 random bits an entry: the halves of the 32-bit words of `jax.random.bits`, so that a draw serves two entries.
+    """Draw 16 random bits per entry, as halves of 32-bit words, so that one draw serves two entries.
 
-    jax.random.bits of uint16 takes a draw for each, and drawing is what dropout costs.
+    `jax.random.bits` of uint16 takes a draw for each entry, and drawing dominates the cost of dropout.
     """
     if divided() and shape and shape[-1] % 2 == 0:
         words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)

@@ -1,4 +1,4 @@
-"""Scores, how well a query fits a key: each one class, with its parameters, its equation, and what it refuses."""
+"""Score functions: a class each, with its equation and parameters."""
 
 import enum
 import math
@@ -27,7 +27,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Score(enum.Enum):
-    """A compatibility function of query and key."""
+    """The score function: how well a query matches a key. Equations are those of the classes in `SCORES`."""
 
     DOT = "dot"
     SCALED_DOT = "scaled_dot"
@@ -40,44 +40,57 @@ class Score(enum.Enum):
 
 
 class ScoreFunction(AttentionComponent):
-    """One score, and what is to be known of it.
+    """A score function and its parameters.
 
-    `product`: it is an inner product of a vector of the query's and one of the key's, without trained parameters,
-    which kernels that work in blocks can compute; `dot`: of the query and the key themselves. `raw`: keys need no
-    preparation. `scaled`: it has a scale. `hidden`: a hidden layer stands between a query and its logit.
+    Attributes:
+        product: Whether it is an inner product of a vector computed from the query and one computed from the key,
+            without trained parameters, as blockwise kernels need it.
+        dot: Whether it is the inner product of the query and the key themselves.
+        raw: Whether keys need no preparation.
+        scaled: Whether it has a scale.
+        hidden: Whether there is a hidden layer between a query and its logit.
     """
 
     product = dot = raw = scaled = hidden = False
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
-        """The shapes that the parameters must have for queries and keys of these shapes."""
+        """The shapes that the parameters need for queries and keys of these shapes."""
         return {}
 
     def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
-        """Refuse parameters that do not fit queries and keys of these shapes; `keys` is the name of the argument."""
+        """Check that the parameters match queries and keys of these shapes.
+
+        Args:
+            q: Shape of the queries.
+            k: Shape of the keys.
+            keys: Name of the keys' argument, for the error.
+
+        Raises:
+            ValueError: If a parameter, or the depth of queries and keys, does not match.
+        """
         for name, needed in self.shapes(q, k).items():
             shape = getattr(self, name).shape
             if shape != needed:
                 raise ValueError(f"params.score.{name} has shape {shape}; q {q} and {keys} {k} need {needed}")
 
     def key_side(self, depth: int) -> tuple[str, bool] | None:
-        """The field that meets the keys, and whether it fits keys of this depth; None where no field does."""
+        """The parameter that multiplies the keys, and whether it fits keys of this depth; None if no parameter does."""
         return None
 
     def query(self, q_BxQxHxD: Queries) -> Queries:
-        """The queries as their product with the prepared keys takes them."""
+        """Transform the queries before the product with the prepared keys."""
         return q_BxQxHxD
 
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
-        """All of the score that depends on the keys alone."""
+        """Compute the part of the score that depends on the keys alone."""
         return k_BxKxGxC
 
     def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
-        """The score of each of `query` with each of `prepare`, before it is scaled."""
+        """Compute the logits from the results of `query` and `prepare`, before scaling."""
         return grouped_products(q_BxQxHxD, prepared)
 
     def scale(self, depth: int, given: float | None) -> float:
-        """What the logits are multiplied with."""
+        """The factor on the logits: for scaled_dot `given`, or 1 / sqrt(depth) if None; else 1."""
         return 1.0
 
 
@@ -86,7 +99,7 @@ INNER_PRODUCT = Score.DOT
 
 
 class Dot(ScoreFunction):
-    """q . k (Luong et al. 2015, section 3.1)."""
+    """The dot product q . k (Luong et al. 2015, section 3.1)."""
 
     parameters = "none"
     product = dot = raw = True
@@ -97,7 +110,7 @@ class Dot(ScoreFunction):
 
 
 class ScaledDot(Dot):
-    """q . k / sqrt(D) (Vaswani et al. 2017, equation 1); a given scale replaces 1 / sqrt(D)."""
+    """The scaled dot product q . k / sqrt(D) (Vaswani et al. 2017, equation 1); `scale` replaces 1 / sqrt(D)."""
 
     scaled = True
 
@@ -107,11 +120,13 @@ class ScaledDot(Dot):
 
 @pytree_dataclass
 class Cosine(Dot):
-    """beta q . k / (|q| |k|) (Graves et al. 2014, equations 5 and 6).
+    """The cosine score beta q . k / (|q| |k|) (Graves et al. 2014, equations 5 and 6).
 
-    The sharpening beta is a number or one for each query (a Turing machine emits it). A layer trains the logarithm of
-    one for each head, which starts at sqrt(D), where its logits spread as far as scaled products of random vectors do
-    at most.
+    A layer trains the logarithm of beta for each head. It starts at beta = sqrt(D), where the logits spread as far as
+    scaled products of random vectors do at most.
+
+    Attributes:
+        sharpening: beta, a positive number or one per query (a neural Turing machine emits it).
     """
 
     sharpening: Float[AnyArray, "#B #H #Q"] | float = 1.0
@@ -149,7 +164,11 @@ class Cosine(Dot):
 
 @pytree_dataclass
 class General(ScoreFunction):
-    """q' W k (Luong et al. 2015, section 3.1), W one for each head."""
+    """The bilinear score q' W k (Luong et al. 2015, section 3.1).
+
+    Attributes:
+        weight_HxDxC: W, one matrix for each head.
+    """
 
     weight_HxDxC: Float[AnyArray, "H D C"]
 
@@ -168,7 +187,7 @@ class General(ScoreFunction):
 
 
 class _HiddenLayer(ScoreFunction):
-    """A score behind a hidden layer over [k ; q], v' f(W [k ; q]): the rows of W behind the keys' meet the query."""
+    """A score with a hidden layer, v' f(W [k ; q]): the first rows of W multiply the key, the others the query."""
 
     weight_HxIxA: Float[AnyArray, "H I A"]
     score_HxA: Float[AnyArray, "H A"]
@@ -187,15 +206,15 @@ class _HiddenLayer(ScoreFunction):
         return "weight_HxIxA", self.weight_HxIxA.shape[1:2] > (depth,)
 
     def key_matrix(self, depth: int) -> AnyArray:
-        """The part of W that keys of this depth meet."""
+        """The part of W that multiplies keys of this depth."""
         return self.weight_HxIxA[:, :depth]
 
     def query_matrix(self, depth: int) -> AnyArray:
-        """The part of W that queries of this depth meet."""
+        """The part of W that multiplies queries of this depth."""
         return self.weight_HxIxA[:, -depth:]
 
     def activation(self, sums_BxHxQxKxA: Array) -> Array:
-        """The hidden layer's f."""
+        """The activation f of the hidden layer."""
         return jnp.tanh(sums_BxHxQxKxA)
 
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
@@ -211,7 +230,13 @@ class _HiddenLayer(ScoreFunction):
 
 @pytree_dataclass
 class Additive(_HiddenLayer):
-    """v' tanh(W1 k + W2 q) (Bahdanau et al. 2015, appendix A.1.2)."""
+    """The additive score v' tanh(W1 k + W2 q) (Bahdanau et al. 2015, appendix A.1.2).
+
+    Attributes:
+        keys_HxCxA: W1 of each head.
+        queries_HxDxA: W2 of each head.
+        score_HxA: v of each head.
+    """
 
     keys_HxCxA: Float[AnyArray, "H C A"]
     queries_HxDxA: Float[AnyArray, "H D A"]
@@ -238,7 +263,12 @@ class Additive(_HiddenLayer):
 
 @pytree_dataclass
 class Concat(_HiddenLayer):
-    """v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1)."""
+    """The concat score v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1).
+
+    Attributes:
+        weight_HxIxA: W of each head, I = C + D.
+        score_HxA: v of each head.
+    """
 
     weight_HxIxA: Float[AnyArray, "H I A"]
     score_HxA: Float[AnyArray, "H A"]
@@ -246,7 +276,13 @@ class Concat(_HiddenLayer):
 
 @pytree_dataclass
 class Mlp(_HiddenLayer):
-    """v' relu(W [k ; q] + b), a perceptron with one hidden layer."""
+    """A perceptron with one hidden layer, v' relu(W [k ; q] + b).
+
+    Attributes:
+        weight_HxIxA: W of each head, I = C + D.
+        bias_HxA: b of each head.
+        score_HxA: v of each head.
+    """
 
     weight_HxIxA: Float[AnyArray, "H I A"]
     bias_HxA: Float[AnyArray, "H A"]
@@ -267,10 +303,12 @@ class Mlp(_HiddenLayer):
 
 @pytree_dataclass
 class Location(ScoreFunction):
-    """Row k of W q, from the query alone (Luong et al. 2015, equation 8).
+    """The location score, row k of W q, from the query alone (Luong et al. 2015, equation 8).
 
-    W has a row for each key position up to the longest memory. No key is read, so that their projection stays as it
-    began.
+    No key is read, so the projection of the keys stays as it was initialized.
+
+    Attributes:
+        weight_HxDxN: W of each head, with a row for each key position up to the longest memory, N.
     """
 
     weight_HxDxN: Float[AnyArray, "H D N"]
@@ -304,12 +342,12 @@ SCORES: dict[Score, type[ScoreFunction]] = {
 
 
 def resolve_score_function(score: Score, params: ScoreFunction | None) -> ScoreFunction:
-    """The score of this name with its parameters, or with its defaults where none are given."""
+    """The score function with its parameters, or with defaults if `params` is None."""
     return SCORES[score]() if params is None else params
 
 
 def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Logits:
-    """Q . k in at least float32, where each of the G key heads serves H / G neighboring query heads."""
+    """Compute q . k in float32 or wider, where each of the G key heads serves H / G neighboring query heads."""
     wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
     batch, queries, heads, depth = q_BxQxHxD.shape
     keys, groups = k_BxKxGxD.shape[1:3]
@@ -321,7 +359,7 @@ def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array,
 
 
 def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array, "B K H D"]:
-    """Each of the G heads, for the H / G query heads that it serves."""
+    """Repeat each of the G heads for the H / G query heads that it serves."""
     return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
 
 
@@ -335,7 +373,7 @@ def _vector(sizes: AttentionSizes) -> ParameterSpec:
 
 
 def _unit(x: Array) -> Array:
-    """X / |x| in at least float32; a vector of zeros stays zero, value and gradient."""
+    """Normalize to length 1, x / |x|, in float32 or wider; a vector of zeros stays zero, value and gradient."""
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     # Any positive factor leaves x / |x| as it is; this one keeps the square of far and tiny vectors within float32.
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))

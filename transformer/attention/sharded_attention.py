@@ -1,8 +1,7 @@
-"""Attention on a mesh: how a call is sharded, and softmax of products as each device's own program on its own part.
+"""Attention on a mesh: how a call is sharded, and softmax attention as a program that each device runs on its own part.
 
-Where examples and heads alone are sharded no device needs another. Where positions are, keys and values travel around
-a ring (`ring_attention.py`) or are gathered. What is captured each device computes of its own rows, and small sums are
-added up.
+Sharded over examples and heads, devices need no communication. Sharded over positions, keys and values travel around
+a ring (`ring_attention.py`) or are gathered. Each device captures its own rows, and small sums are added up.
 """
 
 import dataclasses
@@ -35,9 +34,15 @@ from transformer.logical_axes import SequenceParallel, placement
 
 
 class AttentionSharding(NamedTuple):
-    """The mesh axes that divide examples, heads, key heads and positions: none for what lies whole on every device.
+    """How attention is sharded over a mesh. Each field lists mesh axes; none where every device has the whole.
 
-    `how` a query reaches the keys of other devices, where positions are divided.
+    Attributes:
+        mesh: The mesh.
+        batch: Axes over which examples are sharded.
+        heads: Axes over which query heads are sharded.
+        groups: Axes over which key heads are sharded.
+        length: Axes over which positions are sharded.
+        how: How a query reaches the keys on other devices, where positions are sharded.
     """
 
     mesh: Mesh
@@ -49,22 +54,22 @@ class AttentionSharding(NamedTuple):
 
     @property
     def crosses(self) -> SequenceParallel | None:
-        """How keys of other devices are reached; None where every device has all positions."""
+        """How keys on other devices are reached; None where every device has all positions."""
         return self.how if self.length else None
 
     def parts(self, name: str) -> int:
-        """Into how many parts "batch", "heads", "groups" or "length" is divided."""
+        """The number of shards of "batch", "heads", "groups" or "length"."""
         return math.prod(self.mesh.shape[axis] for axis in getattr(self, name))
 
     def place_in(self, name: str) -> Array:
-        """Which of these parts a device has, asked by the device itself."""
+        """The index of this device's shard, inside the sharded program."""
         axes = getattr(self, name)
         return jax.lax.axis_index(axes) if axes else jnp.int32(0)
 
     def spec(self, *names: str | None) -> PartitionSpec:
-        """Where an array lies whose dimensions are so divided.
+        """The partition spec of an array whose dimensions are sharded as named; None for a dimension that is not.
 
-        The first dimension also names the axes of one device: over an axis that no dimension names, gradients would be
+        The first dimension also names the mesh axes of size 1: over an axis that no dimension names, gradients would be
         added up.
         """
         axes = [() if name is None else getattr(self, name) for name in names]
@@ -72,16 +77,25 @@ class AttentionSharding(NamedTuple):
         return PartitionSpec((*axes[0], *alone) or None, *[of_dimension or None for of_dimension in axes[1:]])
 
     def lay(self, x: Array, *names: str | None) -> Array:
-        """The array, told to lie so."""
+        """Constrain an array to this sharding."""
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.spec(*names)))
 
     def on_each[R](self, body: Callable[..., R], inputs: Any, outputs: Any) -> Callable[..., R]:
-        """`body` as a program that each device runs on its own parts of the inputs, by `jax.shard_map`."""
+        """Make `body` a program that each device runs on its own shards of the inputs, by `jax.shard_map`.
+
+        Args:
+            body: The function.
+            inputs: Partition specs of its arguments.
+            outputs: Partition specs of its results.
+
+        Returns:
+            The function of whole arrays.
+        """
         # Which values differ between devices is not tracked: kernels do not say it of theirs.
         return jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
     def specs_of(self, terms: LogitTerms) -> list[PartitionSpec]:
-        """Where each leaf of the terms lies, by the axes of its field: queries with their positions, keys whole."""
+        """The partition spec of each leaf of the terms, by its field's axes: sharded over queries, never over keys."""
         names = {"batch": "batch", "heads": "heads", "queries": "length"}
         return [
             self.spec(*[names.get(axis) if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)])
@@ -89,9 +103,14 @@ class AttentionSharding(NamedTuple):
         ]
 
     def own_groups(self, x_BxKxGxD: Array, heads: int) -> Array:
-        """Of key heads that lie whole: those that a device's own query heads read, asked by the device itself.
+        """Of unsharded key heads, take those that this device's query heads read.
 
-        `heads` counts the query heads of all devices. Neighbors that read the same key head share it.
+        Args:
+            x_BxKxGxD: Keys or values.
+            heads: Number of query heads on all devices.
+
+        Returns:
+            The device's own key heads; neighboring query heads that read the same key head share it.
         """
         groups = x_BxKxGxD.shape[2]
         if not self.heads or self.groups:
@@ -103,10 +122,10 @@ class AttentionSharding(NamedTuple):
 
 
 def attention_sharding(q: Array, k: Array) -> AttentionSharding | None:
-    """How the placement in context divides a call; None where all is on one device.
+    """How the placement in context shards a call; None on a single device.
 
-    What cannot be divided evenly lies whole on every device: examples, heads or key heads that are too few, and
-    positions unless both the queries and the keys can be, such as those of a prompt or of a step of decoding.
+    What cannot be divided evenly stays whole on every device: too few examples, heads or key heads, and positions
+    unless both queries and keys divide evenly, such as those of a prompt or of a decoding step.
     """
     placed = placement()
     if placed is None or placed.mesh.size == 1:
@@ -121,7 +140,7 @@ def attention_sharding(q: Array, k: Array) -> AttentionSharding | None:
 
 
 class ShardedProgram(NamedTuple):
-    """What every device runs: the form of the logits, the backend, and of how many query heads it has a part."""
+    """The program that every device runs: sharding, form of the logits, backend, and total number of query heads."""
 
     shards: AttentionSharding
     form: LogitScaling
@@ -140,7 +159,20 @@ def attend_sharded(
     *,
     wants_log_sum: bool,
 ) -> tuple[Array, CapturedAttention | None, Array | None]:
-    """As `attend_with_kernel` on one device, and beside it what is captured, and the log-sum-exp if it is wanted."""
+    """Run `attend_with_kernel` on a mesh.
+
+    Args:
+        q: Queries, [B, Q, H, D].
+        k: Keys, [B, K, G, D].
+        v: Values, [B, K, G, Dv].
+        terms: Mask, bias and position bias.
+        program: The sharding, the backend and its settings.
+        capture: Which maps and statistics to capture; None captures nothing.
+        wants_log_sum: Whether to return the log-sum-exp, differentiable.
+
+    Returns:
+        The output, what was captured, and the log-sum-exp; None for each that was not requested.
+    """
     shards, backend = program.shards, program.backend
     if terms.position is not None:
         terms = dataclasses.replace(terms, position=terms.position.over(program.heads))
@@ -225,18 +257,18 @@ def _captured(
 
 
 def _specs(shards: AttentionSharding) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
-    """Where queries, keys (or values) and one number of each row lie."""
+    """The partition specs of queries, of keys and values, and of one number per row."""
     q_spec, k_spec = (shards.spec("batch", "length", heads, None) for heads in ("heads", "groups"))
     return q_spec, k_spec, shards.spec("batch", "heads", "length")
 
 
 def _gathered(x_BxKxGxD: Array, shards: AttentionSharding) -> Array:
-    """The keys of all devices between which positions are divided; their gradients are added up and divided again."""
+    """The keys of all devices over which positions are sharded; the gradient is a reduce-scatter."""
     return jax.lax.all_gather(x_BxKxGxD, shards.length, axis=1, tiled=True) if shards.length else x_BxKxGxD
 
 
 def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> Ring:
-    """The ring for a device's own queries and keys: what is causal from the first position on is shared evenly.
+    """The ring for a device's own queries and keys, balanced where attention is causal from the first position on.
 
     Behind a prefix early queries see late keys, which two stretches leave out.
     """
@@ -247,7 +279,7 @@ def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> R
 
 
 def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:
-    """The terms as a device's own queries, `q`, have them beside all keys."""
+    """The terms of a device's own queries and all keys."""
     if not shards.length:
         return terms
     start = shards.place_in("length") * q.shape[1]
@@ -255,9 +287,9 @@ def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitT
 
 
 def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: ShardedProgram) -> tuple[tuple, tuple]:
-    """Splash's kernel where positions are divided, and where its tables of blocks lie; else none.
+    """Splash's kernel and its partition specs where positions are sharded; else nothing.
 
-    None either where no key is hidden by where it stands: then every device makes the same kernel for itself.
+    Nothing either where positions hide no key: then every device builds the same kernel itself.
     """
     shards, mask = program.shards, terms.mask
     if program.backend is not Backend.SPLASH or not shards.length or not (mask.causal or mask.window is not None):

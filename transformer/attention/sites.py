@@ -1,4 +1,4 @@
-"""What a map's axes mean: all that the store, the page and the evaluations know of a model family."""
+"""Attention sites and the axes of their maps: all that the map store, the page and evaluations know of a model."""
 
 import dataclasses
 import enum
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class AxisKind(enum.Enum):
-    """What one position of an axis is."""
+    """What the positions of a map's axis are."""
 
     TOKENS = "tokens"
     GRID = "grid"
@@ -20,9 +20,9 @@ class AxisKind(enum.Enum):
 class MapValues(enum.Enum):
     """What the numbers of a map are.
 
-    probability: rows that sum to one, or are zero where there is nothing to see. sample: rows of a hard attention, one
-    where the sample fell. reweighted: probabilities times something else, such as Luong's Gaussian window, whose rows
-    need not sum to one.
+    probability: rows that sum to one, or are zero if no key is visible. sample: one-hot rows of hard attention, one
+    at the sampled key. reweighted: probabilities multiplied by something else, such as Luong's Gaussian window, whose
+    rows need not sum to one.
     """
 
     PROBABILITY = "probability"
@@ -32,15 +32,21 @@ class MapValues(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One side of a map: its name (which labels refer to) and what its positions are.
+    """One side of a map: queries or keys.
 
-    A GRID has `shape` (rows, columns) patches, row by row, of `stride` pixels a side; FRAMES lie `stride` seconds
-    apart. The first of them begins at `offset`, in pixels or seconds, and stands behind `leading` positions that are
-    none, such as a class token. `size` is the number of positions where every example has as many: such an axis
-    names its positions itself (`names`), as a grid does. Tokens differ between examples: labels name them.
+    Attributes:
+        name: The axis' name, to which labels refer.
+        kind: What its positions are. Tokens differ between examples, so that labels name them.
+        shape: Rows and columns of a GRID of patches, in row-major order.
+        stride: Side of a patch in pixels for a GRID, or the time between frames in seconds for FRAMES.
+        offset: Where the first patch or frame begins, in pixels or seconds.
+        leading: Number of positions before the first patch or frame, such as a class token.
+        size: Number of positions where it is the same for every example; such an axis names its positions itself. A
+            GRID has its shape instead.
 
     Raises:
-        ValueError: For a grid without a shape, a stride that is not positive, or a size of grid or tokens.
+        ValueError: If a grid has no shape or another kind has one, if `stride`, `leading` or `size` is out of range, or
+            if a grid or tokens have a size.
     """
 
     name: str
@@ -67,7 +73,7 @@ class Axis:
             raise ValueError(f"axis {self.name!r} has size={self.size}: it must be at least 1")
 
     def names(self) -> tuple[str, ...] | None:
-        """What the positions are called where the axis knows how many it has; None where only labels do."""
+        """The names of the positions where their number is fixed; None where only labels name them."""
         leading = ("class",) if self.leading == 1 else tuple(f"class {number}" for number in range(self.leading))
         if self.shape is not None:
             rows, columns = self.shape
@@ -81,10 +87,16 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """One place in a model where attention happens, such as "decoder/cross".
+    """An attention module of a model, such as "decoder/cross".
 
-    `layers` and `heads` name the real layers and heads: hops and glimpses are layers, read and write heads are heads.
-    `causal` says that no query sees a later key; `values` what the numbers of its maps are.
+    Attributes:
+        name: The site's name.
+        query: The axis of its queries.
+        key: The axis of its keys.
+        layers: Names of its layers; hops and glimpses count as layers.
+        heads: Names of its heads; read and write heads count as heads.
+        causal: Whether no query sees a later key.
+        values: What the numbers of its maps are.
     """
 
     name: str
@@ -97,5 +109,5 @@ class Site:
 
 
 def sites_between(sites: Iterable[Site], query: str, key: str) -> tuple[Site, ...]:
-    """The sites whose queries and keys are the positions of the axes of these names."""
+    """The sites whose query and key axes have these names."""
     return tuple(site for site in sites if (site.query.name, site.key.name) == (query, key))

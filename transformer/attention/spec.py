@@ -1,4 +1,4 @@
-"""What kind of attention is computed: one choice from each family of variants, and the parameters of the choices."""
+"""The configuration of attention: a choice of score, normalizer, reweighting, position scheme and backend."""
 
 import dataclasses
 import enum
@@ -12,18 +12,18 @@ from transformer.attention.scores import SCORES, Score, ScoreFunction
 
 
 class AttentionParameters(NamedTuple):
-    """The trained parts of an attention: of its score, and of its relative positions."""
+    """The trained parameters of a score and of a position scheme; None for one that has none."""
 
     score: ScoreFunction | None = None
     position: PositionScheme | None = None
 
 
 class Backend(enum.Enum):
-    """The program that computes it.
+    """The program that computes attention.
 
-    einsum: the reference, every weight in memory. blockwise: memory linear in the length, any platform. xla, cudnn:
-    `jax.nn.dot_product_attention`. splash: JAX's kernel for TPUs. auto: the fastest of these that is exact for the
-    request.
+    einsum: the reference, with all weights in memory. blockwise: memory linear in the length, on any platform. xla,
+    cudnn: `jax.nn.dot_product_attention`. splash: JAX's kernel for TPUs. auto: the fastest of these that is exact for
+    the call.
     """
 
     AUTO = "auto"
@@ -45,16 +45,24 @@ _CHOICES: dict[str, type[enum.Enum]] = {
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-    """Score x normalizer x re-weighting x position x backend; which keys are seen is the mask's to say.
+    """The configuration of attention: score x normalizer x reweighting x position x backend. Visibility is the mask's.
 
-    `scale` replaces 1 / sqrt(D) of scaled_dot. `temperature` divides all logits: softmax(logits / temperature).
-    `dropout`: in training each weight is zeroed with this probability and scaled by 1 / (1 - dropout) otherwise, after
-    the normalizer and the re-weighting (as in the published code of Vaswani et al. 2017 and Devlin et al. 2019).
+    Attributes:
+        score: The score function.
+        normalizer: How logits become weights.
+        reweighting: What the weights are multiplied by after normalization.
+        position: The position scheme inside attention.
+        backend: The program that computes it.
+        scale: Factor on the logits in place of 1 / sqrt(D), for scaled_dot only.
+        temperature: Divides all logits: softmax(logits / temperature).
+        dropout: Probability of zeroing a weight in training; the others are scaled by 1 / (1 - dropout). It is applied
+            after the normalizer and the reweighting (as in the published code of Vaswani et al. 2017 and Devlin et al.
+            2019).
 
     Raises:
-        TypeError: For what is no member of its enum, such as a string.
-        ValueError: For a scale or temperature that is not finite and above 0, a scale without scaled_dot, or a dropout
-            that is not at least 0 and below 1.
+        TypeError: If a choice is not a member of its enum, such as a string.
+        ValueError: If `scale` or `temperature` is not finite and above 0, if `scale` is used without scaled_dot, or if
+            `dropout` is not at least 0 and below 1.
     """
 
     score: Score = Score.SCALED_DOT
@@ -75,16 +83,16 @@ class AttentionSpec:
 
 
 def why_incompatible(kind: Score, position: AttentionPosition) -> str | None:
-    """Why this score has no such positions; None when the two have a meaning together."""
+    """Say why this score cannot be combined with this position scheme; None if it can."""
     why = SCHEMES[position].why_incompatible(SCORES[kind])
     return None if why is None else f"position={position.value} {why.format(kind.value)}"
 
 
 def check_scale(scale: float | None, kind: Score) -> None:
-    """Refuse a scale of a score that has none, and one that is not finite and above 0.
+    """Check that the score has a scale, and that it is finite and above 0; None passes.
 
     Raises:
-        ValueError: That names the scale and the score.
+        ValueError: If it is not; gives the scale and the score.
     """
     if scale is None:
         return

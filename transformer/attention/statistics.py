@@ -1,8 +1,8 @@
-"""What one number says of a row of a map. A new statistic is a few lines: an instance of one of three kinds.
+"""Statistics of the rows of attention maps. A new one is a few lines: an instance of one of three classes.
 
-An `ExpectationStatistic` is an expected value of the key alone: one more column beside the values. A `MassStatistic` is
-the weight of one chosen key: a gather. A `ReductionStatistic` is anything else that can be folded block by block over
-the keys.
+An `ExpectationStatistic` is the expected value of a function of the key: one more column beside the values. A
+`MassStatistic` is the weight of one chosen key: a gather. A `ReductionStatistic` is anything else that can be folded
+block by block over the keys.
 """
 
 import dataclasses
@@ -19,9 +19,14 @@ State = tuple[Array, ...]
 
 
 class MapRows(NamedTuple):
-    """Some rows of a map: the positions of their queries, the mask, the number of keys, and which examples they are of.
+    """Some rows of a map, as a statistic sees them.
 
-    A device that has some examples alone sees those; what a statistic says of each is looked up by `example_B`.
+    Attributes:
+        query_Q: Indices of the queries.
+        position_BxQ: Positions of the queries.
+        mask: The mask of the whole map.
+        keys: Number of keys.
+        example_B: Index in the whole batch of each example; a device with a part of the batch sees only some.
     """
 
     query_Q: Int[Array, " Q"]
@@ -32,7 +37,15 @@ class MapRows(NamedTuple):
 
 
 class MapCells(NamedTuple):
-    """Some rows against some keys: weights, the logits they came from (where allowed), and both sides' positions."""
+    """A block of a map: some rows against some keys.
+
+    Attributes:
+        weights_BxHxQxK: Attention weights.
+        logits_BxHxQxK: The logits that they came from; meaningful only where allowed.
+        allowed: True where a key is visible.
+        position_BxQ: Positions of the queries.
+        key_K: Positions of the keys.
+    """
 
     weights_BxHxQxK: Float[Array, "B H Q K"]
     logits_BxHxQxK: Float[Array, "B H Q K"]
@@ -47,7 +60,12 @@ class MapCells(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ExpectationStatistic:
-    """sum_k w_qk f(k), where `column(rows, key indices)` is f: [B or 1, K]."""
+    """The expected value of a function of the key, sum_k w_qk f(k).
+
+    Attributes:
+        name: The statistic's name.
+        column: f, called with the rows and the key indices; returns [B or 1, K].
+    """
 
     name: str
     column: Callable[[MapRows, Int[Array, " K"]], Float[Array, "#B K"]]
@@ -55,9 +73,12 @@ class ExpectationStatistic:
 
 @dataclasses.dataclass(frozen=True)
 class MassStatistic:
-    """The weight of one key of each query, `key(rows)`: [B or 1, Q].
+    """The weight of one key of each query.
 
-    A row whose key does not exist or is hidden from it does not count.
+    Attributes:
+        name: The statistic's name.
+        key: Called with the rows; returns the index of each query's key, [B or 1, Q]. A row whose key does not exist or
+            is hidden does not count.
     """
 
     name: str
@@ -65,16 +86,21 @@ class MassStatistic:
 
 
 def count_every_row(state: State) -> Bool[Array, ""]:
-    """Of a reduction that is defined for every row that sees a key."""
+    """The `counts` of a reduction that is defined for every row that sees a key."""
     return jnp.bool_(True)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReductionStatistic:
-    """Anything that is folded over the keys.
+    """A statistic that is folded over blocks of keys.
 
-    `initial` values, the state of some `cells`, how two states `merge`, and the number at the end. Of the rows that
-    see a key those count for which `counts` is True at the end.
+    Attributes:
+        name: The statistic's name.
+        initial: Initial value of each array of the state.
+        cells: Computes the state of a block of cells.
+        merge: Merges two states.
+        finish: Computes the value of each row from the final state.
+        counts: True for the rows that count, from the final state; only rows that see a key are considered.
     """
 
     name: str
@@ -89,17 +115,17 @@ Statistic = ExpectationStatistic | MassStatistic | ReductionStatistic
 
 
 def add_states(left: State, right: State) -> State:
-    """The merge of a state of sums."""
+    """Merge two states of sums."""
     return tuple(one + other for one, other in zip(left, right, strict=True))
 
 
 def max_states(left: State, right: State) -> State:
-    """The merge of a state of maxima."""
+    """Merge two states of maxima."""
     return tuple(jnp.maximum(one, other) for one, other in zip(left, right, strict=True))
 
 
 def first_state(state: State) -> Array:
-    """The end of a state that is its own result."""
+    """Finish a state whose first array is the result."""
     return state[0]
 
 
@@ -131,7 +157,7 @@ def _merged_moments(left: State, right: State) -> State:
 
 
 def _away(cells: MapCells) -> State:
-    """The expected distance to the key, and that to the farthest key that is seen."""
+    """The expected distance to the key, and the distance to the farthest visible key."""
     away = jnp.abs(cells.distance())
     shape = cells.weights_BxHxQxK.shape
     seen = jnp.broadcast_to(cells.allowed, shape)
@@ -201,14 +227,20 @@ STATISTICS: dict[str, Statistic] = {
 
 @functools.cache
 def induction_mass(*periods: int | None) -> MassStatistic:
-    """On a text that repeats every `period` tokens: the weight of the key behind the query's last occurrence.
+    """Build the statistic of induction heads: the weight on the key after the query token's previous occurrence.
 
-    An induction head copies what followed (Olsson et al. 2022): from position q it reads q - period + 1. The first
-    time round nothing can be copied yet, and the row does not count. Give one period for the whole batch, or one for
-    each of its examples; None for an example that does not repeat, of which no row counts.
+    An induction head copies what followed (Olsson et al. 2022). In a text that repeats every `period` tokens, position
+    q attends to q - period + 1. Rows of the first period do not count, since there is nothing to copy yet.
+
+    Args:
+        *periods: One period for the whole batch or one per example, in tokens; None for an example that does not
+            repeat, none of whose rows count.
+
+    Returns:
+        A statistic named "induction".
 
     Raises:
-        ValueError: Without a period, and for one below 2.
+        ValueError: If there is no period, or if one is below 2.
     """
     if not periods:
         raise ValueError("induction() needs a period: one for every example, or one for each")
@@ -228,11 +260,18 @@ def induction_mass(*periods: int | None) -> MassStatistic:
 
 @functools.cache
 def grid_distance(columns: int, leading: int = 0) -> ReductionStatistic:
-    """How far a patch looks, in patches: takes the place of `DISTANCE`, and its name, where positions are a grid.
+    """Build the statistic of attention distance in patches, which replaces `DISTANCE` (under its name) on grids.
 
-    With position p = leading + row columns + column, sum_k w_qk |(row, column)_q - (row, column)_k| / sum_k w_qk over
-    the keys k on the grid. The `leading` positions, such as a class token, lie on no grid: as keys they are left out
-    of both sums, and as queries they do not count. Nor does a row without weight on the grid.
+    With position p = leading + row columns + column, it is sum_k w_qk |(row, column)_q - (row, column)_k| / sum_k w_qk
+    over the keys k on the grid.
+
+    Args:
+        columns: Patches in a row.
+        leading: Number of positions before the grid, such as a class token. As keys they are left out of both sums; as
+            queries they do not count.
+
+    Returns:
+        The statistic. A row without weight on the grid does not count.
 
     Raises:
         ValueError: If `columns` is below 1 or `leading` below 0.
@@ -254,7 +293,7 @@ def grid_distance(columns: int, leading: int = 0) -> ReductionStatistic:
 
 @functools.cache
 def span_mass(start: int, stop: int) -> ExpectationStatistic:
-    """The weight on the keys start ... stop - 1, such as one sentence or a prompt.
+    """Build the statistic of the weight on the keys start ... stop - 1, such as a sentence or a prompt.
 
     Raises:
         ValueError: If the span is empty or starts below 0.
@@ -268,10 +307,10 @@ def span_mass(start: int, stop: int) -> ExpectationStatistic:
 
 @functools.cache
 def segment_mass(label: int) -> ExpectationStatistic:
-    """The weight on the keys that the mask's `segments` label so.
+    """Build the statistic of the weight on the keys with this label in the mask's `segments`.
 
     Raises:
-        ValueError: If used on a mask without segments.
+        ValueError: If used on a mask without segments (raised when the statistic is computed).
     """
 
     def column(rows: MapRows, key_K: Array) -> Array:
