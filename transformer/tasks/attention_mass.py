@@ -1,4 +1,4 @@
-"""Where attention lies over an image, beside the places where it should."""
+"""Attention mass: how much attention lies on given regions of an image."""
 
 from collections.abc import Mapping
 
@@ -18,10 +18,10 @@ _MASS = "mass/"
 
 
 def patch_centers(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, " X"]]:
-    """The middles of the rows and of the columns of a grid, in pixels of its image.
+    """Return the centers of the rows and of the columns of a grid, in pixels of its image.
 
     Raises:
-        ValueError: For an axis that is no grid.
+        ValueError: If the axis is not a grid.
     """
     if axis.shape is None:
         raise ValueError(f"the axis {axis.name!r} of kind {axis.kind.value} has no shape: it is no grid")
@@ -30,9 +30,19 @@ def patch_centers(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray
 
 
 def cell_of_patch(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
-    """In which of `side` x `side` cells of an image of `size` pixels the middle of each place of a grid lies.
+    """Return the cell of a coarser grid that each position of a grid axis lies in.
 
-    `NO_CELL` for positions that are no place, such as a class token.
+    Args:
+        axis: The grid axis.
+        side: The image is divided into `side` x `side` cells, numbered row by row.
+        size: The side of the image in pixels.
+
+    Returns:
+        The cell that contains the center of each position; NO_CELL for positions outside of the grid, such as a class
+        token.
+
+    Raises:
+        ValueError: If the axis is not a grid.
     """
     row, column = (np.clip(middles * side // size, 0, side - 1) for middles in patch_centers(axis))
     cells = (side * row[:, None] + column).astype(np.int32).ravel()
@@ -42,7 +52,16 @@ def cell_of_patch(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
 def capture_weights(
     view: StateView, inputs: Batch, axes: tuple[str, str] = TARGET_OVER_GRID
 ) -> dict[Site, Float[Array, "L B H T K"]]:
-    """All maps between these axes, by default over the places of images, while the true symbols are said."""
+    """Run the model on true sequences and return its attention weights between two axes.
+
+    Args:
+        view: The state.
+        inputs: The model's inputs.
+        axes: The names of the query and the key axis; by default those of symbols over an image.
+
+    Returns:
+        The weights of every site between these axes.
+    """
     sites = sites_between(view.model.sites, *axes)
     capture = Capture(tuple(site.name for site in sites))
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=capture)
@@ -52,21 +71,31 @@ def capture_weights(
 def attention_mass_within(
     weights_LxBxHxTxK: Float[Array, "L B H T K"], inside_BxTxK: Bool[Array, "B T K"]
 ) -> Float[Array, "L H"]:
-    """For each layer and head the sum, over all symbols, of the attention within the places that are theirs."""
+    """Sum the attention of every query on its own region, over examples and queries, for each layer and head.
+
+    Args:
+        weights_LxBxHxTxK: The weights.
+        inside_BxTxK: Which keys belong to the region of each query.
+    """
     return jnp.sum(jnp.where(inside_BxTxK[None, :, None], weights_LxBxHxTxK, 0), axis=(1, 3, 4))
 
 
 def attention_mass_sums(masses: Mapping[Site, Float[Array, "L H"]]) -> dict[str, Array]:
-    """`mass_within` of every site, as sums of an evaluation."""
+    """Return the sums of `attention_mass_within` for every site under the names that `head_with_most_mass` reads."""
     return {_MASS + site.name: mass for site, mass in masses.items()}
 
 
 def head_with_most_mass(
     sums: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray] | None = None
 ) -> tuple[float, str, int, int]:
-    """The greatest of the `attention_mass_sums`, and the site, the layer and the head that have it.
+    """Find the head with the most attention mass.
 
-    With `told`, other such sums, what the same head has of those: a head that one set chose, measured on another.
+    Args:
+        sums: Sums with those of `attention_mass_sums`.
+        told: Other such sums: the head is chosen by `sums`, and its mass is read from these. None reads it from `sums`.
+
+    Returns:
+        The mass, the name of the site, the layer and the head.
     """
     of_head = {
         (name.removeprefix(_MASS), *place): float(of_site[place])

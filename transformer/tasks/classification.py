@@ -1,4 +1,4 @@
-"""Text classification: the class of a sentence, such as its sentiment."""
+"""Text classification: predict the class of a text."""
 
 import dataclasses
 import functools
@@ -52,13 +52,14 @@ ROLES = ("begin", "end")
 class ClassificationConfig(LabeledTextConfig):
     """Labeled texts, their tokenizer, and the shapes of their batches.
 
-    `dataset`: "word_order" (sentences made here whose class is in the order of their words;
-    "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
-    "FILE.tsv" or "FILE.jsonl" with columns or fields text and label, whose labels are `classes`
-    (transformer.data.datasets.local_files).
+    Attributes:
+        dataset: "word_order" (generated sentences whose class is encoded in the order of their words;
+            "word_order/longest=6,train=512" sets its sizes), "glue/SST-2" or "glue/CoLA", whose files are in
+            `data_dir`, or "FILE.tsv" or "FILE.jsonl" with the columns or fields text and label
+            (transformer.data.datasets.local_files).
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range, or `classes` do not fit the data set.
     """
 
     def _check(self) -> None:
@@ -68,7 +69,7 @@ class ClassificationConfig(LabeledTextConfig):
 
 
 class Classification(LabeledTextTask):
-    """The task: implements transformer.tasks.task.Task."""
+    """The task of text classification; implements transformer.tasks.task.Task."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Classification(LabeledTextTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over the texts of -log p(class), in nats."""
+        """Compute the mean of -log p(class) over the texts, in nats."""
         logits_BxC, aux = self._logits(view, batch, key)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
@@ -103,14 +104,14 @@ class Classification(LabeledTextTask):
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """The summed loss, and how many texts of each class (rows) are taken for each (columns)."""
+        """Sum the loss, and count the texts of each class (rows) predicted as each class (columns)."""
         logits_BxC, _ = self._logits(view, batch, None)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         return {"loss": nats, "confusion": confusion_matrix(logits_BxC, labels_B, real_B)}, None
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The tokens of the probe's texts, each with its class."""
+        """Return the tokens of the probe's texts, and their classes as titles."""
         return self._labels(
             self.probe_batch, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown]
         )
@@ -120,10 +121,10 @@ class Classification(LabeledTextTask):
         return dataclasses.replace(token_labels(self.tokenizer, rows), titles=tuple(title[:60] for title in titles))
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The most probable class of each text, and how probable it is.
+        """Predict the most probable class of each text, and its probability.
 
         Raises:
-            UserError: For a language, for a way of decoding, and for texts that are too long.
+            UserError: If a target language or a decoding option is given, or a text is too long.
         """
         refuse_decoding(request, "classifies")
         rows = encode_texts(self.tokenizer, request.texts)
@@ -137,7 +138,7 @@ class Classification(LabeledTextTask):
 
 
 def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """What the task asks of a model: a logit for each of the data set's classes."""
+    """Return what the task requires of a model: a logit for each class of the data set."""
     return TaskInterface(
         inputs={"tokens": InputSpec((config.batch_size, config.longest)), "lengths": InputSpec((config.batch_size,))},
         vocabularies={"tokens": tokenizer.vocabulary, "classes": len(class_names(config.dataset, config.classes))},
@@ -151,10 +152,17 @@ def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskI
 def encode_inputs(
     config: ClassificationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
 ) -> EncodedInputs:
-    """Texts between the begin and the end token.
+    """Encode texts between the begin and the end token.
+
+    Args:
+        config: The task's config.
+        view: The state.
+        tokenizer: The tokenizer.
+        sentences: The texts.
 
     Raises:
-        UserError: For texts that are empty or longer than the longest of `config.lengths`, a target, a language.
+        UserError: If a text is empty or longer than the largest of `config.lengths`, or a target or a language is
+            given.
     """
     check_input_texts(sentences)
     rows = encode_texts(tokenizer, sentences.texts)
@@ -163,9 +171,15 @@ def encode_inputs(
 
 
 def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
-    """Token numbers of each text between those of begin and end, if the tokenizer has them.
+    """Encode texts between the begin and the end token, as far as the tokenizer has them.
 
-    With `longest`, texts are cut so that no row has more numbers.
+    Args:
+        tokenizer: The tokenizer.
+        texts: The texts.
+        longest: The number of tokens to which a row is cut; None cuts nothing.
+
+    Returns:
+        The token numbers of each text.
     """
     frame = SpecialTokenFrame(tokenizer.begin, tokenizer.end)
     room = None if longest is None else longest - frame.size
@@ -175,7 +189,13 @@ def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | N
 def confusion_matrix(
     logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], real_B: Bool[Array, " B"]
 ) -> Float[Array, "C C"]:
-    """How many real rows of each class (rows) are taken for each (columns)."""
+    """Count the real rows of each class (rows) that are predicted as each class (columns).
+
+    Args:
+        logits_BxC: The logits.
+        labels_B: The true classes.
+        real_B: Which rows count.
+    """
     count = logits_BxC.shape[1]
     cells_B = labels_B * count + jnp.argmax(logits_BxC, axis=-1)
     confusion = jnp.zeros(count**2, jnp.float32).at[cells_B].add(real_B.astype(jnp.float32))
@@ -185,11 +205,16 @@ def confusion_matrix(
 def classification_report(
     sums: Mapping[str, Any], rows: object = None, *, measure: str | None = None, classes: bool = True
 ) -> EvaluationReport:
-    """The mean loss and what the counts of all texts say; of two classes also F1 of the second.
+    """Report the mean loss, the accuracy and the Matthews correlation; with two classes also F1 of the second.
 
-    F1 = 2 TP / (2 TP + FP + FN), 0 where the second class neither occurs nor is answered. `measure` names the one that
-    is the set's score, which stands as `glue` too, times 100. Without `classes`, whose numbers are places alone, loss
-    and accuracy are all.
+    F1 = 2 TP / (2 TP + FP + FN), 0 if the second class neither occurs nor is predicted.
+
+    Args:
+        sums: `loss` and `confusion` [C, C].
+        rows: Ignored.
+        measure: The metric that is the data set's score on GLUE, reported as `glue` as well, times 100.
+        classes: Whether class numbers mean something. If they are only the places of answers, loss and accuracy are
+            all.
     """
     confusion = np.asarray(sums["confusion"], np.float64)
     count = confusion.sum()
@@ -207,10 +232,16 @@ def classification_report(
 
 
 def matthews_correlation(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
-    """Matthews correlation of true classes (rows) and answered ones (columns), of any number of classes.
+    """Compute the Matthews correlation of true and predicted classes, for any number of classes.
 
-    (c s - sum_k t_k p_k) / sqrt((s^2 - sum_k t_k^2) (s^2 - sum_k p_k^2)) for c right answers of s, where class k is
-    true t_k times and answered p_k times (Gorodkin 2004); of two classes Matthews 1975. 0 where all are of one class.
+    (c s - sum_k t_k p_k) / sqrt((s^2 - sum_k t_k^2) (s^2 - sum_k p_k^2)) for c correct predictions of s, where class k
+    is true t_k times and predicted p_k times (Gorodkin 2004); with two classes Matthews 1975.
+
+    Args:
+        confusion_CxC: The counts of each true class (rows) and predicted class (columns).
+
+    Returns:
+        The correlation, from -1 to 1; 0 if all texts are of one class or predicted as one.
     """
     right, count = np.trace(confusion_CxC), confusion_CxC.sum()
     true_C, answered_C = confusion_CxC.sum(1), confusion_CxC.sum(0)
@@ -219,7 +250,13 @@ def matthews_correlation(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
 
 
 def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+    """
     opened = open_labeled_texts(
         config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out
     )
@@ -232,7 +269,7 @@ def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1)
 
 
 def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
-    """The task over made-up texts that are all of the greatest length."""
+    """Build the task over synthetic texts that are all of the greatest length."""
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ROLES)
     split = EncodedSplit([LabeledText("made up", 0)] * config.batch_size, [[0] * config.longest] * config.batch_size)
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)

@@ -1,4 +1,4 @@
-"""Zero, one and few shots for any language model: gaps to be filled from ten words, and last words."""
+"""Zero-, one- and few-shot evaluation of language models: cloze questions with ten candidates, and last words."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,16 @@ ZERO_SHOT = (0,)
 
 @dataclasses.dataclass(frozen=True)
 class ClozeEvaluation:
-    """So many `questions` of a held-out text, each behind as many completed ones of the training text as `shots` say.
+    """Questions about a held-out text, each after as many completed questions of the training text as there are shots.
 
-    A question has the same room whatever stands before it: context / (1 + the most shots) tokens. Batches have `rows`
-    rows of `context` tokens.
+    A question has the same room whatever stands before it: context / (1 + the largest number of shots) tokens.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        questions: The number of questions of each kind.
+        shots: The numbers of completed examples; every question is asked once for each.
+        context: Tokens in a row of a batch.
+        rows: Rows in a batch.
     """
 
     tokenizer: AnyTokenizer
@@ -35,10 +41,16 @@ class ClozeEvaluation:
     rows: int
 
     def evaluations(self, train: Documents, held_out: Documents, split: str, parameters: str) -> tuple[Evaluation, ...]:
-        """Both kinds of questions, asked once training is over.
+        """Return the evaluations of both kinds of questions, which run at the end of training.
+
+        Args:
+            train: The training documents, of which the examples are made.
+            held_out: The documents of which the questions are made.
+            split: The name of their split.
+            parameters: Which parameters are evaluated: "raw", or the name of an average.
 
         Raises:
-            UserError: For a text of which no question can be made.
+            UserError: If no question can be made of a text.
         """
         shown, asked = ([self.tokenizer.decode(document) for document in each] for each in (train, held_out))
         lexicon, evaluations = WordFrequencies.of(shown), []
@@ -88,7 +100,7 @@ class ClozeEvaluation:
         return Evaluation(name, split, self._batches(rows), score_rows, finish, at_end=True, parameters=parameters)
 
     def _row(self, before: str, behind: str, *, only: bool = False) -> tuple[list[int], int]:
-        """The tokens of a text, and from which of them on they are scored: from the second, or `only` those behind."""
+        """Return the tokens of a text and the index of the first that is scored: 1, or with `only` that of `behind`."""
         opening = self.tokenizer.opening
         whole, first = self.tokenizer.encode([before + behind, before])
         unlike = (place for place, pair in enumerate(zip(whole, first, strict=False)) if len(set(pair)) > 1)
@@ -96,7 +108,7 @@ class ClozeEvaluation:
         return [*opening, *whole], max(len(opening) + same if only else 1, 1)
 
     def _batches(self, rows: Sequence[tuple[list[int], int]]) -> Sequence[Batch]:
-        """Rows of `context` tokens; those that only fill the last batch are empty."""
+        """Return rows of `context` tokens; rows that only fill up the last batch are empty."""
         batches = []
         for start in range(0, len(rows), self.rows):
             part = [*rows[start : start + self.rows]]
@@ -113,9 +125,13 @@ class ClozeEvaluation:
 
 
 def score_rows(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]]:
-    """Of each row -log p of the labels that count, and how many of them are and are not the likeliest.
+    """Score the labels that count in each row.
 
-    Rows are scored one after another: the logits of one are all that is held.
+    The logits of only one row are held at a time.
+
+    Returns:
+        No sums, and for each row `nats`, the sum of -log p, and `wrong`, how many labels are not the most probable
+        token.
     """
     inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
     hidden_BxTxE, _ = view.model.apply(view.variables, inputs, method="hidden", train=False)
@@ -135,9 +151,16 @@ Scores = Mapping[str, np.ndarray]
 def cloze_report(
     asked: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], told: Scores
 ) -> EvaluationReport:
-    """How often the completed text of the answer is the most probable, and how often the answer is the most frequent.
+    """Report how often the text completed with the answer is the most probable.
 
-    `told["nats"]` [shots, questions, candidates].
+    Args:
+        asked: The questions.
+        lexicon: The word frequencies of the training text, for the baseline that picks the most frequent candidate.
+        shots: The numbers of completed examples.
+        told: The scores; `nats` [shots, questions, candidates].
+
+    Returns:
+        `cloze_accuracy_N` for N shots, and the accuracy of the baselines.
     """
     likeliest = np.argmin(told["nats"], axis=-1)
     answers = [question.candidates.index(question.answer) for question in asked]
@@ -153,9 +176,16 @@ def cloze_report(
 def last_words_report(
     asked: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], told: Scores
 ) -> EvaluationReport:
-    """How often greedy decoding says the whole last word, and exp(-mean log p(word)).
+    """Report how often greedy decoding yields the whole last word, and exp(-mean log p(word)).
 
-    `told["nats"]` and `told["wrong"]` [shots, questions, 1].
+    Args:
+        asked: The questions.
+        lexicon: The word frequencies of the training text, for the baseline that picks the most frequent candidate.
+        shots: The numbers of completed examples.
+        told: The scores; `nats` and `wrong` [shots, questions, 1].
+
+    Returns:
+        `last_words_accuracy_N` and `last_words_perplexity_N` for N shots, and the accuracy of the baselines.
     """
     scalars = {}
     for number, known in enumerate(shots):
@@ -165,7 +195,7 @@ def last_words_report(
 
 
 def _frequencies(name: str, asked: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
-    """How often the answer is the candidate that the text before the gap, or the training text, has most often."""
+    """Compute how often the answer is the most frequent candidate before the gap, or in the training text."""
     return {
         f"{name}_{which}": float(np.mean([each.most_frequent(lexicon, here=here) == each.answer for each in asked]))
         for which, here in (("frequency_here", True), ("frequency_in_training", False))

@@ -1,4 +1,4 @@
-"""Fine-tuning a language model on examples of one text, of two, or of several to choose from (Radford et al. 2018)."""
+"""Fine-tune a language model on examples of one text, of two, or of several to choose from (Radford et al. 2018)."""
 
 import dataclasses
 import functools
@@ -59,18 +59,22 @@ _MARK_NAMES = ("<start>", "<delimiter>", "<extract>")
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningConfig(LabeledTextConfig):
-    """Examples, their tokenizer, the shapes of their batches, and what is minimized.
+    """Examples, their tokenizer, the shapes of their batches, and the loss.
 
-    `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
-    or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
-    ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.fine_tuning), which ask what `problem` says and whose labels,
-    or columns of answers, are `classes`. Start, delimiter and extract tokens have the three numbers behind the
-    tokenizer's. A batch has `batch_size` examples, each of as many sequences as transformer.data.fine_tuning_inputs
-    says, of one of `lengths` tokens; a longer one loses some of its longest text. `auxiliary` is lambda, the weight of
-    the language model's own loss.
+    An example becomes one or more sequences (transformer.data.fine_tuning_inputs); if one is longer than the largest of
+    `lengths`, its longest text is cut. The start, delimiter and extract tokens have the three numbers after the
+    tokenizer's.
+
+    Attributes:
+        dataset: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
+            or "grammar/choice", which are generated; "glue/SST-2" or "glue/CoLA", whose files are in `data_dir`; or
+            "FILE.tsv" or "FILE.jsonl", files of your own (transformer.data.datasets.fine_tuning). `classes` are their
+            labels, or the columns of the answers to choose from.
+        problem: The problem that files of your own pose.
+        auxiliary: Lambda, the weight of the auxiliary language-modeling loss.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range, or `classes` or `problem` do not fit the data set.
     """
 
     dataset: str = "grammar/acceptability"
@@ -86,16 +90,16 @@ class FineTuningConfig(LabeledTextConfig):
 
     @property
     def shape(self) -> ExampleShape:
-        """What the examples are."""
+        """The shape of the examples: their layout, texts and classes."""
         return example_shape(self.dataset, self.classes, self.problem)
 
 
 class FineTuning(LabeledTextTask):
-    """The task: implements transformer.tasks.task.Task.
+    """The task of fine-tuning; implements transformer.tasks.task.Task.
 
-    It minimizes L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
-    of the squared error of a score, L1 the mean over the tokens of all sequences, but the first of each, of
-    -log p(token | those before it). Both are read from one pass.
+    It minimizes L2 + lambda L1 (Radford et al. 2018, equation 5). L2 is the mean over the examples of -log p(label), or
+    of the squared error of a score; L1 is the mean of -log p(token | those before it) over the tokens of all sequences,
+    except the first of each. One pass of the model yields both.
     """
 
     def __init__(
@@ -119,13 +123,13 @@ class FineTuning(LabeledTextTask):
         return self.said_of(self.config, what)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The examples and the predicted tokens, by which sums are divided; rows that only fill a batch have none."""
+        """Return the numbers of examples and of predicted tokens, without rows that only fill up a batch."""
         return {**super().totals(batch), "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """L2 + lambda L1, in nats."""
+        """Compute L2 + lambda L1, in nats."""
         weight = self.config.auxiliary
         inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         hidden_BxTxE, aux = view.model.apply(
@@ -153,17 +157,23 @@ class FineTuning(LabeledTextTask):
         return loss, LossAux.of(aux, view.extra, metrics)
 
     def outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:
-        """The logits of classes or of answers, or the scores [B, 1], of the examples of a batch.
+        """Combine the outputs of the sequences of an example.
 
-        Sequences of an example lie a whole batch apart. Those of two texts in no order are added, which is the head's
-        map of the sum of both states; those of answers stand side by side.
+        Those of an unordered pair are added, which equals the head's map of the sum of both states. Those of several
+        answers become the logits of the choice.
+
+        Args:
+            outputs_SBxC: The model's outputs; the sequences of an example are a whole batch apart.
+
+        Returns:
+            The logits of classes or answers [B, A], or scores [B, 1].
         """
         count = self.shape.sequences
         outputs_SxBxC = outputs_SBxC.reshape(count, -1, outputs_SBxC.shape[-1])
         return outputs_SxBxC[:, :, 0].T if self.shape.form is SequenceLayout.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
 
     def _answered(self, outputs_SBxC: Float[Array, "SB C"], batch: Batch) -> dict[str, Array]:
-        """Sums over the examples: the loss, and how many are answered right where that can be said."""
+        """Sum the loss over the examples, and count the correct ones unless labels are scores."""
         outputs_BxA, real_B = self.outputs(outputs_SBxC), real_rows(batch)
         labels_B = jnp.asarray(batch["labels"])
         if self.shape.scores:
@@ -172,7 +182,7 @@ class FineTuning(LabeledTextTask):
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
-        """What the figures are made of: the summed loss, and counts of right and wrong or the scores themselves."""
+        """Sum the loss and the confusion matrix; of scores, return the scores themselves as rows."""
         inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
         loss = self._answered(outputs_SBxC, batch)["loss"]
@@ -182,7 +192,7 @@ class FineTuning(LabeledTextTask):
         return {"loss": loss, **sums}, rows
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The tokens of the probe's sequences, each with what is true of its example."""
+        """Return the tokens of the probe's sequences, and the true answers as titles."""
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
         return _label_sequences(self.tokenizer, self._rows, titles)
 
@@ -192,12 +202,13 @@ class FineTuning(LabeledTextTask):
         return (self.shape.classes or example.texts[1:])[int(example.label)]
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The most probable class or answer of each example and how probable it is, or its score.
+        """Predict the most probable class or answer of each example with its probability, or its score.
 
-        The texts of an example are parted by " $ ", as in "premise $ hypothesis" or "context $ one $ other".
+        The texts of an example are separated by " $ ", as in "premise $ hypothesis" or "context $ one $ other".
 
         Raises:
-            UserError: For a language, a way of decoding, another number of texts, and examples that are too long.
+            UserError: If a target language or a decoding option is given, an example has another number of texts, or it
+                is too long.
         """
         refuse_decoding(request, "classifies")
         parts = [_split_texts(text, self.shape) for text in request.texts]
@@ -222,7 +233,17 @@ class FineTuning(LabeledTextTask):
 def evaluation_sums(
     shape: ExampleShape, outputs_BxA: Float[Array, "B A"], labels_B: Num[Array, " B"], real_B: Bool[Array, " B"]
 ) -> tuple[dict[str, Array], Any]:
-    """Sums over a batch, and rows where a figure needs every example: scores with what they should be."""
+    """Return what a metric needs of a batch.
+
+    Args:
+        shape: The shape of the examples.
+        outputs_BxA: The logits, or scores [B, 1].
+        labels_B: The labels.
+        real_B: Which rows count.
+
+    Returns:
+        Sums (the confusion matrix, or the number of examples) and rows (None, or the predicted and true scores).
+    """
     if shape.scores:
         rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
         return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
@@ -230,10 +251,15 @@ def evaluation_sums(
 
 
 def make_report(dataset: str, shape: ExampleShape) -> Callable[[Any, Any], EvaluationReport]:
-    """What makes the report of a set from the sums and rows of its batches.
+    """Return the function that reports a data set's metrics from the sums and rows of its batches.
 
-    Classes: loss, accuracy, Matthews correlation, and F1 of two. Answers: loss and accuracy, for an answer's place says
-    nothing. Scores: loss, and the correlations of Pearson and Spearman. Sets of GLUE have `glue` as well.
+    Classes have loss, accuracy, Matthews correlation and, if there are two, F1. Answers to choose from have loss and
+    accuracy, since the place of an answer means nothing. Scores have loss and the correlations of Pearson and Spearman.
+    Data sets of GLUE have `glue` as well.
+
+    Args:
+        dataset: The name of the data set.
+        shape: The shape of its examples.
     """
     if shape.scores:
         return _correlations
@@ -252,25 +278,25 @@ def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Ev
 
 
 def pearson(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
-    """The correlation of two rows of numbers; 0 where either is constant."""
+    """Compute the Pearson correlation of two arrays; 0 if either is constant."""
     first, second = one - one.mean(), other - other.mean()
     spread = np.sqrt((first @ first) * (second @ second))
     return float(first @ second / spread) if spread > 0 else 0.0
 
 
 def spearman(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
-    """The correlation of the ranks of two rows of numbers; equal numbers have the mean of their ranks."""
+    """Compute the Spearman correlation of two arrays: the Pearson correlation of their ranks."""
     return pearson(ranks(one), ranks(other))
 
 
 def ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """The rank of each number, from 1; equal numbers have the mean of theirs."""
+    """Return the rank of each number, from 1; equal numbers share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def _predicted(batch: Batch) -> Array:
-    """The places whose next token is a real one."""
+    """Return the positions whose next token is a real one."""
     places_SBxT = real_positions(batch)
     return jnp.pad(places_SBxT[:, 1:], ((0, 0), (0, 1)))
 
@@ -278,9 +304,13 @@ def _predicted(batch: Batch) -> Array:
 def input_sequences(
     tokenizer: AnyTokenizer, shape: ExampleShape, examples: Sequence[Sequence[str]], longest: int | None = None
 ) -> list[list[int]]:
-    """The token numbers of the sequences of every example, one example's behind those of the one before.
+    """Encode the sequences of every example, one example after the other.
 
-    With `longest`, texts are cut so that no sequence has more numbers.
+    Args:
+        tokenizer: The tokenizer.
+        shape: The shape of the examples.
+        examples: The texts of each example.
+        longest: The number of tokens to which a sequence is cut; None cuts nothing.
     """
     marks = DelimiterTokens.behind(tokenizer.vocabulary)
     encoded = tokenizer.encode([with_leading_space(text) for texts in examples for text in texts])
@@ -289,15 +319,15 @@ def input_sequences(
 
 
 def with_leading_space(text: str) -> str:
-    """A text as it stands within others, behind a space: its first word then has the token that it has elsewhere."""
+    """Put a space before a text, so that its first word has the token that it has within other text."""
     return f" {text}"
 
 
 def _split_texts(text: str, shape: ExampleShape) -> list[str]:
-    """The texts of an example that a person has written as one.
+    """Split an example that a user has written as one text.
 
     Raises:
-        UserError: For another number of them, and empty ones.
+        UserError: If it has another number of texts, or an empty one.
     """
     parts = [part.strip() for part in text.split(TEXT_SEPARATOR)] if shape.texts > 1 else [text.strip()]
     if len(parts) == shape.texts and all(parts):
@@ -312,7 +342,7 @@ def _split_texts(text: str, shape: ExampleShape) -> list[str]:
 
 
 def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
-    """The names of all tokens, of those behind the tokenizer's too."""
+    """Return the names of all tokens, including the three after the tokenizer's."""
     labels = token_labels(tokenizer, [[number for number in row if number < tokenizer.vocabulary] for row in rows])
     named = []
     for row, texts in zip(rows, labels.tokens["tokens"], strict=True):
@@ -323,7 +353,7 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
 
 
 def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """What the task asks of a model: numbers for each sequence and, for the auxiliary loss, the next tokens."""
+    """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocabulary + len(_MARK_NAMES)
     asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
     rows = shape.sequences * config.batch_size
@@ -343,10 +373,17 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInter
 def encode_inputs(
     config: FineTuningConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
 ) -> EncodedInputs:
-    """The sequences of examples whose texts are parted by " $ ".
+    """Encode the sequences of examples whose texts are separated by " $ ".
+
+    Args:
+        config: The task's config.
+        view: The state.
+        tokenizer: The tokenizer.
+        sentences: The examples.
 
     Raises:
-        UserError: For texts that are empty or longer than the longest of `config.lengths`, a target, a language.
+        UserError: If a text is empty or longer than the largest of `config.lengths`, or a target or a language is
+            given.
     """
     check_input_texts(sentences)
     shape = config.shape
@@ -357,7 +394,16 @@ def encode_inputs(
 
 
 def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+
+    Raises:
+        UserError: If data are missing, or a split has no labels.
+    """
     opened = open_examples(
         config.dataset,
         data_dir=config.data_dir,
@@ -383,7 +429,7 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
 
 
 def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
-    """The task over made-up examples whose sequences are all of the greatest length."""
+    """Build the task over synthetic examples whose sequences are all of the greatest length."""
     tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ()), config.shape
     example = LabeledExample(("made up",) * shape.texts, 0.0 if shape.scores else 0)
     split = EncodedSplit([example] * config.batch_size, [[0] * config.longest] * (shape.sequences * config.batch_size))

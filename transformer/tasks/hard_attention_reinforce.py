@@ -1,4 +1,4 @@
-"""REINFORCE for attention that draws: what a draw was worth, against what is usual."""
+"""REINFORCE for sampled (hard) attention (Xu et al. 2015, section 4.1)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,19 +14,29 @@ DECAY = 0.9  # of the moving average of what is usual (Xu et al. 2015, section 4
 
 
 class ReinforceEstimate(NamedTuple):
-    """A sum over the tokens that count, whose gradient is that of the expected loss; and the reward's sum."""
+    """The estimate of one batch.
+
+    Attributes:
+        loss: A sum over the tokens that count, whose gradient estimates that of the expected loss.
+        reward: The sum of the reward, in nats.
+    """
 
     loss: Float[Array, ""]
     reward: Float[Array, ""]
 
 
 def samples_attention(model: Model) -> bool:
-    """Whether an attention of the model draws what it reads."""
+    """Whether an attention module of the model samples the positions that it reads."""
     return any(site.values is MapValues.SAMPLE for site in model.sites)
 
 
 def token_log_likelihood(logits_BxTxV: Float[Array, "B T V"], labels_BxT: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Log p of every label, in nats."""
+    """Compute log p of every label, in nats.
+
+    Args:
+        logits_BxTxV: The logits.
+        labels_BxT: The labels.
+    """
     log_BxTxV = jax.nn.log_softmax(logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32)))
     return jnp.take_along_axis(log_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
 
@@ -38,11 +48,19 @@ def reinforce(
     baseline: Float[Array, ""],
     entropy_weight: float,
 ) -> ReinforceEstimate:
-    """-sum_t (R_t - b_t) log p(draw_t) - w H_t, of the tokens that count (Xu et al. 2015, equations 11 and 12).
+    """Compute -sum_t (R_t - b_t) log p(a_t) - w H_t over the tokens that count (Xu et al. 2015, equations 11 and 12).
 
-    R_t = sum_{u >= t} log p(y_u) is what the words from t on were worth, since a draw has no effect on those before;
-    b_t is the `baseline`, what a word is usually worth, times their number. Both are taken as given: the gradient goes
-    through the log-probability of the draw and its entropy H alone, `extras` of the model, added up over heads.
+    a_t is the sampled attention and H_t its entropy. R_t = sum_{u >= t} log p(y_u) is the reward of the words from t
+    on, since a sample has no effect on earlier ones. b_t is the baseline: the usual reward of a word times the number
+    of remaining words. Both are constants; the gradient flows through log p(a_t) and H_t alone, which are summed over
+    heads.
+
+    Args:
+        log_likelihood_BxT: log p(y_t).
+        counts_BxT: Which tokens count.
+        extras: The model's `attention_log_prob` and `attention_entropy`, [B, T, heads].
+        baseline: The usual reward of a word.
+        entropy_weight: The weight w.
     """
     worth_BxT = jnp.where(counts_BxT, jax.lax.stop_gradient(log_likelihood_BxT), 0)
     advantage_BxT = _from_here_on(worth_BxT - baseline * counts_BxT)
@@ -53,18 +71,27 @@ def reinforce(
 
 
 def initial_baseline() -> dict[str, Any]:
-    """What the task carries from step to step."""
+    """Return the task's `extra` before the first step: a baseline of 0."""
     return {"baseline": jnp.float32(0)}
 
 
 def next_baseline(
     baseline: Float[Array, ""], estimate: ReinforceEstimate, counts_BxT: Bool[Array, "B T"]
 ) -> dict[str, Any]:
-    """B <- 0.9 b + 0.1 times the batch's mean of log p(y) a word."""
+    """Update the moving average b <- 0.9 b + 0.1 times the batch's mean of log p(y) per word.
+
+    Args:
+        baseline: The baseline b.
+        estimate: The estimate of the batch.
+        counts_BxT: Which tokens count.
+
+    Returns:
+        The task's next `extra`.
+    """
     mean = estimate.reward / jnp.maximum(jnp.sum(counts_BxT), 1)
     return {"baseline": DECAY * baseline + (1 - DECAY) * mean}
 
 
 def _from_here_on(x_BxT: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """The sum of each position and all behind it."""
+    """Return the sum of each position and all after it."""
     return jnp.flip(jnp.cumsum(jnp.flip(x_BxT, axis=1), axis=1), axis=1)

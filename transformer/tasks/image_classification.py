@@ -1,4 +1,4 @@
-"""Image classification: what an image shows, as one of a few classes."""
+"""Image classification: predict the class of an image."""
 
 import dataclasses
 import functools
@@ -57,17 +57,29 @@ from transformer.tasks.task import (
 
 @dataclasses.dataclass(frozen=True)
 class ImageClassificationConfig(Config, path="config.task"):
-    """Labeled images, and what is done to those that train.
+    """Labeled images, and the augmentation of those that train.
 
-    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in `data_dir` or
-    here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
-    (transformer.data.datasets.image_datasets); these are resized to `side` pixels where that is given, or to
-    `resize_side` and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels
-    are exchanged, in all images alike and behind their augmentation, so that what was near is far (0: none).
-    `test_split` may be empty. Of the validation images `num_probe_examples`, evenly spaced, are mapped.
+    Attributes:
+        dataset: "digits" or "glyphs", which are generated, with options as in "digits/size=20,train=2000"; or, in
+            `data_dir`, a folder of files, "omniglot", or "tfds/NAME", a data set that TFDS has prepared
+            (transformer.data.datasets.image_datasets).
+        data_dir: The folder of the data.
+        side: The side in pixels to which images in files are resized. None keeps their size.
+        resize_side: If set, images are resized to this side and the middle `side` pixels are cropped.
+        resample: The filter of resizing.
+        shuffled: The side of patches that are permuted, in all images alike and after augmentation, so that neighbors
+            are far apart. 0 is none.
+        batch_size: Images in a batch.
+        augmentation: The augmentation of training images.
+        normalization: The mean and the deviation of pixels.
+        label_smoothing: The label smoothing of the training loss.
+        validation_split: The name of the split that is evaluated during training.
+        test_split: The name of the split that is evaluated at the end; may be empty.
+        num_probe_examples: The number of validation images, evenly spaced, whose maps are stored.
+        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     dataset: str = "digits"
@@ -90,7 +102,7 @@ class ImageClassificationConfig(Config, path="config.task"):
 
     @property
     def resizing(self) -> Resizing:
-        """What is done to images in files."""
+        """How images in files are resized."""
         return Resizing(self.side, self.resize_side, self.resample)
 
     @property
@@ -100,7 +112,7 @@ class ImageClassificationConfig(Config, path="config.task"):
 
 
 class ImageClassification(BaseTask):
-    """The task: implements transformer.tasks.task.Task."""
+    """The task of image classification; implements transformer.tasks.task.Task."""
 
     def __init__(self, config: ImageClassificationConfig, opened: ImageDataset, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
@@ -120,7 +132,7 @@ class ImageClassification(BaseTask):
         self.probe_batch = {"image": config.normalization(self._shown.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's pixels and classes."""
+        """Return the SHA-256 of every split's pixels and classes."""
         return {name: fingerprint(split) for name, split in self.splits.items()}
 
     @property
@@ -142,19 +154,19 @@ class ImageClassification(BaseTask):
         )
 
     def source(self, seed: int) -> BatchSource:
-        """The training images, epoch after epoch, each time changed a little."""
+        """Return the training images, epoch after epoch, augmented anew each time."""
         return self._batches("train", seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of images, by which every sum is divided; rows that only fill a batch do not count."""
+        """Return the number of images, without rows that only fill up a batch."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over the images of -sum_c t_c log p(c), t the shares of their classes, in nats.
+        """Compute the mean over the images of -sum_c t_c log p(c), in nats, where t are the mixed labels.
 
-        `accuracy` is the share of images whose most probable class is that of their greater part.
+        `accuracy` is the share of images whose most probable class has the larger part of the mixture.
         """
         logits_BxC, aux = self._logits(view, batch, key)
         labels_B, others_B = jnp.asarray(batch["labels"]), jnp.asarray(batch["others"])
@@ -191,15 +203,15 @@ class ImageClassification(BaseTask):
         return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The probed images, each with its class."""
+        """Return the probe images, and their classes as titles."""
         titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
         return image_labels(sites, self._shown.pixels, titles)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The most probable class of the image in each file, and how probable it is.
+        """Predict the most probable class of the image in each file, and its probability.
 
         Raises:
-            UserError: For a language, for a way of decoding, and for files that hold no image.
+            UserError: If a target language or a decoding option is given, or a file is not an image.
         """
         refuse_decoding(request, "classifies")
         pixels = read_files(self.config, self.interface.inputs["image"].shape[1:], request.texts)
@@ -211,7 +223,7 @@ class ImageClassification(BaseTask):
 
 
 def interface_of(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
-    """What the task asks of a model: a logit for each of the classes of such images."""
+    """Return what the task requires of a model: a logit for each class of the images."""
     return TaskInterface(
         {"image": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.IMAGE)},
         {"classes": len(facts.classes)},
@@ -222,10 +234,15 @@ def interface_of(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInt
 def read_files(
     config: ImageClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
 ) -> UInt8[np.ndarray, "B height width channels"]:
-    """The images in files as those of the task are: of their size, gray where they are, their squares exchanged.
+    """Read images from files and preprocess them like the task's: resized, gray if those are, patches permuted.
+
+    Args:
+        config: The task's config.
+        shape: The shape of the task's images, [height, width, channels].
+        names: The paths of the files.
 
     Raises:
-        UserError: For a name that is no file, a file that is no image, and a task whose images are not square.
+        UserError: If a path is not a file, a file is not an image, or the task's images are not square.
     """
     height, width, channels = shape
     if height != width:
@@ -244,11 +261,17 @@ def read_files(
 def encode_inputs(
     config: ImageClassificationConfig, view: StateView, facts: ImageSpec, sentences: InputTexts
 ) -> EncodedInputs:
-    """The images in the files that the texts name.
+    """Read the images in the files that the texts name.
+
+    Args:
+        config: The task's config.
+        view: The state.
+        facts: The shape and the classes of the run's images.
+        sentences: The paths of the files.
 
     Raises:
-        UserError: As `read_files`
-        UserError: For a target or a language.
+        UserError: If a path is not a file, a file is not an image, the task's images are not square, or a target or a
+            language is given.
     """
     check_input_texts(sentences)
     pixels = read_files(config, facts.shape, sentences.texts)
@@ -263,19 +286,30 @@ def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
 
 
 def image_labels(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> AxisLabels:
-    """Images beneath all maps over grids, in color."""
+    """Return labels with a color image under the maps of all grid axes.
+
+    Args:
+        sites: The model's attention sites.
+        pixels: The images, gray or RGB.
+        titles: The name of each.
+    """
     grids = {axis.name for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.GRID}
     colored = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
     return AxisLabels({}, tuple(titles), images=dict.fromkeys(sorted(grids), colored))
 
 
 def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int = 1) -> ImageClassification:
-    """The task over its data, whose size and classes the run directory keeps.
+    """Build the task over its data.
 
-    A batch's rows are a multiple of `rows_multiple` (devices x microbatches).
+    The run directory keeps the shape and the classes of the images.
+
+    Args:
+        config: The config.
+        directory: The run directory.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
 
     Raises:
-        UserError: For data that have other classes than those that the run directory keeps.
+        UserError: If data are missing, or have another shape or other classes than the run began with.
     """
     opened = open_image_dataset(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
     if (directory / IMAGE_SPEC_FILE).is_file():
@@ -291,7 +325,7 @@ def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int
 
 
 def synthetic(config: ImageClassificationConfig, rows_multiple: int = 1) -> ImageClassification:
-    """The task over gray images of the set's size; those of files that no `side` is given for have 32 pixels."""
+    """Build the task over gray images of the data set's size; files without a `side` are taken to be 32 pixels wide."""
     opened = placeholder_image_dataset(config.dataset, config.batch_size, resizing=config.resizing)
     splits = dict.fromkeys(("train", *config.eval_splits), opened.split("train"))
     return ImageClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)

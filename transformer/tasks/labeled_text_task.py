@@ -1,4 +1,4 @@
-"""What tasks over labeled texts share: the keys of their configs, their splits, batches and evaluations."""
+"""What tasks over labeled texts share: their config, splits, batches and evaluations."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -26,13 +26,25 @@ GENERATED_DATASETS = ("word_order", "grammar")
 class LabeledTextConfig(Config, path="config.task"):
     """Labeled texts, their tokenizer, and the shapes of their batches.
 
-    `vocabulary` is the size of a trained BPE. A batch has `batch_size` examples whose texts are of one of `lengths`, in
-    tokens with those that stand around them; a longer text is cut, and counted. `test_split` may be empty for sets
-    without a labeled test split. Of the validation examples `num_probe_examples`, evenly spaced, are mapped. Files of
-    one's own have `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
+    Attributes:
+        dataset: The data set (see the task's own config).
+        data_dir: The folder of the data, for data sets that are not generated.
+        classes: The names of the classes, for files of your own.
+        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`.
+        test_files: The same for the test split.
+        tokenizer: The kind of tokenizer.
+        vocabulary: The vocabulary size of a trained BPE.
+        lengths: The lengths in tokens, special tokens included, that batches are padded to. A text longer than the
+            largest is cut, and counted.
+        batch_size: Examples in a batch.
+        validation_split: The name of the split that is evaluated during training.
+        test_split: The name of the split that is evaluated at the end; empty for data sets without a labeled test
+            split.
+        num_probe_examples: The number of validation examples, evenly spaced, whose maps are stored.
+        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     dataset: str = "word_order"
@@ -65,7 +77,7 @@ class LabeledTextConfig(Config, path="config.task"):
 
     @property
     def longest(self) -> int:
-        """The greatest length of a text in tokens, with those that stand around it."""
+        """The largest length of a text in tokens, special tokens included."""
         return max(self.lengths)
 
     @property
@@ -74,10 +86,14 @@ class LabeledTextConfig(Config, path="config.task"):
         return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
     def check_fits(self, texts: Sequence[str], rows: Sequence[Sized]) -> None:
-        """Refuse new texts that would have to be cut: an answer is to a whole text.
+        """Refuse new texts that would have to be cut, since an answer is to a whole text.
+
+        Args:
+            texts: The texts, for the message.
+            rows: Their tokens.
 
         Raises:
-            UserError: As described above.
+            UserError: If a text has more tokens than the largest of `lengths`.
         """
         for text, row in zip(texts, rows, strict=True):
             if len(row) > self.longest:
@@ -88,9 +104,12 @@ class LabeledTextConfig(Config, path="config.task"):
 
 
 class EncodedSplit(NamedTuple):
-    """Labeled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
+    """Labeled texts and their token numbers.
 
-    `cut` is how many of the examples have lost tokens.
+    Attributes:
+        texts: The labeled texts or examples.
+        rows: The token numbers of each text; those of one example follow one another if it has several.
+        cut: How many of the examples have lost tokens.
     """
 
     texts: Sequence[LabeledText] | Sequence[LabeledExample]
@@ -106,7 +125,15 @@ class EncodedSplit(NamedTuple):
         longest: int,
         together: int = 1,
     ) -> "EncodedSplit":
-        """Texts fed as `encode(given, None)`; where a row of an example has more tokens, `encode(given, longest)`."""
+        """Encode labeled texts, and cut those that are too long.
+
+        Args:
+            texts: The labeled texts or examples.
+            given: What `encode` reads of each.
+            encode: A function (given, longest) to the token numbers; `longest` None cuts nothing.
+            longest: The largest number of tokens in a row.
+            together: Rows of an example.
+        """
         rows = encode(given, None)
         wide = sorted({number // together for number, row in enumerate(rows) if len(row) > longest})
         for place, row in enumerate(encode([given[number] for number in wide], longest)):
@@ -115,7 +142,15 @@ class EncodedSplit(NamedTuple):
 
 
 class LabeledTextTask(BaseTask):
-    """Batches and evaluations of splits whose examples are fed as `together` rows of tokens each."""
+    """The base class of tasks over labeled texts: their batches and evaluations.
+
+    Args:
+        config: The config.
+        tokenizer: The tokenizer.
+        splits: The encoded splits by name.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+        together: Rows of tokens of an example.
+    """
 
     def __init__(
         self,
@@ -136,7 +171,12 @@ class LabeledTextTask(BaseTask):
         self.probe_batch = pad_texts(self._rows, tokenizer)
 
     def batches(self, split: str, seed: int | None) -> LabeledTextBatches:
-        """The examples of a split, in the order of a seed or, without one, in that of their lengths."""
+        """Return the batches of a split.
+
+        Args:
+            split: The name of the split.
+            seed: The seed of their order; None sorts them by length.
+        """
         return LabeledTextBatches(
             self.splits[split].rows,
             [each.label for each in self.splits[split].texts],
@@ -148,14 +188,19 @@ class LabeledTextTask(BaseTask):
         )
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's texts and labels."""
+        """Return the SHA-256 of every split's texts and labels."""
         return {
             name: fingerprint(item for each in split.texts for item in (*each.texts, _said(each.label)))
             for name, split in self.splits.items()
         }
 
     def said_of(self, config: LabeledTextConfig, what: str) -> tuple[str, ...]:
-        """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
+        """Describe the data: split sizes, how files were split, overlap between splits, and how many examples are cut.
+
+        Args:
+            config: The config.
+            what: What is counted, as in "texts".
+        """
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
         how = config.held_out.describe(BY_CONTENT) if has_fields(config.dataset) else ""
         if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
@@ -167,17 +212,24 @@ class LabeledTextTask(BaseTask):
         return (said, lost) if cut else (said,)
 
     def source(self, seed: int) -> BatchSource:
-        """The training examples, epoch after epoch."""
+        """Return the training examples, epoch after epoch."""
         return self.batches("train", seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of examples, by which sums over them are divided; rows that only fill a batch do not count."""
+        """Return the number of examples, without rows that only fill up a batch."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def evaluated(
         self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], EvaluationReport]
     ) -> tuple[Evaluation, ...]:
-        """The evaluation of every split: of validation while training, of the others at its end."""
+        """Return the evaluation of every split: of validation during training, of the others at its end.
+
+        Args:
+            config: The config.
+            name: The name of the evaluation.
+            step: The function of a batch to sums and rows.
+            finish: The function of these to the report.
+        """
         return tuple(
             Evaluation(
                 name=name,
@@ -193,5 +245,5 @@ class LabeledTextTask(BaseTask):
 
 
 def _said(label: float) -> str | int:
-    """A label as it is fingerprinted."""
+    """Return a label as it is fingerprinted."""
     return label if isinstance(label, int) else str(label)

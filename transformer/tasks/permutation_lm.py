@@ -1,4 +1,4 @@
-"""Permutation language modeling: tokens in an order that is drawn, over segments with a memory (Yang et al. 2019)."""
+"""Permutation language modeling: predict tokens in a random order, over segments with a memory (Yang et al. 2019)."""
 
 import dataclasses
 import functools
@@ -52,10 +52,11 @@ INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 class PermutationLanguageModelingConfig(TextConfig):
     """Permutation language modeling (Yang et al. 2019).
 
-    The last 1 / `partial_prediction_k` of the tokens of every segment's factorization order are predicted.
-    `max_span_length`: the tokens that are predicted lie in spans of up to so many (1: anywhere). `context_attention`:
-    what the others know of each other. Evaluations read texts of `num_eval_segments` segments, each behind the memory
-    of those before.
+    Attributes:
+        partial_prediction_k: The last 1 / k of the tokens of every segment's factorization order are predicted.
+        max_span_length: The predicted tokens lie in spans of at most this length. 1 predicts single tokens anywhere.
+        context_attention: Whether the tokens that are not predicted attend to each other in both directions.
+        num_eval_segments: The number of segments in a text of an evaluation, each with the memory of those before it.
     """
 
     partial_prediction_k: Positive = 6
@@ -73,14 +74,14 @@ class PermutationLanguageModelingConfig(TextConfig):
 
     @property
     def permutations(self) -> OrderSampler:
-        """The orders of a segment."""
+        """The sampler of a segment's factorization orders."""
         return OrderSampler(self.context, self.partial_prediction_k, self.max_span_length, self.context_attention)
 
 
 class PermutationLanguageModeling(TextTask):
-    """The task: implements transformer.tasks.task.Task.
+    """The task of permutation language modeling; implements transformer.tasks.task.Task.
 
-    `extra` is the memory that the batch's rows have left at the step before.
+    Its `extra` is the memory of the batch's rows after the last step.
     """
 
     def __init__(
@@ -115,15 +116,15 @@ class PermutationLanguageModeling(TextTask):
         return PermutedBatches(lanes, self.config.permutations, seed)
 
     def init_extra(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
-        """An empty memory; nothing for a model without one."""
+        """Return an empty memory; nothing for a model without one."""
         return initial_memory(view, self.config.batch_size, self.config.context)
 
     def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
-        """The batch behind the memory of each row, which is cut with it."""
+        """Add the memory of each row to the batch."""
         return with_memory(view, batch)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of predicted tokens, by which every sum of losses is divided."""
+        """Return the number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.float32(batch["predicted"].size)}
 
     def _loss(
@@ -134,7 +135,7 @@ class PermutationLanguageModeling(TextTask):
         return metrics["loss"], LossAux.of(aux, next_memory(view, batch, aux), metrics)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
-        """The summed loss of the predicted tokens, and how many they are."""
+        """Sum the loss of the predicted tokens, and count them."""
         inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
         hidden_BxPxE, aux = view.model.apply(
             view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
@@ -173,7 +174,7 @@ class PermutationLanguageModeling(TextTask):
         )
 
     def _over_segments(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Sums with the memory, and the loss that each segment has without it."""
+        """Sum the loss over segments, with the memory and without it."""
 
         def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
             sums, aux = self._sums(view, segment, None)
@@ -182,9 +183,9 @@ class PermutationLanguageModeling(TextTask):
         return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """Maps of stretches of the validation text, all predicted in a drawn order, behind as many tokens of memory.
+        """Capture maps of excerpts of the validation text, all predicted in a random order, with as long a memory.
 
-        Of a shorter memory the first of these are hidden.
+        If the model's memory is shorter, its first positions are padding and hidden.
         """
         before, inputs = (jax.tree.map(jnp.asarray, dict(given)) for given in (self._before, self.probe_batch))
         _, read = view.model.apply(view.variables, before, method="content", train=False)
@@ -196,7 +197,7 @@ class PermutationLanguageModeling(TextTask):
         return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1]
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The tokens of what is mapped, and with those of the memory."""
+        """Return the tokens of the probe examples, with and without those of the memory."""
         labels = super().labels(sites)
         texts = np.concatenate([self._before["tokens"], self.probe_batch["tokens"]], axis=1)
         whole = token_labels(self.tokenizer, [list(row) for row in texts])
@@ -206,19 +207,25 @@ class PermutationLanguageModeling(TextTask):
 def build(
     config: PermutationLanguageModelingConfig, directory: Path, rows_multiple: int = 1
 ) -> PermutationLanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+    """
     tokenizer, splits, how = load_documents(config, directory, roles=())
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1) -> PermutationLanguageModeling:
-    """The task over made-up text."""
+    """Build the task over synthetic text."""
     tokenizer, splits = synthetic_documents(config, roles=(), texts=config.batch_size)
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
 def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """What the task asks of a model: of every segment so many positions are predicted."""
+    """Return what the task requires of a model: the order of every segment, and its predicted positions."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
     order = InputSpec((config.batch_size, config.context), modality=Modality.POSITIONS)
     predicted = InputSpec((config.batch_size, config.permutations.count), modality=Modality.POSITIONS)
@@ -226,10 +233,10 @@ def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenize
 
 
 def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts) -> EncodedInputs:
-    """Texts from left to right, each by itself, so that the keys are its tokens alone.
+    """Encode texts to be read from left to right, without a memory, so that the keys are the text's own tokens.
 
     Raises:
-        UserError: For texts that are empty, a target, and a language.
+        UserError: If a text is empty or too long, or a target or a language is given.
     """
     reading = CONTINUATION_READER.read(config, view, tokenizer, sentences)
     tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}

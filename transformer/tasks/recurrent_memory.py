@@ -1,4 +1,4 @@
-"""What a model with a memory of earlier segments carries: from one training step to the next, and over a long text."""
+"""The memory of earlier segments that a model carries from one training step to the next and over a long text."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,15 @@ SegmentScorer = Callable[[Batch], tuple[dict[str, Array], Mapping[str, Array]]]
 
 
 def empty_memory(view: StateView, inputs: Mapping[str, Any]) -> Float[Array, "B L M E"] | None:
-    """The memory of texts of which nothing was read yet, by the shapes of one segment; None of a model without one."""
+    """Return the memory before anything was read.
+
+    Args:
+        view: The state.
+        inputs: The inputs of one segment, of which only the shapes matter.
+
+    Returns:
+        Zeros, or None for a model without a memory.
+    """
 
     def extras(inputs: Mapping[str, Any]) -> Mapping[str, Array]:
         return view.model.apply(view.variables, inputs, method="hidden", train=False)[1].extras
@@ -26,10 +34,16 @@ def empty_memory(view: StateView, inputs: Mapping[str, Any]) -> Float[Array, "B 
 
 
 def initial_memory(view: StateView, rows: int, context: int) -> dict[str, Array]:
-    """What a task over segments of `context` tokens carries before its first step: nothing without a memory.
+    """Return what a task over segments carries before its first step.
 
-    `memory` [B, L, M, E] is what the rows have left; `past` [B], how many tokens it is of, and `end` [B], where in the
-    stream these end, say whether the next segment stands behind it.
+    Args:
+        view: The state.
+        rows: Rows in a batch.
+        context: Tokens in a segment.
+
+    Returns:
+        `memory` [B, L, M, E], what the rows have left; `past` [B], how many tokens were read; and `end` [B], where in
+        the stream of tokens they end, to check that the next segment follows. Empty for a model without a memory.
     """
     memory = empty_memory(view, {"tokens": jax.ShapeDtypeStruct((rows, context), jnp.int32)})
     if memory is None:
@@ -38,10 +52,17 @@ def initial_memory(view: StateView, rows: int, context: int) -> dict[str, Array]
 
 
 def with_memory(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]:
-    """A training batch with the memory of each row and its `past`, and what the step carries on but for the memory.
+    """Add the memory to a training batch.
 
-    A memory that ends anywhere but where its row's segment begins counts as empty: another epoch has begun, batches are
-    passed by, or the step before made no update and has left nothing.
+    The memory of a row counts as empty unless it ends where the row's segment begins: after a new epoch has begun,
+    batches were skipped, or the last step made no update.
+
+    Args:
+        view: The state, whose `extra` holds the memory.
+        batch: Segments with `index` and `past`.
+
+    Returns:
+        The batch with `memory` and `past`, and the next `extra`, its memory still to be replaced.
     """
     if "memory" not in view.extra:
         return batch, view.extra
@@ -53,10 +74,15 @@ def with_memory(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]
 
 
 def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
-    """What a loss hands on: the memory that its rows have left, with what `behind_memory` carries.
+    """Return the `extra` that a loss hands on, with the memory that its rows have left.
 
-    Of a training batch that is cut, each part fills its own lanes; the step takes the mean over the parts, so that what
-    each fills is multiplied with their number.
+    A microbatch fills in its own lanes only. The training step takes the mean over microbatches, so these are
+    multiplied by their number.
+
+    Args:
+        view: The state that the loss read.
+        batch: The batch or microbatch.
+        aux: The auxiliary results of the model's pass.
     """
     own = aux.extras.get("memory")
     if own is None or not view.train:
@@ -68,7 +94,17 @@ def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
 
 
 def with_and_without_memory(view: StateView, batch: Batch, segments: int, score: SegmentScorer) -> dict[str, Array]:
-    """The sums of `over_segments`, and `loss_without_memory`: the loss that each segment has by itself."""
+    """Sum over segments with the memory, and the loss without it.
+
+    Args:
+        view: The state.
+        batch: Rows of several segments.
+        segments: The number of segments in a row.
+        score: A function from one segment with its memory to its sums and what it leaves.
+
+    Returns:
+        The sums with the memory, and `loss_without_memory`, the loss of each segment read by itself.
+    """
     sums = sums_over_segments(view, batch, segments, score, remember=True)
     alone = sums_over_segments(view, batch, segments, score, remember=False)
     return {**sums, "loss_without_memory": alone["loss"]}
@@ -77,10 +113,15 @@ def with_and_without_memory(view: StateView, batch: Batch, segments: int, score:
 def sums_over_segments(
     view: StateView, batch: Batch, segments: int, score: SegmentScorer, *, remember: bool
 ) -> dict[str, Array]:
-    """The sums of `score` over the segments of long rows, each behind the memory of those before it.
+    """Sum `score` over the segments of long rows, each with the memory of those before it.
 
-    Every value of the batch with two axes is cut into so many segments, `lengths` into the lengths within them. Unless
-    `remember`, every segment is read as if it were the first; of a model without a memory it is.
+    Args:
+        view: The state.
+        batch: Rows of several segments. Every array of two axes is cut into segments; `lengths` become the lengths
+            within them.
+        segments: The number of segments in a row.
+        score: A function from one segment with its memory to its sums and what it leaves.
+        remember: Whether segments read the memory. Otherwise each is read as if it were the first.
     """
     cut = {
         name: jnp.moveaxis(jnp.reshape(jnp.asarray(value), (len(value), segments, -1)), 1, 0)
@@ -103,7 +144,12 @@ def sums_over_segments(
 
 
 def segment_report(sums: Mapping[str, Any], segments: int) -> EvaluationReport:
-    """The means of `with_and_without_memory` over the tokens, and the perplexity of either loss."""
+    """Divide the sums of `with_and_without_memory` by the tokens, and add the perplexity of both losses.
+
+    Args:
+        sums: The sums.
+        segments: The number of segments in a row, for the note.
+    """
     tokens = max(sums["tokens"], 1)
     means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
     for name in ("loss", "loss_without_memory"):

@@ -1,4 +1,4 @@
-"""Language modeling over segments that follow one another, each behind a memory of the last (Dai et al. 2019)."""
+"""Language modeling over successive segments, each with a memory of the last (Dai et al. 2019)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,7 +28,11 @@ from transformer.tasks.text_task import CONTINUATION_READER
 
 @dataclasses.dataclass(frozen=True)
 class SegmentLanguageModelingConfig(LanguageModelingConfig):
-    """Language modeling with a memory; evaluations also read texts of `num_eval_segments` successive segments."""
+    """Language modeling with a memory.
+
+    Attributes:
+        num_eval_segments: The number of successive segments in a text of the evaluation "recurrence".
+    """
 
     num_eval_segments: Positive = 16
 
@@ -42,9 +46,9 @@ class SegmentLanguageModelingConfig(LanguageModelingConfig):
 
 
 class SegmentLanguageModeling(LanguageModeling):
-    """The task: implements transformer.tasks.task.Task.
+    """The task of language modeling with a memory; implements transformer.tasks.task.Task.
 
-    `extra` is the memory that the batch's rows have left at the step before.
+    Its `extra` is the memory of the batch's rows after the last step.
     """
 
     config: SegmentLanguageModelingConfig
@@ -62,12 +66,16 @@ class SegmentLanguageModeling(LanguageModeling):
         self.evaluations = (*self.evaluations, *of_segments)
 
     def source(self, seed: int) -> BatchSource:
-        """Segments that follow one another."""
+        """Return segments that follow one another from step to step."""
         stream = join_documents(self._train, self.tokenizer.end)
         return SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
 
     def init_extra(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
-        """Raise UserError for a model without a memory."""
+        """Return an empty memory.
+
+        Raises:
+            UserError: If the model has no memory.
+        """
         first = initial_memory(view, self.config.batch_size, self.config.context)
         if not first:
             raise UserError(
@@ -78,11 +86,11 @@ class SegmentLanguageModeling(LanguageModeling):
         return first
 
     def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
-        """The batch behind the memory of each row, which is cut with it."""
+        """Add the memory of each row to the batch."""
         return with_memory(view, batch)
 
     def carried(self, view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
-        """The memory that the rows have left."""
+        """Return the memory that the rows have left."""
         return next_memory(view, batch, aux)
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
@@ -102,7 +110,7 @@ class SegmentLanguageModeling(LanguageModeling):
         )
 
     def _over_segments(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Sums with the memory, and the loss that each segment has without it."""
+        """Sum the loss over segments, with the memory and without it."""
 
         def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
             totals = self.totals(segment)
@@ -113,13 +121,19 @@ class SegmentLanguageModeling(LanguageModeling):
 
 
 def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
+    """
     tokenizer, splits, how = load_documents(config, directory, roles=())
     return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
-    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
+    """Build the task over synthetic text, without prompts, whose lengths depend on the real tokenizer."""
     tokenizer, splits = synthetic_documents(config, roles=(), texts=config.batch_size)
     return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 

@@ -1,4 +1,4 @@
-"""What tasks share whose answers are sequences of symbols, said one after another about what is given."""
+"""Base classes of tasks whose answers are sequences of symbols, such as captions and transcripts."""
 
 import abc
 import itertools
@@ -29,11 +29,15 @@ SPECIAL = ("<pad>", "<begin>", "<end>")
 
 
 class TokenSequenceTask(BaseTask):
-    """Sequences of tokens, said one after another about what is `given`, by the names of these inputs.
+    """A task that generates a sequence of tokens from its inputs.
 
-    A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead
-    (`teacher_forcing_arrays`). `known`: how many tokens may be said, where a model's table can have rows beyond them. A
-    task adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
+    A batch has the inputs, `target` [B, T], which the decoder reads, and `labels` [B, T], which it predicts, one step
+    ahead (`teacher_forcing_arrays`). A subclass adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
+
+    Attributes:
+        interface: The interface of the task.
+        given: The names of the inputs that the sequence is generated from.
+        known: The number of tokens that may be generated, where a model's vocabulary is larger. None is all.
     """
 
     interface: TaskInterface
@@ -41,17 +45,27 @@ class TokenSequenceTask(BaseTask):
     known: int | None = None
 
     def inputs_of(self, batch: Batch) -> dict[str, Any]:
-        """What of a batch the model reads."""
+        """Return the arrays of a batch that the model reads."""
         return {name: batch[name] for name in self.interface.inputs}
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of symbols with the ends of their sequences, by which every sum is divided."""
+        """Return the number of predicted tokens, ends included, by which every sum is divided."""
         return {"tokens": jnp.sum(predicted_steps(batch)).astype(jnp.float32)}
 
     def likelihood(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Float[Array, "B T V"], Aux, dict[str, Array]]:
-        """A pass of the model: its logits, what comes beside them, and `loss`, in nats a symbol, with `accuracy`."""
+        """Run the model on the true sequences.
+
+        Args:
+            view: The state.
+            batch: The prepared batch.
+            totals: The result of `totals`.
+            key: A PRNG key for dropout.
+
+        Returns:
+            The logits, the model's auxiliary results, and the metrics `loss` (nats per token) and `accuracy`.
+        """
         inputs = self.inputs_of(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_steps(batch), label_smoothing=0.0)
@@ -61,17 +75,26 @@ class TokenSequenceTask(BaseTask):
     def loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """Cross-entropy in nats a symbol."""
+        """Compute the cross-entropy in nats per token."""
         _, aux, metrics = self.likelihood(view, batch, totals, key)
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """The step of an evaluation of the loss."""
+        """Sum the loss over a batch: the step of an evaluation."""
         _, _, sums = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
         return {**sums, **self.totals(batch)}, None
 
     def decode(self, view: StateView, batch: Batch, decoding: DecodingConfig) -> Int[Array, "B T"]:
-        """What the model says about what a batch gives, a pure function that can run under jit."""
+        """Generate sequences: a pure function that can run under jit.
+
+        Args:
+            view: The state.
+            batch: The inputs.
+            decoding: The decoding options.
+
+        Returns:
+            The best sequence for each example.
+        """
         rollout = generate(
             view.model,
             view.variables,
@@ -87,7 +110,13 @@ class TokenSequenceTask(BaseTask):
     def rows_said(
         self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig
     ) -> Int[np.ndarray, "B T"]:
-        """The tokens of what the model says about what a batch gives."""
+        """Generate sequences from a batch on the host; compiled.
+
+        Args:
+            view: The state.
+            batch: The inputs.
+            decoding: The decoding options.
+        """
 
         @jax.jit
         def run(variables: Any, given: Batch) -> Array:
@@ -97,11 +126,22 @@ class TokenSequenceTask(BaseTask):
 
 
 class SymbolSequenceTask(TokenSequenceTask):
-    """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
+    """A task that generates sequences of named symbols from its inputs.
 
-    A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
-    line of text `separator` stands between symbols. `output` is what the task asks of a model (`TaskInterface.output`),
-    `vocabulary` the name by which models know that of the symbols, and `vocabularies` are those of what is given.
+    A batch has the inputs, `target` [B, T], which the decoder reads, and `labels` [B, T], which it predicts, one step
+    ahead.
+
+    Args:
+        name: The name of the objective.
+        symbols: The symbols; the special ones come before them.
+        longest: The largest number of symbols in a sequence.
+        given: The inputs by name.
+        rows: Rows in a batch.
+        beams: The beam size; 1 is greedy decoding.
+        separator: What stands between symbols in a line of text.
+        output: What the task requires of a model (`TaskInterface.output`).
+        vocabulary: The name of the symbols' vocabulary in the interface.
+        vocabularies: The vocabulary sizes of the inputs.
     """
 
     def __init__(
@@ -127,42 +167,60 @@ class SymbolSequenceTask(TokenSequenceTask):
         self.objectives = (Objective(name, self.loss),)
 
     def show(self, batch: dict[str, np.ndarray]) -> None:
-        """Have the maps of these examples and what is true of them stored."""
+        """Set the examples whose maps are stored.
+
+        Args:
+            batch: Their inputs and true sequences.
+        """
         self.shown, self.probe_batch = batch, self.inputs_of(batch)
 
     def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-        """Sequences as numbers: `target` and `labels` of a batch."""
+        """Convert sequences of symbols to `target` and `labels` of a batch."""
         return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
 
     def decoded(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
-        """The step of an evaluation of what is said about what is given and nothing else."""
+        """Generate sequences from a batch: the step of an evaluation, with `tokens` as rows."""
         decoding = DecodingConfig(max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
         return {}, {"tokens": self.decode(view, batch, decoding)}
 
     def say(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> dict[str, np.ndarray]:
-        """The batch with what the model says in the place of what is true; one that was cut off has no end."""
+        """Replace the true sequences of a batch with those that the model generates.
+
+        A sequence that is cut off at the largest length has no end.
+
+        Args:
+            view: The state.
+            batch: The batch.
+            decoding: The decoding options.
+        """
         rows = self.rows_said(view, batch, decoding)
         labels = np.pad(rows, ((0, 0), (0, self.steps - rows.shape[1])), constant_values=PAD)
         read = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
         return {**batch, "target": np.where(labels == PAD, PAD, read), "labels": labels}
 
     def said_in(self, row: np.ndarray) -> list[str]:
-        """The symbols of one sequence, up to its end."""
+        """Return the symbols of one sequence, up to its end."""
         return [self.symbols[number] for number in up_to_end(row)]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
-        """The names of the steps of one row of `labels`: its symbols and, where it has one, its end."""
+        """Return the names of the steps of one row of `labels`: its symbols and, if it has one, its end."""
         return (*self.said_in(row), *([self.symbols[END]] if END in row else []))
 
     def lines(self, rows: np.ndarray) -> list[str]:
-        """Sequences as lines of text."""
+        """Return sequences as lines of text."""
         return [self.separator.join(self.said_in(row)) for row in rows]
 
     def decoding(self, request: PredictionRequest, does: str, longest: str) -> DecodingConfig:
-        """How a request wants sequences decoded, of a run that `does` something.
+        """Return the decoding options of a request.
+
+        Args:
+            request: The request.
+            does: What the run does, for the message about options that it does not have.
+            longest: The limit in words, for the message about too large a length.
 
         Raises:
-            UserError: For what such a run does not have, and for more symbols than the longest sequence has.
+            UserError: If an option does not apply to the task, or `max_new_tokens` exceeds the longest sequence with
+                its end.
         """
         refuse_options(request, does)
         decoding = DecodingConfig.asked(
@@ -174,7 +232,15 @@ class SymbolSequenceTask(TokenSequenceTask):
 
 
 def teacher_forcing_arrays(said: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarray, "B T"]]:
-    """Sequences of numbers as `target` and `labels` of a batch, `steps` long with the begin or the end."""
+    """Convert sequences of token numbers to `target` and `labels` of a batch.
+
+    Args:
+        said: The sequences, without begin and end.
+        steps: Steps of a row: the length of the longest sequence with its begin or end.
+
+    Returns:
+        `target` [B, T], which starts with BEGIN, and `labels` [B, T], which finish with END; the rest is PAD.
+    """
     target, labels = np.full((2, len(said), steps), PAD, np.int32)
     for row, numbers in enumerate(said):
         target[row, : len(numbers) + 1] = [BEGIN, *numbers][:steps]
@@ -183,17 +249,22 @@ def teacher_forcing_arrays(said: Sequence[Sequence[int]], steps: int) -> dict[st
 
 
 def up_to_end(row: np.ndarray) -> list[int]:
-    """The numbers of one sequence before its end, or before where it was cut off."""
+    """Return the numbers of one sequence before its end or padding."""
     return list(itertools.takewhile(lambda number: number not in (PAD, END), row.tolist()))
 
 
 def predicted_steps(batch: Batch) -> Bool[Array, "B T"]:
-    """The steps at which something is to be said: a symbol or the end."""
+    """Return the steps at which a symbol or the end is predicted."""
     return jnp.asarray(batch["labels"]) != PAD
 
 
 def gold_links(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -> tuple[tuple[GoldLink, ...], ...]:
-    """For each example a link from every symbol to each of its places."""
+    """Return gold links from every symbol to each of its positions.
+
+    Args:
+        places_BxTxK: Which positions each symbol is about.
+        sure: Whether the links are sure, or merely possible.
+    """
     links = (np.argwhere(np.asarray(of_row)) for of_row in places_BxTxK)
     return tuple(tuple(GoldLink(int(step), int(key), sure) for step, key in of_row) for of_row in links)
 
@@ -201,16 +272,24 @@ def gold_links(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -
 def gold_links_of_correct(
     links: Sequence[tuple[GoldLink, ...]], right_B: Bool[np.ndarray, " B"]
 ) -> tuple[tuple[GoldLink, ...], ...]:
-    """The links of examples that were said rightly: of others it is not known what their symbols are about."""
+    """Keep the gold links of correctly generated sequences; those of others are unknown."""
     return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
 
 
 class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
-    """Images of `size` x `size` pixels in batches of `rows`, descriptions of at most `longest` of the `symbols`.
+    """A task that generates sequences of symbols from images.
 
-    A batch has `image` and the sequences of transformer.tasks.sequence_generation, and what `links` needs.
+    A batch has `image`, the sequences, and what `links` needs. A subclass adds `source`, `evaluations` and `links`, and
+    calls `show` with the batch whose maps are stored.
 
-    A task adds `source`, `evaluations` and `links`, and calls `show` with the batch whose maps are stored.
+    Args:
+        name: The name of the objective.
+        symbols: The symbols.
+        longest: The largest number of symbols in a sequence.
+        size: The side of the images in pixels.
+        rows: Rows in a batch.
+        beams: The beam size; 1 is greedy decoding.
+        separator: What stands between symbols in a line of text.
     """
 
     def __init__(
@@ -222,16 +301,21 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
 
     @abc.abstractmethod
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
-        """For each image which places each symbol is about."""
+        """Return, for each image, the gold links from symbols to the grid positions that they are about.
+
+        Args:
+            batch: The batch.
+            site: The attention site, whose key axis is the grid.
+        """
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The symbols and images of the probe, and the places that each symbol is about."""
+        """Return the symbols and images of the probe examples, and their gold links."""
         return self._describe(self.shown, sites)
 
     def _describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
     ) -> AxisLabels:
-        """Of descriptions that are not `right` it is not known what their symbols are about."""
+        """Return the labels of a batch, without the gold links of sequences that are not correct."""
         steps = tuple(map(self.steps_of, batch["labels"]))
         looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.links(batch, site) for site in looked}
@@ -241,7 +325,16 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         return AxisLabels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, images=grids)
 
     def answers(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> Predictions:
-        """What the model says of the images of a batch, beside what is true of them."""
+        """Generate sequences from the images of a batch.
+
+        Args:
+            view: The state.
+            batch: The images with their true sequences.
+            decoding: The decoding options.
+
+        Returns:
+            The generated lines, with gold links where they are correct.
+        """
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self._describe(said, view.model.sites, right_B)
@@ -249,5 +342,5 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
 
 
 def model_inputs(batch: Batch) -> dict[str, Any]:
-    """What of a batch the model reads."""
+    """Return the arrays of a batch that the model reads."""
     return {name: batch[name] for name in ("image", "target")}

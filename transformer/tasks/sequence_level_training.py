@@ -1,4 +1,4 @@
-"""Training on the expected reward of whole translations that the model itself draws."""
+"""Train on the expected reward of whole translations that the model itself samples."""
 
 import enum
 
@@ -11,12 +11,14 @@ MAX_NGRAM = 4
 
 
 class SequenceObjective(enum.Enum):
-    """What is trained beside the likelihood of the reference, from N translations y_n drawn of each source; r: reward.
+    """The reward term of training, over N translations y_n sampled for each source, with reward r.
 
-    nll: nothing. reinforce: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log
-      p(y_n) (Wu et al. 2016, equation 8 and section 5.2; Williams 1992).
-    mrt: sum_n Q(y_n) r_n, Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the different ones among the draws and the
-      reference, a = `mrt_alpha` (Shen et al. 2016, equations 9 and 10).
+    Attributes:
+        NLL: None: the likelihood of the references alone.
+        REINFORCE: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log p(y_n) (Wu et
+            al. 2016, equation 8 and section 5.2; Williams 1992).
+        MRT: Minimum risk training, sum_n Q(y_n) r_n with Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the distinct
+            translations among the samples and the reference, a = `mrt_alpha` (Shen et al. 2016, equations 9 and 10).
     """
 
     NLL = "nll"
@@ -30,10 +32,19 @@ def gleu(
     reference_BxU: Int[Array, "*B U"],
     reference_real_BxU: Bool[Array, "*B U"],
 ) -> Float[Array, "*B"]:
-    """GLEU of each sentence: the n-grams of 1 to 4 tokens that both have, over those of whichever has more.
+    """Compute GLEU of each sentence, the smaller of n-gram precision and recall (Wu et al. 2016, section 5.2).
 
-    This is the smaller of precision and recall (Wu et al. 2016, section 5.2), from 0 to 1; an n-gram counts as often
-    as both have it. What is real stands at the beginning of its row. Two empty sentences have 1.
+    It is the number of n-grams of 1 to 4 tokens that both sentences have, each counted as often as both have it,
+    divided by the number of n-grams of the sentence that has more.
+
+    Args:
+        output_BxT: The tokens of the output.
+        output_real_BxT: Which of them count; they stand at the beginning of the row.
+        reference_BxU: The tokens of the reference.
+        reference_real_BxU: Which of them count; they stand at the beginning of the row.
+
+    Returns:
+        GLEU, from 0 to 1; 1 for two empty sentences.
     """
     both, told_total, wanted_total = jnp.zeros((3, *output_BxT.shape[:-1]))
     same_BxTxT = output_BxT[..., :, None] == output_BxT[..., None, :]
@@ -54,7 +65,7 @@ def gleu(
 
 
 def _ahead(same: Bool[Array, "*B T U"], places: int) -> Bool[Array, "*B T U"]:
-    """Whether the tokens so many places behind each pair of places are the same; not beyond the end."""
+    """Return whether the tokens `places` positions after each pair of positions are equal; False beyond the end."""
     rows, columns = same.shape[-2:]
     if places >= min(rows, columns):
         return jnp.zeros_like(same)
@@ -63,12 +74,12 @@ def _ahead(same: Bool[Array, "*B T U"], places: int) -> Bool[Array, "*B T U"]:
 
 
 def _begins(real_BxT: Bool[Array, "*B T"], size: int) -> Bool[Array, "*B T"]:
-    """Where an n-gram of this size begins."""
+    """Return where an n-gram of this size begins."""
     return jnp.arange(real_BxT.shape[-1]) + size <= jnp.sum(real_BxT, axis=-1, keepdims=True)
 
 
 def is_first_occurrence(tokens_BxNxT: Int[Array, "B N T"]) -> Bool[Array, "B N"]:
-    """Which of an example's sequences are the first of their kind."""
+    """Return which sequences of an example differ from all those before them."""
     same_BxNxN = jnp.all(tokens_BxNxT[:, :, None] == tokens_BxNxT[:, None], axis=-1)
     return ~jnp.any(jnp.tril(same_BxNxN, -1), axis=-1)
 
@@ -80,7 +91,15 @@ def expected_reward(
     member_BxN: Bool[Array, "B N"],
     mrt_alpha: float,
 ) -> Float[Array, " B"]:
-    """For each source a number whose gradient estimates that of the expected reward, of the sequences that count."""
+    """Return, for each source, a number whose gradient estimates that of the expected reward.
+
+    Args:
+        kind: The objective.
+        log_likelihood_BxN: log p of each translation, in nats.
+        reward_BxN: The reward of each.
+        member_BxN: Which of them count.
+        mrt_alpha: The exponent of minimum risk training.
+    """
     match kind:
         case SequenceObjective.REINFORCE:
             count_B = jnp.maximum(jnp.sum(member_BxN, axis=1), 1)

@@ -1,4 +1,4 @@
-"""Measures of strings that were read: whole strings, glyphs, and how much attention lies on the glyph that is read."""
+"""Metrics of recognized strings: exact match, character accuracy, and the attention mass on the glyph being read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,13 +20,17 @@ from transformer.tasks.task import Batch, EvaluationReport, StateView
 
 
 def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
-    """Whether each place of a grid is one of a glyph's: its middle lies in the glyph's square, or the glyph's in it.
+    """Return which positions of a grid belong to each glyph.
 
-    Of the glyphs `batch` has `middles` [B, T, 2] in pixels, x to the right and y downwards, `turns` in radians and
-    `sides`; a step without a glyph has the side 0 and no place.
+    A position belongs to a glyph if its center lies in the glyph's square, or the glyph's center in its patch.
+
+    Args:
+        axis: The grid axis.
+        batch: The glyphs' `middles` [B, T, 2] in pixels, x to the right and y downwards; `turns` [B, T] in radians; and
+            `sides` [B, T] in pixels, 0 for a step without a glyph.
 
     Raises:
-        ValueError: For an axis that is no grid.
+        ValueError: If the axis is not a grid.
     """
     y_Y, x_X = patch_centers(axis)
     places_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)
@@ -42,7 +46,7 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
 
 
 def attention_mass_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
-    """Sums what attention does when the glyphs of the true strings are read."""
+    """Sum the attention mass on the glyphs while the true strings are read: the step of an evaluation."""
     masses = {
         site: attention_mass_within(weights, inside(site.key, batch))
         for site, weights in capture_weights(view, model_inputs(batch)).items()
@@ -51,14 +55,14 @@ def attention_mass_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, 
 
 
 def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
-    """`glyph_mass`, its mean over glyphs, of the head that has most of it."""
+    """Report `glyph_mass`, the mean over glyphs of the attention mass of the head that has the most."""
     mass, site, layer, head = head_with_most_mass(sums)
     note = f"{site}, layer {layer}, head {head}; {int(sums['glyphs'])} glyphs"
     return EvaluationReport({"glyph_mass": mass / max(float(sums["glyphs"]), 1)}, note=note)
 
 
 def edit_distance(output: str, reference: str) -> int:
-    """The fewest glyphs to leave out, put in or exchange that make one string of the other (Levenshtein 1966)."""
+    """Compute the Levenshtein distance: the fewest insertions, deletions and substitutions (Levenshtein 1966)."""
     row = list(range(len(reference) + 1))
     for number, glyph in enumerate(output, 1):
         above, row = row, [number]
@@ -68,7 +72,13 @@ def edit_distance(output: str, reference: str) -> int:
 
 
 def string_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
-    """The share of strings that are right, of glyphs (1 - edits / glyphs of the references), and `shown` to read."""
+    """Report the share of correct strings, and `character_accuracy` = 1 - edits / characters of the references.
+
+    Args:
+        outputs: The recognized strings.
+        references: The true strings.
+        shown: The number of samples.
+    """
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
     glyphs = 1 - sum(edit_distance(*pair) for pair in pairs) / max(sum(map(len, references)), 1)

@@ -1,4 +1,4 @@
-"""Synthetic tasks: made-up data of the real shapes, to compile programs before data or devices are ready."""
+"""Synthetic tasks: data of the real shapes, to compile programs before data or devices are ready."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,12 @@ CHARACTERS = 128
 
 
 def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
-    """An untrained tokenizer of exactly `vocabulary` tokens: the numbers from 0, and the special tokens of `roles`."""
+    """Return an untrained tokenizer whose words are the numbers from 0.
+
+    Args:
+        vocabulary: The number of tokens, special ones included.
+        roles: The special tokens.
+    """
     words = {str(number): number for number in range(max(vocabulary - len(roles), 1))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -30,7 +35,13 @@ def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
 
 
 def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
-    """Stands in for `open_tokenizer`: an untrained tokenizer of about the size that this kind will have."""
+    """Return an untrained tokenizer of about the size that a trained one will have, in place of `open_tokenizer`.
+
+    Args:
+        kind: The kind of tokenizer.
+        vocabulary: The vocabulary size of a BPE.
+        roles: The special tokens.
+    """
     match kind:
         case TokenizerKind.BYTES:
             return byte_tokenizer(roles)
@@ -43,9 +54,12 @@ def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tup
 def synthetic_documents(
     config: TextConfig, roles: tuple[str, ...], *, texts: int = 1
 ) -> tuple[Tokenizer, dict[str, Documents]]:
-    """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split.
+    """Return a tokenizer and two synthetic documents for each split, in place of `load_documents`.
 
-    Each holds `texts` of `config.context` tokens that follow one another, with their labels.
+    Args:
+        config: The text's config.
+        roles: The special tokens.
+        texts: Rows of `config.context` tokens in a document; one token is added for the labels.
     """
     # The real text may have several documents, which need an end token.
     roles = tuple(dict.fromkeys((*roles, "end")))
@@ -55,10 +69,10 @@ def synthetic_documents(
 
 
 def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
-    """Stands in for `load_splits`: pairs that are all as long as the longest of `config.lengths`.
+    """Return a tokenizer and sentence pairs of the largest of `config.lengths`, in place of `load_splits`.
 
-    A batch of any length has about the same number of positions; at the greatest length attention costs the most,
-    and rounding up to a row a device adds the most positions.
+    Batches of all lengths have about the same number of positions; at the greatest length attention costs the most, and
+    rounding up to a row per device adds the most positions.
     """
     tokenizer = synthetic_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
     special = special_tokens(tokenizer)
@@ -75,6 +89,6 @@ def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Tr
 
 
 def abstract_batch(task: Task) -> Mapping[str, Any]:
-    """The shapes and types of a training batch; of a synthetic task, the largest."""
+    """Return the shapes and types of a training batch; of a synthetic task, those of the largest batch."""
     batch = task.source(0)[0]
     return {name: jax.ShapeDtypeStruct(np.shape(value), np.asarray(value).dtype) for name, value in batch.items()}

@@ -65,7 +65,7 @@ from transformer.tasks.translation_metrics import (
 
 
 class Translation(BaseTask):
-    """The task: implements transformer.tasks.task.Task."""
+    """The task of translation; implements transformer.tasks.task.Task."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Translation(BaseTask):
         self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
     def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
-        """As many pairs as are to be mapped, or all: of those that fit, or maps and labels were of different pairs."""
+        """Choose the pairs whose maps are stored, among those that fit a batch, so that maps and labels agree."""
         fitting = validation.encoded.fitting(longest)
         chosen = choose_varied([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
         return validation.part([fitting[number] for number in chosen])
@@ -129,7 +129,7 @@ class Translation(BaseTask):
         return (*losses, *translations, *aligned, *([] if config.objective is SequenceObjective.NLL else [rewarded]))
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's sentences."""
+        """Return the SHA-256 of every split's sentences."""
         return {
             name: fingerprint(text for pair in split.pairs for text in (pair.source, pair.target, pair.language))
             for name, split in self._splits.items()
@@ -164,10 +164,10 @@ class Translation(BaseTask):
         )
 
     def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
-        """What a word is usually worth, of a model whose attention draws; nothing of others.
+        """Return the reward baseline of a model with sampled attention; nothing for other models.
 
         Raises:
-            UserError: For an expected reward of such a model.
+            UserError: If such a model is to be trained on an expected reward.
         """
         if not samples_attention(view.model):
             return super().init_extra(view, key)
@@ -179,9 +179,13 @@ class Translation(BaseTask):
         return initial_baseline()
 
     def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
-        """With an expected reward: the model's own translations `drawn`, their `rewards`, and which of them count.
+        """Sample the model's own translations, if it is trained on an expected reward.
 
-        Of the minimum risk the reference is one of them.
+        For minimum risk training the reference is one of them.
+
+        Returns:
+            The batch with `drawn` [B, N, T], their `rewards` [B, N] and `counted` [B, N], which of them count; and
+            `extra` unchanged.
         """
         if self.config.objective is SequenceObjective.NLL:
             return batch, view.extra
@@ -207,25 +211,26 @@ class Translation(BaseTask):
         return {**batch, **added}, view.extra
 
     def _words(self, tokens: Array) -> Array:
-        """Which tokens are part of a sentence, and not its end or padding."""
+        """Return which tokens are part of a sentence, and not its end or padding."""
         return (tokens != self._pad) & (tokens != self._special.end)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of real target tokens, by which every sum of losses is divided, and of drawn translations."""
+        """Return the numbers of real target tokens and of sampled translations."""
         totals = {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
         if "drawn" in batch:
             totals["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
         return totals
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The tokens of the probe sentences; the target axis shows the predicted tokens."""
+        """Return the tokens of the probe sentences; the target axis shows the predicted tokens."""
         return pair_labels(self.tokenizer, self._probed_pairs, sites)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The texts translated.
+        """Translate the texts.
 
         Raises:
-            UserError: For samples, a language that the run was not trained on, and sentences that are too long.
+            UserError: If several samples are requested, the run was not trained on the language, or a sentence is too
+                long.
         """
         if request.decoding.get("num_samples", 1) > 1:
             samples = request.decoding["num_samples"]
@@ -263,7 +268,7 @@ class Translation(BaseTask):
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
-        """What estimates the expected reward of all sources, and the sum of the rewards of what the model drew."""
+        """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""
         drawn_BxNxT = jnp.asarray(batch["drawn"])
         batch_size, draws, length = drawn_BxNxT.shape
         labels_RxT = drawn_BxNxT.reshape(-1, length)
@@ -292,7 +297,7 @@ class Translation(BaseTask):
         return {"reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
 
     def _own(self, batch: Batch) -> Array:
-        """Which of the sequences of each source the model drew: all but a reference in front of them."""
+        """Return which of the sequences of each source the model sampled: all except a reference in front of them."""
         drawn_BxNxT, labels_BxT = jnp.asarray(batch["drawn"]), jnp.asarray(batch["labels"])
         number = drawn_BxNxT.shape[1] - self.config.num_samples
         return (jnp.arange(drawn_BxNxT.shape[1]) >= number) & jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
@@ -308,7 +313,7 @@ def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
 
 
 def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """What the task asks of a model: both sides in one vocabulary."""
+    """Return what the task requires of a model: source and target in one vocabulary."""
     longest = max(config.lengths)
     side = InputSpec((max(config.tokens_per_batch // longest, 1), longest))
     return TaskInterface(
@@ -322,10 +327,17 @@ def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInte
 def translate_request(
     config: TranslationConfig, view: StateView, tokenizer: AnyTokenizer, request: PredictionRequest
 ) -> list[SentencePair]:
-    """The texts with their translations, decoded as the request says and else as the config does.
+    """Translate the texts of a request.
+
+    Args:
+        config: The task's config, whose decoding options the request overrides.
+        view: The state.
+        tokenizer: The tokenizer.
+        request: The request.
 
     Raises:
-        UserError: As `transformer.tasks.translation_decoding.translate`.
+        UserError: If there is no text, a text is too long, a decoding option is invalid, or the run was not trained on
+            the language.
     """
     max_length = view.model.max_length
     decoding = DecodingConfig.asked(
@@ -341,11 +353,17 @@ def translate_request(
 def encode_inputs(
     config: TranslationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
 ) -> EncodedInputs:
-    """Texts with their targets, or without any with the model's own translations.
+    """Encode texts with their targets, or without targets with the model's own translations.
+
+    Args:
+        config: The task's config.
+        view: The state.
+        tokenizer: The tokenizer.
+        sentences: The texts.
 
     Raises:
-        UserError: For texts that are empty or too long, another number of targets than of texts, and a language that
-            was not trained.
+        UserError: If a text is empty or too long, the numbers of texts and targets differ, or the run was not trained
+            on the language.
     """
     texts, targets, language = sentences
     check_input_texts(sentences, two_sided=True)
@@ -364,13 +382,19 @@ def encode_inputs(
 
 
 def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its data.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        rows_multiple: Devices that share the batch x microbatches; rows of a batch are padded to a multiple.
+    """
     tokenizer, splits = load_splits(config, directory)
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
 def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
-    """The task over made-up pairs of the greatest length."""
+    """Build the task over synthetic pairs of the greatest length."""
     tokenizer, splits = synthetic_splits(config)
     return Translation(config, tokenizer, splits, rows_multiple)
 

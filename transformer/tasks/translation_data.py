@@ -43,21 +43,41 @@ BatchTokens = Annotated[int, Range(1, 2**24)]
 class TranslationConfig(Config, path="config.task"):
     """A translation problem.
 
-    `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "help_desk" (questions and
-    answers), "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS translation set, the folder of a prepared
-    one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl" (transformer.data.datasets.translation), of
-    which `validation_files` and `test_files` name those of these splits, which are else cut from the first. `data_dir`
-    is the folder of the data, for sets that are not generated. `languages` is (source, target) for sets that could be
-    read both ways; empty takes the set's own direction. `lengths`: the few sentence lengths, in tokens, that batches
-    are padded to; `tokens_per_batch`: positions a batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty`
-    is the weight of what their attention has left out of the source (transformer.decoding.generate).
-    `num_decoded_examples` sentences of the validation split are translated during training, `num_probe_examples` are
-    mapped. `length_bounds` (4, 8) scores translations also by the words of their sources: 1 to 4, 5 to 8, 9 and more.
-    Of a model whose attention draws, `reinforce_weight` weights the loss by which the draws learn, `entropy_weight`
-    what keeps them apart (transformer.tasks.hard_attention_reinforce). With an `objective` the model is trained on the
-    GLEU of `num_samples` translations of its own for each source, and `nll_weight` weights the reference's
-    (transformer.tasks.sequence_level_training; the defaults are those of Wu et al. 2016, section 5.2): for a model that
-    translates already (`initialize_from`).
+    Attributes:
+        dataset: "phrases" (generated German and English), "copy" or "reversal" (random symbols, repeated or reversed),
+            "help_desk" (questions and answers), "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS
+            translation data set, the folder of a prepared one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or
+            "FILE.jsonl" (transformer.data.datasets.translation).
+        data_dir: The folder of the data, for data sets that are not generated.
+        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`.
+        test_files: The same for the test split.
+        languages: (source, target), for data sets that can be read in both directions. Empty is the data set's own
+            direction.
+        vocabulary: The vocabulary size of a trained BPE, which both sides share.
+        lengths: The sentence lengths, in tokens, that batches are padded to.
+        tokens_per_batch: Positions in a batch, on each side.
+        label_smoothing: The label smoothing of the training loss.
+        validation_split: The name of the split that is evaluated during training.
+        test_split: The name of the split that is evaluated at the end.
+        beams: The beam size of evaluations; 1 is greedy decoding.
+        length_penalty: The exponent of the length penalty (Wu et al. 2016, section 7).
+        coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7; transformer.decoding.generate).
+        bleu_tokenizer: The tokenizer of sacreBLEU.
+        bleu_lowercase: Whether BLEU ignores case.
+        num_decoded_examples: The number of validation sentences that are translated during training.
+        num_probe_examples: The number of validation sentences whose maps are stored.
+        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
+        length_bounds: Also score translations by the length of their sources: (4, 8) groups them into 1 to 4, 5 to 8,
+            and 9 or more words.
+        reinforce_weight: The weight of the REINFORCE loss of a model with sampled (hard) attention
+            (transformer.tasks.hard_attention_reinforce).
+        entropy_weight: The weight of the entropy of sampled attention.
+        objective: Beyond the likelihood of the references, train on the GLEU of the model's own translations. It is for
+            a model that translates already (`config.initialize_from`); the defaults of the following fields are those
+            of Wu et al. 2016, section 5.2 (transformer.tasks.sequence_level_training).
+        num_samples: The number of translations to sample for each source.
+        nll_weight: The weight of the likelihood of the references.
+        mrt_alpha: The exponent of minimum risk training.
     """
 
     dataset: str = "phrases"
@@ -111,24 +131,37 @@ class TranslationConfig(Config, path="config.task"):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSplit:
-    """One split: its name, its sentence pairs, and their token numbers as the model sees them."""
+    """One split.
+
+    Attributes:
+        name: Its name.
+        pairs: Its sentence pairs.
+        encoded: Their token numbers as the model reads them.
+    """
 
     name: str
     pairs: Sequence[SentencePair]
     encoded: EncodedPairs
 
     def part(self, indices: Sequence[int]) -> "TranslationSplit":
-        """These pairs alone, in this order."""
+        """Return the pairs of these indices, in this order."""
         return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.part(indices))
 
 
 def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:
-    """Open the data, train or re-open the run's tokenizer, and encode the three splits.
+    """Open the data, train or load the run's tokenizer, and encode the three splits.
 
-    The tokenizer is kept in the run directory.
+    A newly trained tokenizer is saved in the run directory.
+
+    Args:
+        config: The translation problem.
+        directory: The run directory.
+
+    Returns:
+        The tokenizer, and the splits by name.
 
     Raises:
-        UserError: For data that is missing.
+        UserError: If data are missing or a split does not exist.
     """
     data = open_translation_dataset(
         config.dataset,
@@ -168,10 +201,10 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
-    """The numbers of the special tokens that sentence pairs need.
+    """Return the special tokens that sentence pairs need.
 
     Raises:
-        UserError: For a tokenizer that lacks one of them.
+        UserError: If the tokenizer lacks one of them.
     """
     pad, begin, end = tokenizer.pad, tokenizer.begin, tokenizer.end
     if pad is None or begin is None or end is None:
@@ -181,7 +214,17 @@ def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
 
 
 def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
-    """Token numbers of every pair: both with an end, the source behind a tag if the set has several languages."""
+    """Encode sentence pairs.
+
+    Both sides get an end token; the source also gets a language tag in front if the data have several target languages.
+
+    Args:
+        tokenizer: The tokenizer.
+        pairs: The sentence pairs.
+
+    Raises:
+        UserError: If the tokenizer lacks a pad, begin or end token.
+    """
     sources = tokenizer.encode([pair.source for pair in pairs])
     targets = tokenizer.encode_targets([pair.target for pair in pairs])
     special = special_tokens(tokenizer)
@@ -200,10 +243,17 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
 def pair_labels(
     tokenizer: AnyTokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
 ) -> AxisLabels:
-    """Labels of pairs' tokens on the axes of a model's sites, and their known links between tokens.
+    """Return the labels of sentence pairs' tokens, and their known word alignments as links between tokens.
 
-    The axis `target` shows the tokens that are predicted, `target_input` those that the decoder reads; `encoded` are
-    the tokens where they are not all of the pairs'.
+    Args:
+        tokenizer: The tokenizer.
+        pairs: The sentence pairs.
+        sites: The model's attention sites.
+        encoded: The tokens, where they are not simply those of `encode_pairs`.
+
+    Returns:
+        The labels of the axes `source`, `target` (the tokens that are predicted) and `target_input` (those that the
+        decoder reads). They have gold links if the alignments of all pairs are known.
     """
     encoded = encode_pairs(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
@@ -224,7 +274,7 @@ def pair_labels(
 
 
 def _token_links(links: WordAlignment, source: Sequence[str], target: Sequence[str]) -> tuple[GoldLink, ...]:
-    """Links between words as links between their pieces."""
+    """Convert links between words to links between their pieces."""
     return tuple(
         GoldLink(query, key, (key_word, query_word) in links.sure)
         for query, query_word in enumerate(word_of_each_piece(target))
@@ -234,14 +284,19 @@ def _token_links(links: WordAlignment, source: Sequence[str], target: Sequence[s
 
 
 def word_of_each_piece(pieces: Sequence[str]) -> list[int]:
-    """The word that each piece belongs to, -1 for tags and the end."""
+    """Return the index of the word that each piece belongs to, -1 for special tokens such as tags and the end."""
     special = [piece.startswith("<") and piece.endswith(">") for piece in pieces]
     words = iter(word_indices([p for p, is_special in zip(pieces, special, strict=True) if not is_special]))
     return [-1 if is_special else next(words) for is_special in special]
 
 
 def choose_varied(pairs: Sequence[SentencePair], count: int) -> list[int]:
-    """Indices of `count` pairs that take turns among languages and kinds."""
+    """Choose the indices of pairs that take turns among languages and kinds.
+
+    Args:
+        pairs: The sentence pairs.
+        count: The largest number of indices.
+    """
     groups: dict[tuple, list[int]] = {}
     for index, pair in enumerate(pairs):
         groups.setdefault((pair.kind, pair.language), []).append(index)

@@ -1,4 +1,4 @@
-"""Translating new sentences with a trained run, and mapping its attention over them."""
+"""Translate new sentences with a trained run, and encode them to map its attention."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -32,12 +32,22 @@ def translate(
     language: str | None = None,
     max_length: int | None = None,
 ) -> list[SentencePair]:
-    """The sentences with their best translations into `language`, which may be None for a run of one language.
+    """Translate sentences.
 
-    `max_length` is the model's number of positions, None without a limit.
+    Args:
+        view: The state.
+        tokenizer: The tokenizer.
+        texts: The source sentences.
+        decoding: The decoding options.
+        language: The target language; None for a run of one language.
+        max_length: The model's number of positions; None if it has no limit.
+
+    Returns:
+        The sentences with their best translations, cut before a stop string.
 
     Raises:
-        UserError: For a sentence of more tokens, no sentence, and a language that the run was not trained on.
+        UserError: If there is no sentence, a sentence or `decoding.max_new_tokens` exceeds `max_length`, or the run was
+            not trained on the language.
     """
     if not any(text.strip() for text in texts):
         raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
@@ -78,7 +88,15 @@ def translate(
 
 
 def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
-    """Raise UserError for a language that the tokenizer has no tag of, and for none where it has several."""
+    """Check the target language of a request.
+
+    Args:
+        tokenizer: The tokenizer, which has a tag for each language if the run knows several.
+        language: The language; None if none is given.
+
+    Raises:
+        UserError: If the tokenizer has no tag of the language, or none is given although the run knows several.
+    """
     known = tokenizer.languages
     if known and language not in known:
         if language is None:
@@ -93,10 +111,19 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
 def source_coverage(
     view: StateView, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
 ) -> CoveragePenalty | None:
-    """What the attention of target over source is to cover; None without a weight.
+    """Return the coverage penalty over the attention of target to source.
+
+    Args:
+        view: The state.
+        source_BxS: The source tokens.
+        tokenizer: The tokenizer.
+        weight: The weight of the penalty.
+
+    Returns:
+        The penalty; None if the weight is 0.
 
     Raises:
-        UserError: For a model without such an attention.
+        UserError: If the weight is not 0 and the model has no attention of target to source.
     """
     if not weight:
         return None
@@ -110,10 +137,14 @@ def source_coverage(
 
 
 def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:
-    """Sentences with their translations as a model reads them, each target behind what was said of it.
+    """Encode sentences with their translations as a model reads them, for maps under teacher forcing.
 
-    A model's own translation may have more tokens than it chose, once it is encoded again: it is cut to the model's
-    positions.
+    A model's own translation may have more tokens when it is encoded again; it is cut to the model's positions.
+
+    Args:
+        view: The state.
+        tokenizer: The tokenizer.
+        pairs: The sentences and their translations.
     """
     encoded = encode_pairs(tokenizer, pairs)
     targets = [target[: view.model.max_length] for target in encoded.targets]

@@ -1,4 +1,4 @@
-"""Measures of translations: BLEU, exact match, and the alignment error of cross-attention."""
+"""Translation metrics: BLEU, exact match, and the alignment error rate of cross-attention."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,19 @@ def translation_evaluation(
     at_end: bool = False,
     length_bounds: Sequence[int] = (),
 ) -> Evaluation:
-    """Translate a split and compare with its references; a source too long for every batch counts as empty."""
+    """Return an evaluation that translates a split and compares with its references.
+
+    A source too long for every batch counts as an empty translation.
+
+    Args:
+        config: The task's config.
+        tokenizer: The tokenizer.
+        split: The split.
+        step: The step of `decoding_step`.
+        shown: The number of samples in the report.
+        at_end: Whether it runs only at the end of training.
+        length_bounds: Bounds of the groups of source lengths, as in `translation_report`.
+    """
 
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
         outputs = [""] * len(split.pairs)
@@ -59,11 +71,18 @@ def translation_evaluation(
 def alignment_evaluation(
     config: TranslationConfig, tokenizer: AnyTokenizer, validation: TranslationSplit, test: TranslationSplit
 ) -> Evaluation:
-    """The error rate of the alignment that one head's attention of target over source shows, references given.
+    """Return an evaluation of the alignment error rate of the model's attention of target over source.
 
-    The head is the best of all such sites on the validation pairs; its error is reported on the test pairs, beside
-    the diagonal's. Pairs without known links, or too long for every batch, are left out; a model without such a site
-    skips the evaluation.
+    The attention is that of teacher forcing. The head with the lowest error rate on the validation pairs, among all
+    such attention modules, is chosen; its error rate on the test pairs is reported, together with that of the diagonal.
+    Pairs without known links, or too long for every batch, are left out. A model without such attention skips the
+    evaluation.
+
+    Args:
+        config: The task's config.
+        tokenizer: The tokenizer.
+        validation: The pairs on which a head is chosen.
+        test: The pairs on which it is measured.
     """
     longest = max(config.lengths)
     kept, also = _with_known_links(validation, longest), _with_known_links(test, longest)
@@ -134,9 +153,15 @@ def translation_report(
     shown: int,
     length_bounds: Sequence[int] = (),
 ) -> EvaluationReport:
-    """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples.
+    """Report BLEU and exact match of all pairs and of each language, and exact match of each kind of sentence.
 
-    `length_bounds` (4, 8) adds both of the pairs whose sources have 1 to 4 words, 5 to 8, and 9 or more.
+    Args:
+        config: The task's config, for the options of BLEU.
+        pairs: The sentence pairs.
+        outputs: The translations.
+        shown: The number of samples.
+        length_bounds: Bounds of source lengths in words; (4, 8) also reports the pairs whose sources have 1 to 4, 5 to
+            8, and 9 or more words.
     """
     whole = tuple(range(len(pairs)))
     score, signature = _bleu_of(config, pairs, outputs, whole)
@@ -165,14 +190,17 @@ def translation_report(
 
 
 def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpoch:
-    """Batches of one shape, so that an evaluation compiles once; without gradients, four times the rows fit."""
+    """Return the batches of an evaluation, of one shape, so that it compiles once.
+
+    Without gradients four times the rows of training fit.
+    """
     longest = max(config.lengths)
     batches = TokenBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
     return OneEpoch(batches)
 
 
 def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
-    """The step that decodes a batch: rows of the best tokens, and the indices of their pairs."""
+    """Return the step that decodes a batch: rows of the best `tokens`, and the `index` of each pair."""
     chosen = make_chooser(config)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -193,12 +221,22 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
 
 
 def make_chooser(config: TranslationConfig) -> DecodingStrategy:
-    """Greedy for one beam, else beam search."""
+    """Return the decoding strategy: greedy for one beam, else beam search."""
     return GreedySearch() if config.beams == 1 else BeamSearch(config.beams, config.length_penalty)
 
 
 def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:
-    """Corpus BLEU by sacreBLEU (Post 2018), and its signature."""
+    """Compute corpus BLEU with sacreBLEU (Post 2018).
+
+    Args:
+        outputs: The translations.
+        references: One reference for each.
+        tokenizer: The name of sacreBLEU's tokenizer.
+        lowercase: Whether case is ignored.
+
+    Returns:
+        BLEU, from 0 to 100, and the signature of sacreBLEU.
+    """
     # force: no warning for text that is tokenized already; the signature states the tokenizer.
     metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
     score = metric.corpus_score(list(outputs), [list(references)])
@@ -206,9 +244,17 @@ def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowe
 
 
 def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]) -> np.ndarray:
-    """Attention between words: pieces of a source word summed, of a target word averaged (Zenkel et al. 2019).
+    """Convert attention between pieces to attention between words (Zenkel et al. 2019).
 
-    `source_words` and `target_words` give each piece's word, or -1 for a piece that is no word's.
+    The weights of the pieces of a source word are summed; those of the pieces of a target word are averaged.
+
+    Args:
+        weights_TxS: The weights between pieces.
+        source_words: The word of each source piece; -1 for a piece of no word.
+        target_words: The word of each target piece; -1 for a piece of no word.
+
+    Returns:
+        The weights [target words, source words].
     """
     sources, targets = max(source_words) + 1, max(target_words) + 1
     summed = np.zeros((sources, len(target_words)))
@@ -222,20 +268,22 @@ def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_wo
 
 
 def argmax_links(weights_of_words: np.ndarray) -> set[WordPair]:
-    """One link a target word: to the source word of the largest weight."""
+    """Link every target word to the source word with the largest weight."""
     return {(int(source), target) for target, source in enumerate(weights_of_words.argmax(axis=1))}
 
 
 def diagonal_links(source_words: int, target_words: int) -> set[WordPair]:
-    """One link a target word: to the source word at the same relative place."""
+    """Link every target word to the source word at the same relative position."""
     stretch = (source_words - 1) / max(target_words - 1, 1)
     return {(round(target * stretch), target) for target in range(target_words)}
 
 
 def alignment_error_rate(predicted: Sequence[set[WordPair]], known: Sequence[WordAlignment]) -> float:
-    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
+    """Compute AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
 
-    S are the sure links and P the possible ones, S among them; A is the predicted links.
+    Args:
+        predicted: The predicted links A of each pair.
+        known: The gold links of each pair: the sure ones S, and the possible ones P, which include S.
     """
     agreed = total = 0
     for links, truth in zip(predicted, known, strict=True):
@@ -245,14 +293,14 @@ def alignment_error_rate(predicted: Sequence[set[WordPair]], known: Sequence[Wor
 
 
 def _with_known_links(split: TranslationSplit, longest: int) -> TranslationSplit:
-    """The pairs that have known links and at most `max_length` tokens a side."""
+    """Return the pairs that have known links and at most `longest` tokens on each side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
     return split.part([i for i, kept in enumerate(fits) if kept])
 
 
 def _groups(pairs: Sequence[SentencePair], name: Callable[[SentencePair], str | None]) -> dict[str, tuple[int, ...]]:
-    """The indices of the pairs by their name, in the order of the names' first pairs; None is left out."""
+    """Group the indices of pairs by a name, in the order of each name's first pair; a name of None is left out."""
     groups: dict[str, tuple[int, ...]] = {}
     for index, pair in enumerate(pairs):
         key = name(pair)
@@ -262,7 +310,7 @@ def _groups(pairs: Sequence[SentencePair], name: Callable[[SentencePair], str | 
 
 
 def _length_name(pair: SentencePair, bounds: Sequence[int]) -> str:
-    """Which of the groups of lengths a source belongs to, as "length_5_8"; behind the last bound, "length_9_up"."""
+    """Return the name of a source's length group, as in "length_5_8"; after the last bound, "length_9_up"."""
     words = len(pair.source.split())
     least = 1 + max((bound for bound in bounds if bound < words), default=0)
     most = min((bound for bound in bounds if bound >= words), default=None)

@@ -1,4 +1,4 @@
-"""Sentence pairs in files with word alignments by hand, on which a translation run's attention is measured."""
+"""Sentence pairs with manual word alignments, on which a translation run's attention is evaluated."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,15 +20,22 @@ from transformer.text_lines import split_lines
 def read_alignment_files(
     source: Path, target: Path, links: Path, *, first: int = 0, reverse: bool = False, language: str = ""
 ) -> list[SentencePair]:
-    """The pairs of two files, a sentence a line, with the links of a third.
+    """Read sentence pairs and their word alignments from three files of as many lines.
 
-    Links are "2-3" where sure and "2p3" where possible: word 2 of the source, word 3 of the target, words being
-    separated by spaces and the first having the number `first`; with `reverse` the target's word comes first.
-    `language` is the target's.
+    A link is "2-3" if sure and "2p3" if possible, for word 2 of the source and word 3 of the target; words are
+    separated by spaces.
+
+    Args:
+        source: The file of source sentences.
+        target: The file of target sentences.
+        links: The file of links.
+        first: The number of a sentence's first word.
+        reverse: Whether links name the target's word first.
+        language: The target language.
 
     Raises:
-        UserError: For files that cannot be read or have unlike numbers of lines, and for a line whose links are none or
-            lie outside of its sentences.
+        UserError: If a file cannot be read, the files have different numbers of lines or fewer than two, or a link is
+            malformed or lies outside of its sentences.
     """
     sources, targets, linked = (split_lines(read_text(path)) for path in (source, target, links))
     if not len(sources) == len(targets) == len(linked):
@@ -61,13 +68,19 @@ def read_alignment_files(
 
 
 def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[SentencePair]) -> Evaluation:
-    """The alignment error of a translation model's attention on these pairs, references given.
+    """Return an evaluation of the alignment error rate of a translation model's attention on these pairs.
 
-    Of several heads the best on every second pair is measured on the others; a single one on all.
+    The attention is that of teacher forcing. If the model has several heads, every second pair serves to choose the
+    best head and the others to measure it; a single head is measured on all pairs.
+
+    Args:
+        task: The run's task.
+        model: Its model.
+        pairs: Sentence pairs with links.
 
     Raises:
-        UserError: For a task that does not translate, a model without attention of target over source, pairs of more
-            tokens than the model has positions, and a tokenizer that cuts texts into other words than spaces do.
+        UserError: If the task does not translate, the model has no attention of target over source, a pair has more
+            tokens than the model has positions, or the tokenizer does not split words at spaces alone.
     """
     if not isinstance(task, Translation):
         raise UserError("only a run that translates can align sentence pairs")
