@@ -24,7 +24,15 @@ Array = Float[np.ndarray, " R"]
 
 
 class ScalingRun(NamedTuple):
-    """A run: its parameters N, the tokens D and operations C that it was trained with, and the loss it came to."""
+    """A finished training run.
+
+    Attributes:
+        name: Its name.
+        parameters: The number of parameters N.
+        tokens: The number of training tokens D.
+        flops: The training compute C in FLOPs.
+        loss: The final loss.
+    """
 
     name: str
     parameters: float
@@ -34,7 +42,13 @@ class ScalingRun(NamedTuple):
 
 
 class ScalingFit(NamedTuple):
-    """A fitted form with its values by name, and their 95 % intervals; none where there are too few runs."""
+    """A fitted scaling law.
+
+    Attributes:
+        form: The equation.
+        values: The fitted values by name.
+        intervals: Their 95 % bootstrap intervals; empty if there are too few runs.
+    """
 
     form: str
     values: Mapping[str, float]
@@ -42,14 +56,26 @@ class ScalingFit(NamedTuple):
 
 
 class RunsToFit(NamedTuple):
-    """The finished runs, and why each of the others is left out."""
+    """Runs read for a fit.
+
+    Attributes:
+        runs: The finished runs.
+        left_out: The path of every other run, and why it is left out.
+    """
 
     runs: list[ScalingRun]
     left_out: list[str]
 
 
 class PowerLawTerm(NamedTuple):
-    """The power of one variable: the names of its coefficient and exponent in a form."""
+    """The power of one variable in a scaling law.
+
+    Attributes:
+        variable: The field of `ScalingRun`.
+        letter: Its letter in the equation.
+        coefficient: The name of the coefficient.
+        exponent: The name of the exponent.
+    """
 
     variable: str
     letter: str
@@ -64,17 +90,27 @@ TERMS = (_N, _D, _C)
 
 
 def fit_scaling_laws(runs: Sequence[ScalingRun], *, draws: int = 200, seed: int = 0) -> dict[str, ScalingFit]:
-    """Every form that the runs can tell, by the variables in it.
+    """Fit every scaling law that the runs determine.
 
-    Where N or D alone varies, L = E + A / N^alpha, and for fewer than four numbers of it, which tell no limit E,
-    L = A / N^alpha by least squares in logarithms (Kaplan et al. 2020, equation 1.1). Where both do,
-    L = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3): for at least three numbers of each and six
-    pairs. Of operations always L = K / C^gamma, over all runs, not over the best of those that cost the same alone.
-    Intervals are percentiles of `draws` bootstrap samples of the losses, which scatter as the seeds of a point do where
-    all points have two, else as six runs or more do around the fit; by as much at every size, in logarithms.
+    If N or D alone varies, the law is L = E + A / N^alpha; with fewer than four different sizes, which do not determine
+    the limit E, it is L = A / N^alpha by least squares in logarithms (Kaplan et al. 2020, equation 1.1). If both vary,
+    it is L = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3), for at least three values of each and
+    six pairs. The law of compute is always L = K / C^gamma over all runs, not only over the best run at each cost.
+
+    Intervals are percentiles of bootstrap samples of the losses. The noise of log-losses is that between the seeds of a
+    point if every point has two seeds, else that of at least six runs around the fit; it is taken to be the same at
+    every size.
+
+    Args:
+        runs: The runs to fit.
+        draws: The number of bootstrap samples.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        The fits by the names of their variables: "parameters", "tokens" or "parameters and tokens", and "flops".
 
     Raises:
-        UserError: If neither varies, and for losses and numbers that are not positive.
+        UserError: If all runs have the same size and tokens, or a number is not positive and finite.
     """
     for run in runs:
         if not min(run[1:]) > 0 or not np.isfinite(run[1:]).all():
@@ -95,9 +131,9 @@ def fit_scaling_laws(runs: Sequence[ScalingRun], *, draws: int = 200, seed: int 
 
 
 def loss_falls_with_size(runs: Sequence[ScalingRun]) -> bool | None:
-    """Whether the mean loss falls with every greater number of parameters, of runs with as many tokens.
+    """Return whether the mean loss falls with every increase in parameters, among runs with the same number of tokens.
 
-    None where no two sizes were trained on as many.
+    None if no two sizes were trained on the same number of tokens.
     """
     means: dict[int, dict[int, list[float]]] = {}
     for run, (size,), (text,) in zip(runs, _groups(runs, (_N,)), _groups(runs, (_D,)), strict=True):
@@ -108,13 +144,22 @@ def loss_falls_with_size(runs: Sequence[ScalingRun]) -> bool | None:
 
 
 def compute_optimal_exponents(joint: ScalingFit) -> tuple[float, float]:
-    """The exponents a and b of N ~ C^a and D ~ C^b at the least loss: beta and alpha over their sum (equation 4)."""
+    """Compute the compute-optimal exponents a and b of N ~ C^a and D ~ C^b (Hoffmann et al. 2022, equation 4).
+
+    a = beta / (alpha + beta) and b = alpha / (alpha + beta).
+
+    Args:
+        joint: The fit over parameters and tokens.
+
+    Returns:
+        The exponents (a, b).
+    """
     alpha, beta = joint.values["alpha"], joint.values["beta"]
     return beta / (alpha + beta), alpha / (alpha + beta)
 
 
 def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
-    """(A, alpha) of L = A / x^alpha by least squares in logarithms."""
+    """Fit L = A / x^alpha by least squares in logarithms and return (A, alpha)."""
     at, said = np.log(x), np.log(loss)
     centered = at - at.mean()
     slope = centered @ said / (centered @ centered)
@@ -122,10 +167,18 @@ def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
 
 
 def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
-    """[E, A_1, alpha_1, ...] of L = E + sum_k A_k / x_k^alpha_k.
+    """Fit L = E + sum_k A_k / x_k^alpha_k.
 
-    The least sum of Huber's losses of log L against the logarithm of the sum, by L-BFGS from a grid of beginnings, or
+    Minimizes the sum of Huber losses between log L and the log of the sum, by L-BFGS from a grid of initial values or
     from `start` alone (Hoffmann et al. 2022, appendix D.2). E, A and alpha are positive.
+
+    Args:
+        x_KxR: The variables [K, runs].
+        loss: The loss of each run.
+        start: The only initial values, by default a grid.
+
+    Returns:
+        [E, A_1, alpha_1, ...].
     """
     logs_KxR = np.log(x_KxR)
     middle_K = logs_KxR.mean(1)
@@ -154,10 +207,15 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
 
 
 def huber_loss(values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
-    """The sum of Huber's losses, divided by its bend, and its gradient.
+    """Compute the sum of Huber losses, divided by their threshold, and its gradient.
 
-    `values` are log E, the logarithm of each power where its `centered` variable is 0, and that of each exponent;
-    `target` are the logarithms of the losses.
+    Args:
+        values: log E, then for each power its log where its centered variable is 0, then the log of each exponent.
+        centered_KxR: The logs of the variables, minus their means.
+        target: The log of the losses.
+
+    Returns:
+        The loss and its gradient with respect to `values`.
     """
     count = len(centered_KxR)
     exponents_K = np.exp(values[1 + count :])
@@ -172,7 +230,7 @@ def huber_loss(values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Ar
 
 
 def _starting_points(count: int, loss: Array) -> list[Array]:
-    """Limits of a half and nine tenths of the least loss, the rest shared out, exponents from 0.1 to 1."""
+    """Return initial values: limits of 0.5 and 0.9 of the least loss, the rest shared out, exponents from 0.1 to 1."""
     starts = []
     for share, *exponents in itertools.product((0.5, 0.9), *[(0.1, 0.3, 1.0)] * count):
         limit = share * loss.min()
@@ -209,11 +267,11 @@ def _with_intervals(
 def _drawn_losses(
     loss: Array, fitted: Array, points: Sequence[tuple[int, ...]], parameters: int, draws: int, seed: int
 ) -> list[Array]:
-    """Bootstrap samples of the losses; none where there are too few runs to tell by how much they scatter.
+    """Draw bootstrap samples of the losses; none if there are too few runs to estimate their noise.
 
-    Logarithms of losses are drawn around the mean of their point's seeds, where all points have two, else around the
-    fitted form, by the residuals of all, with replacement. These are widened by sqrt(R / f) and t_f / z for the f
-    degrees of freedom that they have: without it two seeds of three sizes would hold the exponent two times in three.
+    Logs of losses are drawn around the mean of their point's seeds if every point has two, else around the fit, by
+    resampling all residuals with replacement. Residuals are widened by sqrt(R / f) and t_f / z for their f degrees of
+    freedom: without it, intervals from two seeds of three sizes would contain the exponent only two times in three.
     """
     of_point, seeds = np.unique(np.array(points), axis=0, return_inverse=True, return_counts=True)[1:]
     logs = np.log(loss)
@@ -230,7 +288,7 @@ def _drawn_losses(
 
 
 def _groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[tuple[int, ...]]:
-    """For each run the numbers of its values, in rising order, where those within a hundredth count as one."""
+    """Number each run's values in rising order; values within 1 % of each other share a number."""
     columns = []
     for term in terms:
         numbers = np.array([getattr(run, term.variable) for run in runs])
@@ -241,14 +299,21 @@ def _groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[t
 
 
 def read_runs(paths: Iterable[Path], metric: str) -> RunsToFit:
-    """The runs of directories: of each itself, or of those in the `trials/` of a sweep or an ablation.
+    """Read the runs in directories: each directory is a run, or a sweep or ablation with runs in `trials/`.
 
-    Tokens are those that the training loss counted: what was trained on at each step, times the steps. Operations are
-    counted by the family's formula, else 6 N D. A run that has not come to its last step, or does not report `metric`
-    at the end, is left out.
+    Training tokens are those that the training loss counted per step, times the steps. FLOPs are counted by the model
+    family's formula, else 6 N D. A run that has not reached its last step, or does not report `metric` at the end, is
+    left out.
+
+    Args:
+        paths: The directories.
+        metric: The loss, as "split/name".
+
+    Returns:
+        The runs, and why the others are left out.
 
     Raises:
-        UserError: For a directory that is neither.
+        UserError: If a directory is neither a run nor has trials.
     """
     asked, found = parse_metric_name(metric), RunsToFit([], [])
     for path in _directories(paths):
@@ -275,7 +340,7 @@ def _directories(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _read_run(path: Path, metric: MetricName) -> ScalingRun | str:
-    """The run, or why it is left out."""
+    """Return the run, or why it is left out."""
     run = RunDirectory(path)
     steps, records = run.config()["steps"], read_records(run.metrics_file)
     reports = [each for each in records if each["split"] == metric.split and metric.name in each]

@@ -1,6 +1,7 @@
-"""An ablation: arms that differ in a few keys, the seeds that they share, and how the question is decided.
+"""The specification of an ablation: arms that differ in a few keys, the seeds they share, and how they are compared.
 
-`get_ablation(ablation)` beside a config's `get_config()` receives `build_ablation` and returns what it made.
+A config file defines `get_ablation(ablation)` besides `get_config()`; it is called with `build_ablation` and returns
+the ablation.
 """
 
 import dataclasses
@@ -25,9 +26,13 @@ class Direction(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class DepthSweep(Config, path="stack"):
-    """A stack of blocks whose gradients at initialization are measured at several depths.
+    """A stack of layers whose gradients at initialization are measured at several depths.
 
-    `overrides` make its config from the study's base and `depth_keys` are set to each of the `depths`.
+    Attributes:
+        depths: The depths.
+        depth_keys: The config keys that are set to each depth.
+        overrides: Overrides that make the stack's config from the study's base config.
+        seeds: The seeds; norms are averaged over them.
     """
 
     depths: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)]
@@ -96,16 +101,16 @@ class Ablation(Config, path="ablation"):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Every metric that the study reads, each once: those that decide, the training loss, and those followed."""
+        """Every metric that the study reads, each once: those that decide, the training loss and those followed."""
         return tuple(dict.fromkeys((self.selection_metric, self.reported, "train/loss", *self.followed)))
 
     @property
     def curves(self) -> tuple[str, ...]:
-        """The metrics whose course over training is kept."""
+        """The metrics whose curves over training are kept."""
         return tuple(dict.fromkeys((self.selection_metric, "train/loss", *self.followed)))
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Every combination of the tuned values, the last key fastest; one empty where nothing is tuned."""
+        """Yield every combination of the tuned values, the last key fastest; one empty one if nothing is tuned."""
         for values in itertools.product(*self.tuned.values()):
             yield dict(zip(self.tuned, values, strict=True))
 
@@ -119,7 +124,7 @@ class Ablation(Config, path="ablation"):
                     raise UserError(f"ablation.tuned[{key!r}] has {value!r} twice: every value is tried once")
 
     def _check_owners(self) -> None:
-        """A key belongs to the seeds, the tuned values, an arm or a task: to one of them alone."""
+        """Check that each key is set by only one of the seeds, the tuned values, an arm or a task."""
         arms, tasks = _named("arm", self.arms), _named("task", self.tasks)
         for owner, keys in (*arms, *tasks, ("tuned", self.tuned)):
             for key in keys:
@@ -134,12 +139,25 @@ class Ablation(Config, path="ablation"):
 
 
 def build_ablation(**values: Any) -> Ablation:
-    """What `get_ablation(ablation)` calls: the fields of `Ablation`, as plain values.
+    """Build an `Ablation` from plain values; config files call it as `ablation(...)` in `get_ablation`.
 
-    Lists serve as tuples, dicts as stacks, ConfigDicts as dicts, and the value of an enum as its member.
+    Args:
+        **values: The fields of `Ablation`. Lists may stand for tuples, dicts for depth sweeps, ConfigDicts for dicts,
+            and the value of an enum for its member.
+
+    Returns:
+        The ablation.
 
     Raises:
-        UserError: For an unknown or missing field, and for whatever cannot be a study.
+        UserError: If a field is unknown, missing or invalid.
+
+    Example:
+        >>> def get_ablation(ablation):
+        ...     return ablation(
+        ...         question="Does pre-norm train better than post-norm?",
+        ...         arms={"pre": {"model.norm_placement": "pre"}, "post": {"model.norm_placement": "post"}},
+        ...         reference="post",
+        ...     )
     """
     plain = {name: _plain(value) for name, value in values.items()}
     for name in ("arms", "tasks"):
@@ -157,10 +175,10 @@ def build_ablation(**values: Any) -> Ablation:
 
 
 def with_seeds(spec: Ablation, text: str) -> Ablation:
-    """The study with the seeds that a flag names, as "1,2,3".
+    """Replace the seeds of a study by those of a flag, such as "1,2,3".
 
     Raises:
-        UserError: For what is no list of whole numbers, and for a missing or a doubled seed.
+        UserError: If the text is not a list of whole numbers, or a seed is missing or repeated.
     """
     words = [word.strip() for word in text.split(",")]
     if not all(words):
@@ -173,7 +191,7 @@ def with_seeds(spec: Ablation, text: str) -> Ablation:
 
 
 def group_or_part(key: str, other: str) -> bool:
-    """Whether one of two dotted keys is the other, or a group that holds it."""
+    """Return whether two dotted keys are equal or one is a group that contains the other."""
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
@@ -203,7 +221,7 @@ def _stack(name: Any, values: Any) -> DepthSweep:
 
 
 def _plain(value: Any) -> Any:
-    """The value with every ConfigDict in it as a dict."""
+    """Convert every ConfigDict in a value to a dict, and lists to tuples."""
     if isinstance(value, ConfigDict):
         return _plain(value.to_dict())
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The result of a study: a pure function of its cells, from which the page, the JSON and the CSV are written."""
+"""The result of an ablation: a pure function of its runs, from which the page, the JSON and the CSV are written."""
 
 import collections
 import enum
@@ -43,15 +43,22 @@ from transformer.studies.ablations.text import verdict_reason
 
 
 def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a study, ready for JSON: None where there is no number, never NaN.
+    """Analyze the runs of an ablation.
 
-    For each arm and task the tuned values are chosen that lost the fewest seeds and, of those, have the best mean of
-    `selection_metric`; every figure of the arm but `sensitivity`, `map` and `runs` is of its runs at those values.
-    Values of several tasks are averaged seed by seed before anything else. `about` is what the runs do not record: the
-    differences of each arm's config, its parameters, the machine.
+    For each arm and task the tuned values are selected with which most seeds learned and that, of those, have the best
+    mean of `selection_metric`; every figure of the arm except `sensitivity`, `map` and `runs` is of its runs at those
+    values. Values of several tasks are averaged seed by seed before anything else.
+
+    Args:
+        spec: The ablation.
+        cells: The results of its runs.
+        about: What the runs do not record: each arm's config differences and number of parameters, the hardware.
+
+    Returns:
+        The result as JSON values, None where there is no number, never NaN.
 
     Raises:
-        ValueError: For a cell that has no place in the study, or whose place another has.
+        ValueError: If a run does not belong to the study, or two runs have the same arm, task, seed and tuned values.
     """
     study = arrange_results(spec, cells)
     pairs = compare_arms(study)
@@ -112,7 +119,7 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
 
 
 def _runs(cells: Sequence[RunResult]) -> dict[str, Any]:
-    """How often an arm diverged or was stuck, of the runs that came to an end of their own."""
+    """Count how many runs of an arm diverged or were stuck, of those that ended by themselves."""
     of_state = collections.Counter(cell.state for cell in cells)
     diverged, at_an_end = of_state[DIVERGED], sum(map(has_ended, cells))
     return {
@@ -139,12 +146,12 @@ def _interquartile(study: StudyResults, arm: str) -> dict[str, Any]:
 
 
 def _ended(study: StudyResults, arm: str, task: str) -> list[RunResult]:
-    """The runs at the chosen values that came to an end of their own, diverged ones as far as they went."""
+    """Return the runs at the chosen values that ended by themselves, including diverged ones."""
     return [cell for cell in study.chosen_runs(arm, task) if has_ended(cell)]
 
 
 def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
-    """When each run first reaches the target; a run that never does counts as later than any in the median."""
+    """Return when each run first reaches the target; for the median, a run that never does counts as later than any."""
     target = study.spec.target
     if target is None:
         return None
@@ -189,7 +196,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _bands(study: StudyResults, arm: str) -> dict[str, Any]:
-    """Every curve of the study as a band over seeds; of several tasks their mean, and each by the task's name."""
+    """Return every curve of the study as a band over seeds: the mean over tasks and, if several, each task's own."""
     bands = {}
     for metric in study.spec.curves:
         curve = _metric(metric)
@@ -222,7 +229,7 @@ def _heads(study: StudyResults, arm: str) -> dict[str, Any]:
 def _band(
     study: StudyResults, arm: str, curve: Callable[[RunResult], Sequence[Point]], tasks: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """Mean, least and greatest over seeds at each step: of each seed the mean over tasks, where it has them all."""
+    """Return mean, minimum and maximum over seeds at each step, of each seed's mean over tasks if it has them all."""
     by_step: dict[int, list[float]] = {}
     by_task = [{cell.seed: dict(_finite(curve(cell))) for cell in _ended(study, arm, task)} for task in tasks]
     for seed in study.spec.seeds:
@@ -251,13 +258,13 @@ def _varied(spec: Ablation) -> list[str]:
 
 
 def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
-    """What an arm loses where a tuned value is off, the others as chosen (Wortsman et al. 2023, arXiv 2309.14322).
+    """Compute an arm's sensitivity to one tuned value, the others as chosen (Wortsman et al. 2023, arXiv 2309.14322).
 
         mean over tried values of (E over seeds of min(final, initial)) - best over tried values
 
-    of `selection_metric`, min and best turned round where higher is better; of several tasks their mean. Seeds are
-    those of `tuning_seeds`. A run that diverged counts with its initial value. Runs are first evaluated after a while,
-    so that the initial value is the worst that any run of the arm which did not diverge began with on that task.
+    of `selection_metric`, with min and best reversed if higher is better; of several tasks their mean. Seeds are those
+    of `tuning_seeds`. A run that diverged counts with its initial value. Since runs are first evaluated after some
+    steps, the initial value is the worst first value of any run of the arm on that task that did not diverge.
     """
     points, costs = [], []
     for value in study.spec.tuned[key]:
@@ -278,7 +285,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
 
 def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
-    """The seeds' mean, least and greatest of `selection_metric` at some tuned values; `n` did not diverge."""
+    """Return mean, minimum and maximum over seeds of `selection_metric` at some tuned values; `n` did not diverge."""
     values = list(study.over_tasks(runs, lambda cell: cell.chosen).values())
     return {
         "mean": statistics.fmean(values) if values else None,
@@ -292,13 +299,13 @@ def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) ->
 def _comparable(
     study: StudyResults, arm: str, task: str, runs: Callable[[str], tuple[RunResult, ...]]
 ) -> list[RunResult]:
-    """The runs of the seeds with which all values can be compared: one lost by a machine must not move a mean."""
+    """Return the runs of the seeds that every value has: a run lost by a machine must not move a mean."""
     shared = tuning_seeds(study, arm, task)
     return [cell for cell in runs(task) if cell.seed in shared]
 
 
 def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) -> float | None:
-    """The mean of min(final, initial) over the runs of one value; None where none tells."""
+    """Return the mean of min(final, initial) over the runs of one value; None without any."""
     initial = _initial(study, arm, task)
     if initial is None:
         return None
@@ -325,7 +332,7 @@ def _initial(study: StudyResults, arm: str, task: str) -> float | None:
 
 
 def _map(study: StudyResults, arm: str) -> dict[str, Any] | None:
-    """`selection_metric` over two tuned keys, where exactly two have several values."""
+    """Return `selection_metric` over two tuned keys, if exactly two have several values."""
     keys = _varied(study.spec)
     if len(keys) != 2:
         return None

@@ -1,4 +1,4 @@
-"""Each arm against the reference: paired differences, their intervals, and what may be said of them."""
+"""Compare each arm with the reference: paired differences, their intervals, and the verdict."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +29,13 @@ ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some 
 
 
 class PowerAnalysis(NamedTuple):
-    """What the study could have seen, from the deviation of its paired differences.
+    """The statistical power of a comparison, from the standard deviation of its paired differences.
 
-    `level` is the two-sided significance at which it is counted, and `seeds_for` how many seeds see a difference.
+    Attributes:
+        deviation: The standard deviation of the paired differences.
+        level: The two-sided significance level.
+        detectable: The smallest difference seen with a power of 80 %; None without spread.
+        seeds_for: Differences, and the number of seeds each needs.
     """
 
     deviation: float
@@ -43,8 +47,11 @@ class PowerAnalysis(NamedTuple):
 class LearnedCounts(NamedTuple):
     """How many of the runs at the chosen values learned, of those that ended by themselves.
 
-    `p_holm` is Fisher's of the two counts, corrected over all pairs of the family whose counts can differ; None where a
-    count is of no run, and where all of both learned.
+    Attributes:
+        arm: The number that learned and the number that ended, of the arm.
+        reference: The same of the reference.
+        p_holm: The p-value of Fisher's exact test on the two counts, with Holm's correction over all pairs whose counts
+            can differ; None if a count is of no run, or all runs of both learned.
     """
 
     arm: tuple[int, int]
@@ -53,11 +60,21 @@ class LearnedCounts(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """An arm less the reference, on one task or on the mean of all (None), in the units of what is reported.
+    """An arm minus the reference, on one task or on the mean of all tasks, in the units of the reported metric.
 
-    `test` is of the paired differences and None where fewer than two seeds have both; `p_holm` and `power` are None
-    where no verdict may be given. `family` is how many comparisons Holm's correction was made over. Differences that
-    are all equal carry no t statistic, and are judged by `p_permutation` instead: "not said" where it is not enough.
+    Differences that are all equal have no t statistic and are judged by `p_permutation` instead: the verdict is "not
+    said" if it is not significant.
+
+    Attributes:
+        arm: The arm.
+        task: The task; None for the mean of all tasks.
+        differences: The paired differences by seed.
+        test: The t test of the differences; None if fewer than two seeds have both runs.
+        p_holm: The p-value after Holm's correction; None if no verdict may be given.
+        family: The number of comparisons that Holm's correction covers.
+        verdict: "better", "worse", "no difference seen" or "not said".
+        power: The power analysis; None if no verdict may be given.
+        learning: How many runs learned.
     """
 
     arm: str
@@ -72,34 +89,40 @@ class Comparison(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Seeds that both arms finished."""
+        """The number of seeds that both arms finished."""
         return len(self.differences)
 
     @property
     def difference(self) -> float | None:
-        """The mean difference."""
+        """The mean difference; None without paired seeds."""
         return math.fsum(self.differences.values()) / self.n if self.n else None
 
     @property
     def p_permutation(self) -> float | None:
-        """The p of flipping the signs of the differences; those that are equal but for a rounding count as equal."""
+        """The p-value of flipping the signs of the differences; those equal up to rounding count as equal."""
         if self.test is None:
             return None
         return permutation_p(list(self.differences.values()) if self.test.deviation else [self.test.mean] * self.n)
 
     @property
     def p(self) -> float | None:
-        """The uncorrected p that decides: of the t test, or where there is no spread of flipping the signs."""
+        """The uncorrected p-value that decides: of the t test or, without any spread, of flipping the signs."""
         return None if self.test is None else self.p_permutation if self.test.p is None else self.test.p
 
 
 def compare_arms(study: StudyResults) -> list[Comparison]:
-    """Every arm against the reference over all tasks, then, where there are several, on each of them.
+    """Compare every arm with the reference over all tasks and, if there are several, on each task.
 
     The comparisons over all tasks are one family for Holm's correction, and those on single tasks, of all arms and
-    tasks together, another: the first is the study's question, and the second shows where its answer comes from.
+    tasks together, another: the first answers the study's question, the second shows where the answer comes from.
     Comparisons of fewer than three paired seeds, and those of an arm that was not tuned over every value, get no
     verdict and belong to neither.
+
+    Args:
+        study: The results of the study.
+
+    Returns:
+        The comparisons over all tasks, then those on single tasks.
     """
     arms = [arm for arm in study.spec.arms if arm != study.spec.reference]
     tasks = study.spec.tasks if len(study.spec.tasks) > 1 else ()
@@ -109,9 +132,15 @@ def compare_arms(study: StudyResults) -> list[Comparison]:
 
 
 def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
-    """The best arm against the second best, and that one's name, where the study itself does not compare them.
+    """Compare the best arm with the second best over all tasks, unless one of them is the reference.
 
-    Over all tasks. Which arms these are was seen in the same values, so that its p is too small: it gets no verdict.
+    The two arms are picked by the same values that are compared, so the p-value is too small and there is no verdict.
+
+    Args:
+        study: The results of the study.
+
+    Returns:
+        The comparison and the name of the second best arm; None if there is nothing to compare.
     """
     values = {arm: study.by_seed(arm, None) for arm in study.spec.arms}
     means = {
@@ -138,19 +167,28 @@ def _paired_test(differences: Sequence[float], values: Mapping[int, float], refe
 
 
 def rounding_error(values: Sequence[float]) -> float:
-    """How far apart equal metrics of the size of these can be."""
+    """Return how far apart equal metrics of this size can be."""
     return ROUNDING * max(map(abs, values), default=0.0)
 
 
 def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int, int]:
-    """How many runs at the chosen values learned, of those that ended by themselves; all tasks (None) together."""
+    """Count the runs at the chosen values that learned.
+
+    Args:
+        study: The results of the study.
+        arm: The arm.
+        task: The task; None for all tasks together.
+
+    Returns:
+        The number of runs that learned and the number that ended by themselves.
+    """
     tasks = study.spec.tasks if task is None else (task,)
     runs = [cell for name in tasks for cell in study.chosen_runs(arm, name) if has_ended(cell)]
     return sum(map(has_learned, runs)), len(runs)
 
 
 def _counted(family: Sequence[Comparison]) -> list[Comparison]:
-    """With Fisher's p of the counts of runs that learned."""
+    """Add the p-values of Fisher's exact test on the counts of runs that learned."""
     able = [pair for pair in family if _differs(pair.learning)]
     corrected = holm_correction([fisher_exact_p(*pair.learning.arm, *pair.learning.reference) for pair in able])
     by_place = {(pair.arm, pair.task): p for pair, p in zip(able, corrected, strict=True)}
@@ -183,7 +221,7 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
 
 
 def untuned_values(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
-    """The combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
+    """Return the combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
     tasks = study.spec.tasks if pair.task is None else (pair.task,)
     return {
         arm: gaps
@@ -193,7 +231,7 @@ def untuned_values(study: StudyResults, pair: Comparison) -> dict[str, list[Mapp
 
 
 def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis:
-    """The power at Holm's strictest step, 5 % over the family: it holds whatever the other comparisons give."""
+    """Compute the power at Holm's strictest level, 5 % over the family, valid whatever the other comparisons give."""
     if test.deviation == 0:
         return PowerAnalysis(0.0, level, None, ())
     detectable = test.deviation * detectable_effect(test.n, level)
@@ -206,7 +244,7 @@ def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis
 
 
 def round_numbers_below(limit: float, count: int = 3) -> list[float]:
-    """The largest numbers of 1, 2 and 5 times a power of ten that are not above a positive limit."""
+    """Return the `count` largest numbers of 1, 2 or 5 times a power of ten that do not exceed a positive limit."""
     exponent = math.floor(math.log10(limit))
     steps = [float(f"{digit}e{power}") for power in (exponent, exponent - 1, exponent - 2) for digit in (5, 2, 1)]
     return [step for step in steps if step <= limit][:count]

@@ -1,4 +1,4 @@
-"""From the run directories of an ablation to its cells: what was trained, read back from the files that runs leave."""
+"""Read the results of an ablation's runs from their run directories."""
 
 import shlex
 import warnings
@@ -26,7 +26,15 @@ Record = Mapping[str, Any]
 
 
 class EndedRun(NamedTuple):
-    """A run of a study that has come to an end: how ("done", "diverged" or "failed"), where, and how to repeat it."""
+    """A run of a study that has ended.
+
+    Attributes:
+        planned: The planned run.
+        state: "done", "diverged" or "failed".
+        path: The run directory.
+        directory: The run directory, as shown.
+        command: The command that trains it again.
+    """
 
     planned: PlannedRun
     state: str
@@ -36,29 +44,42 @@ class EndedRun(NamedTuple):
 
 
 def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult]:
-    """The cell of every run that has ended.
+    """Read the result of every run that has ended.
+
+    Args:
+        spec: The ablation.
+        ended: The runs.
+
+    Returns:
+        The results, in the order of the runs.
 
     Raises:
-        UserError: If a run that is done has not reported one of the study's metrics, naming those that it has.
+        UserError: If a finished run has not reported one of the study's metrics.
     """
     return [_cell(spec, each) for each in ended]
 
 
 def metric_curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
-    """The values of a metric "split/name" over training, without those that were not finite."""
+    """Return the values of a metric "split/name" over training, without those that were not finite."""
     return tuple((step, value) for step, value in _reports(records, metric) if value is not None)
 
 
 def last_value(records: Sequence[Record], metric: str) -> float | None:
-    """What a metric was in its last report; None where that was not finite, or there is none."""
+    """Return the last reported value of a metric "split/name"; None if it was not finite or never reported."""
     reports = _reports(records, metric)
     return reports[-1][1] if reports else None
 
 
 def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
-    """Return the `HEAD_STATISTICS` of each site over training: means over layers, heads and probe examples.
+    """Read the `HEAD_STATISTICS` of each attention module over training: means over layers, heads and probe examples.
 
-    An example for which a statistic is not defined does not count; a run without maps has none.
+    Examples for which a statistic is undefined are left out.
+
+    Args:
+        maps: The map store of a run.
+
+    Returns:
+        Points (step, value) by statistic and module; empty for a run without maps.
     """
     if not (maps / "zarr.json").exists():
         return {}
@@ -83,7 +104,7 @@ def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point
 
 
 def provenance(directories: Sequence[Path]) -> dict[str, Any]:
-    """Of the runs in `directories`: hardware, commit and versions; where they differ, each of them is named."""
+    """Return the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
     starts = [start for directory in directories for start in RunDirectory(directory).starts()]
     names = dict.fromkeys(name for start in starts for name in start.packages)
     packages = {name: _joined(start.packages.get(name) for start in starts) for name in names}
@@ -143,5 +164,5 @@ def _hardware(start: RunStart) -> str | None:
 
 
 def _joined(facts: Any) -> str | None:
-    """A fact that several starts may tell differently."""
+    """Join the distinct values of a fact that several starts record."""
     return ", ".join(dict.fromkeys(str(fact) for fact in facts if fact is not None)) or None

@@ -1,4 +1,4 @@
-"""Whether the arms of an ablation meet on equal terms: the same batches in the same order, and the same beginnings."""
+"""Check that the arms of an ablation see the same batches in the same order, and compare their initial parameters."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ COMPARED_BATCHES = 4  # batches of each source, from its beginning
 
 
 class ArrayDigest(NamedTuple):
-    """The shape, type and hash of an array."""
+    """The shape, dtype and hash of an array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -51,15 +51,22 @@ class InitialParameters(NamedTuple):
 
 
 def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str | None = None) -> dict[str, Task]:
-    """Refuse arms that would not see the same data; the first task that each arm has, for further use.
+    """Check that all arms see the same data.
 
     For the first seed of every task the first training batches, and the first batches of every evaluation and their
-    number, must be equal bit for bit. Which batches come is a pure function of the task's config, the tokenizer that
-    the arm takes from another run and the seed, so that runs in which these are equal need not be compared; the others
-    are built in folders under `folder`, from the data in `data_dir` where the config names no folder of this machine.
+    number, must be equal bit for bit. The batches are a pure function of the task's config, the tokenizer that
+    the arm takes from another run and the seed, so that runs in which these are equal are not compared.
+
+    Args:
+        planned: The planned runs.
+        folder: Where tasks are built.
+        data_dir: Where the data lie, by default where the config says.
+
+    Returns:
+        The task of the first planned run of each arm.
 
     Raises:
-        UserError: Naming two arms and the keys in which they differ; and for data that is missing.
+        UserError: If two arms get different data, naming the keys in which they differ, or data are missing.
     """
     of_arm: dict[str, Task] = {}
     reference: dict[str, tuple[PlannedRun, Mapping[str, Any]]] = {}
@@ -80,10 +87,10 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
 
 
 def check_metrics(spec: Ablation, task: Task) -> None:
-    """Refuse a metric of a split that is never evaluated.
+    """Check that every metric of the study is of a split that is evaluated.
 
     Raises:
-        UserError: Naming the metric and the splits that there are.
+        UserError: If a metric's split is never evaluated.
     """
     splits = sorted({"train", *(evaluation.split for evaluation in task.evaluations)})
     for metric in spec.metrics:
@@ -95,7 +102,16 @@ def check_metrics(spec: Ablation, task: Task) -> None:
 def compare_initial_parameters(
     planned: Sequence[PlannedRun], reference: str, of_arm: Mapping[str, Task]
 ) -> dict[str, InitialParameters]:
-    """Of every arm its parameters, and how many begin with the same values as the reference's, for the first seed."""
+    """Compare the initial parameters of every arm with the reference's, for the first seed.
+
+    Args:
+        planned: The planned runs.
+        reference: The reference arm.
+        of_arm: The task of each arm.
+
+    Returns:
+        The comparison of each arm.
+    """
     first = {each.arm: each for each in reversed(planned)}
     sums: dict[str, dict[str, ArrayDigest]] = {}
     counts: dict[str, int] = {}
@@ -108,7 +124,7 @@ def compare_initial_parameters(
 
 
 def initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
-    """The parameters with which a run of the experiment begins, computed without its optimizers."""
+    """Compute the parameters with which a run of the experiment starts, without its optimizers."""
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
     make = compile_once(lambda key: model.init(derive_key(key, 0, "init")), single_device_placement())
@@ -130,13 +146,13 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
 
 
 def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a config says which batches come: the task, and the run whose tokenizer is taken."""
+    """Return the part of a config that determines the batches: the task, and the run whose tokenizer is taken."""
     begun = resolve_config(config).initialize_from
     return {"task": config["task"]} | ({"initialize_from": {"run": begun.run}} if begun.tokenizer else {})
 
 
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
-    """Digests of batches, by the training step or the evaluation that reads them."""
+    """Return digests of batches, by the training step or the evaluation that reads them."""
     digests: dict[str, Any] = {}
     source = task.source(seed)
     for number in range(COMPARED_BATCHES):

@@ -1,8 +1,8 @@
-"""The size of gradients at initialization, layer by layer, in the arms of a study and at several depths.
+"""Gradient norms at initialization, layer by layer, for the arms of an ablation at several depths.
 
-Xiong et al. 2020 (section 3.3) explain with it why post-norm needs warm-up: the gradient of the last layer's
-feed-forward network is of order d sqrt(log d) with the norm behind the addition, whatever the depth L, and of order
-d sqrt(log d / L) with the norm before the sub-layer.
+Xiong et al. 2020 (section 3.3) explain with them why post-norm needs warm-up: the gradient of the last layer's
+feed-forward network is of order d sqrt(log d) in a post-norm model, whatever the depth L, and of order
+d sqrt(log d / L) in a pre-norm model.
 """
 
 import dataclasses
@@ -43,10 +43,10 @@ TaskOf = Callable[[Any], Task]
 
 
 def check_depth_sweeps(base: Mapping[str, Any], spec: Ablation) -> None:
-    """Refuse stacks that cannot be built, before anything is trained.
+    """Check that the models of every depth sweep can be configured, before anything is trained.
 
     Raises:
-        UserError: Naming the stack and the arm.
+        UserError: If a config is invalid, naming the sweep and the arm.
     """
     for name, stack in spec.initial_gradients.items():
         for arm, overrides in spec.arms.items():
@@ -59,13 +59,20 @@ def check_depth_sweeps(base: Mapping[str, Any], spec: Ablation) -> None:
 
 
 def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> dict[str, Any]:
-    """The gradient norms of every stack of a study by arm and depth, ready for JSON.
+    """Measure the gradient norms of every depth sweep of a study.
 
-    `ratio` is the last layer's over the first layer's; `exponent` the slope of log(last layer's) against log(depth),
-    null for a single depth. A norm that is not finite is null, and so is what follows from it.
+    Args:
+        base: The study's base config.
+        spec: The ablation.
+        data_dir: Where the data lie, by default where the config says.
+
+    Returns:
+        JSON values: the norms by arm and depth; `ratio`, the last layer's norm over the first layer's; `exponent`, the
+        slope of log(last layer's norm) against log(depth), null for a single depth. A norm that is not finite is null,
+        and so is what depends on it.
 
     Raises:
-        UserError: For overrides that no config has, and for a model without feed-forward blocks.
+        UserError: If the overrides are invalid, or a model has no feed-forward blocks.
     """
     with tempfile.TemporaryDirectory() as folder:
 
@@ -115,12 +122,19 @@ def _stack(
 
 
 def gradient_norms(experiments: Sequence[ExperimentConfig], task: Task) -> list[Float[np.ndarray, " L"]]:
-    """For each of experiments that differ in the seed alone, the norms of its first gradient, layer by layer.
+    """Compute the norms of the first gradient of each layer, for experiments that differ in the seed alone.
 
-    They are those of the run's own first step: its initial values, its first batch, its keys.
+    They are those of the run's own first step: its initial values, its first batch, its random keys.
+
+    Args:
+        experiments: The experiments.
+        task: Their task.
+
+    Returns:
+        For each experiment the norm of each layer's gradient [layer].
 
     Raises:
-        UserError: For a model without feed-forward blocks, and for one whose initial values are another run's.
+        UserError: If the model has no feed-forward blocks, or its initial values are taken from another run.
     """
     if origin := experiments[0].initialize_from.run:
         raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialize_from.run={origin}")
@@ -165,7 +179,7 @@ def _ratio(last: float | None, first: float | None) -> float | None:
 
 
 def _exponent(last: Mapping[int, float | None]) -> float | None:
-    """The slope of log(norm) against log(depth) by least squares; None without two depths and their norms."""
+    """Return the least-squares slope of log(norm) against log(depth); None without two depths and all their norms."""
     norms = [norm for norm in last.values() if norm]
     if len(norms) < len(last) or len(norms) < 2:
         return None

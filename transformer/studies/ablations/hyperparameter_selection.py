@@ -1,4 +1,4 @@
-"""A study's cells in their places, and the tuned values at which each arm is judged."""
+"""Arrange the results of an ablation, and select the tuned values at which each arm is compared."""
 
 import json
 import math
@@ -12,9 +12,14 @@ DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
 
 
 class StudyResults(NamedTuple):
-    """The cells of a study by arm, task and combination of tuned values, in the order of its seeds.
+    """The results of a study by arm, task and combination of tuned values, in the order of its seeds.
 
-    A cell that has not ended may be missing. `chosen` is each arm's combination on each task that it has cells of.
+    A run that has not ended may be missing.
+
+    Attributes:
+        spec: The ablation.
+        places: The results by arm, task and tuned values (as JSON text).
+        chosen: The selected tuned values of each arm and task that has results.
     """
 
     spec: Ablation
@@ -22,21 +27,26 @@ class StudyResults(NamedTuple):
     chosen: Mapping[tuple[str, str], Mapping[str, Any]]
 
     def runs(self, arm: str, task: str, tuned: Mapping[str, Any]) -> tuple[RunResult, ...]:
-        """The cells of one combination of tuned values."""
+        """Return the runs of one combination of tuned values."""
         return self.places.get((arm, task, _words(tuned)), ())
 
     def chosen_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
-        """The cells at the chosen values."""
+        """Return the runs at the chosen values."""
         return self.runs(arm, task, self.chosen[arm, task]) if (arm, task) in self.chosen else ()
 
     def runs_of(self, arm: str) -> list[RunResult]:
-        """Every cell of an arm."""
+        """Return all runs of an arm."""
         return [cell for (name, _, _), cells in self.places.items() if name == arm for cell in cells]
 
     def by_seed(self, arm: str, task: str | None) -> dict[int, float]:
-        """What is reported at the chosen values, seed by seed, of the runs that finished, stuck ones among them.
+        """Return the reported metric at the chosen values by seed, of the runs that finished, including stuck ones.
 
-        Of all tasks (None): the mean over them, of the seeds that have every task.
+        Args:
+            arm: The arm.
+            task: The task; None for the mean over all tasks, of the seeds that have every task.
+
+        Returns:
+            The values by seed.
         """
         return self.over_tasks(lambda name: self.chosen_runs(arm, name), lambda cell: cell.reported, task)
 
@@ -46,7 +56,16 @@ class StudyResults(NamedTuple):
         value: Callable[[RunResult], float | None],
         task: str | None = None,
     ) -> dict[int, float]:
-        """The values of a task's finished `runs` by seed; of all tasks (None) their mean, of seeds that have all."""
+        """Return a value of finished runs by seed.
+
+        Args:
+            runs: Returns the runs of a task.
+            value: Returns the value of a run, None without one.
+            task: The task; None for the mean over all tasks, of the seeds that have every task.
+
+        Returns:
+            The values by seed.
+        """
         tasks = [
             {cell.seed: number for cell in runs(name) if is_finished(cell) and (number := value(cell)) is not None}
             for name in (self.spec.tasks if task is None else (task,))
@@ -59,45 +78,54 @@ class StudyResults(NamedTuple):
 
 
 def is_finished(cell: RunResult) -> bool:
-    """Whether a run came to its end and did not diverge: its figures count, whether it learned or not."""
+    """Return whether a run completed without diverging, whether it learned or not."""
     return cell.state in (DONE, STUCK)
 
 
 def has_learned(cell: RunResult) -> bool:
-    """Whether a run finished and is not stuck."""
+    """Return whether a run finished and is not stuck."""
     return cell.state == DONE
 
 
 def has_ended(cell: RunResult) -> bool:
-    """Whether a run came to an end of its own: one that failed tells nothing of its arm."""
+    """Return whether a run ended by itself, finished or diverged; one that failed says nothing about its arm."""
     return is_finished(cell) or cell.state == DIVERGED
 
 
 def is_better(spec: Ablation, value: float, other: float) -> bool:
-    """Whether a value of the study's metrics is better than another."""
+    """Return whether a value of the study's metrics is better than another."""
     return value < other if spec.direction is Direction.MINIMIZE else value > other
 
 
 def best(spec: Ablation, values: Iterable[float]) -> float:
-    """The best of some values of the study's metrics."""
+    """Return the best of some values of the study's metrics."""
     return min(values) if spec.direction is Direction.MINIMIZE else max(values)
 
 
 def worst(spec: Ablation, values: Iterable[float]) -> float:
-    """The worst of some values of the study's metrics."""
+    """Return the worst of some values of the study's metrics."""
     return max(values) if spec.direction is Direction.MINIMIZE else min(values)
 
 
 def rank_best_first(spec: Ablation, values: Mapping[str, float]) -> list[str]:
-    """The names of some values of the study's metrics, the best first."""
+    """Return the names of some values of the study's metrics, the best first."""
     return sorted(values, key=lambda name: values[name], reverse=spec.direction is Direction.MAXIMIZE)
 
 
 def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
-    """The study of these cells: a finished run whose `selection_metric` is worse than `learned_threshold` is stuck.
+    """Arrange the results of a study and select the tuned values of each arm.
+
+    A finished run whose `selection_metric` is worse than `learned_threshold` becomes stuck.
+
+    Args:
+        spec: The ablation.
+        cells: The results of its runs.
+
+    Returns:
+        The arranged results.
 
     Raises:
-        ValueError: For a cell that has no place in the study, or whose place another has.
+        ValueError: If a run does not belong to the study, or two runs have the same arm, task, seed and tuned values.
     """
     combinations = {_words(tuned) for tuned in spec.combinations()}
     places: dict[tuple[str, str, str], dict[int, RunResult]] = {}
@@ -136,7 +164,7 @@ def _judged(spec: Ablation, cell: RunResult) -> RunResult:
 
 
 def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str, Any]]:
-    """The combinations that an arm was not tuned over: no run of them ended by itself, or none with a common seed.
+    """Return the combinations that an arm was not tuned over: no run of them ended by itself with a common seed.
 
     Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
     """
@@ -149,10 +177,10 @@ def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str
 
 
 def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
-    """The seeds with which the combinations of an arm are compared: those of which every combination has a run.
+    """Return the seeds with which an arm's combinations are compared: those that have an ended run of each.
 
-    A run counts that ended by itself. One that failed tells nothing of its values, and neither it nor its seed may
-    decide which are chosen; combinations without any run are left aside.
+    A run that failed says nothing about its values, and neither it nor its seed may decide which are selected.
+    Combinations without any run are ignored.
     """
     of_combinations = [
         seeds
@@ -163,9 +191,9 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
 
 
 def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | None:
-    """The combination with which most seeds learned, of those the one with their best mean; None where none was tried.
+    """Select the combination with which most seeds learned, and of those the best mean; None if none was tried.
 
-    The first of equals. Where no seed of any learned, the mean is of those that finished. Seeds are those of
+    Ties go to the first. If no seed of any learned, the mean is over those that finished. Seeds are those of
     `tuning_seeds`.
     """
     spec = study.spec
@@ -184,7 +212,7 @@ def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | Non
 
 
 def _words(tuned: Mapping[str, Any]) -> str:
-    """Tuned values as JSON text, in which 1 is not True and a tuple is a list."""
+    """Return tuned values as JSON text, in which 1 is not True and a tuple is a list."""
     return json.dumps(dict(tuned), sort_keys=True, default=str)
 
 

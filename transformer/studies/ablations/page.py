@@ -1,4 +1,4 @@
-"""The page of an ablation: one HTML file with all its data in it, that opens from a disk and requests nothing."""
+"""The page of an ablation: one self-contained HTML file, which opens from a disk and requests nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ ENTRY = "ablation.js"
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page of a result of `transformer.studies.ablations.analysis.analyze`, every number of it inside.
+    """Render the page of a result of `transformer.studies.ablations.analysis.analyze`, with all its numbers inside.
 
-    A panel whose data the result does not have is left out.
+    A panel without data is left out.
     """
     return render_scripted_page(
         f"{result['question'] or result['name']} · ablation",

@@ -1,4 +1,4 @@
-"""The runs of an ablation: one for every seed, task, arm and combination of tuned values, and how the arms differ."""
+"""Plan the runs of an ablation, one for every seed, task, arm and combination of tuned values, and compare the arms."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,15 @@ _NAMES = ("name",)
 
 
 class PlannedRun(NamedTuple):
-    """One run of a study."""
+    """One run of a study.
+
+    Attributes:
+        arm: The arm.
+        task: The task.
+        tuned: The tuned values.
+        seed: The seed.
+        trial: The run's config and name.
+    """
 
     arm: str
     task: str
@@ -29,11 +37,17 @@ class PlannedRun(NamedTuple):
 
 
 def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
-    """Every run of the study, seed by seed, so that one that is stopped half-way has whole seeds.
+    """Plan every run of a study, seed by seed, so that a study stopped half-way has whole seeds.
+
+    Args:
+        spec: The ablation.
+        base: The base config.
+
+    Returns:
+        The runs.
 
     Raises:
-        UserError: For an override that the config `base` has no key for, for values that no run can have, and for two
-            arms that are one and the same.
+        UserError: If an override has no key in `base` or an invalid value, or two runs have the same config.
     """
     planned = [
         PlannedRun(arm, task, tuned, seed, make_trial(base, {**overrides, **spec.arms[arm], **tuned, "seed": seed}))
@@ -47,10 +61,17 @@ def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
 
 
 def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[str, list[dict[str, Any]]]:
-    """Of every arm the keys of the resolved config in which it differs from the reference, with both values.
+    """Return the keys of the resolved config in which each arm differs from the reference, with both values.
 
-    Each key that differs in some task is named once, with the values of the first such task; None stands for a key
+    A key that differs on some task is listed once, with the values of the first such task; None stands for a key
     that a config does not have.
+
+    Args:
+        planned: The planned runs.
+        reference: The reference arm.
+
+    Returns:
+        Entries {"key", "reference", "arm"} by arm.
     """
     # Seeds and tuned values are shared by all arms, so that the first run of each arm and task says all.
     first: dict[tuple[str, str], PlannedRun] = {}
@@ -68,7 +89,7 @@ def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[st
 
 
 def equal_as_json(one: Any, other: Any) -> bool:
-    """Whether two plain values are equal as JSON, in which 1, 1.0 and true differ."""
+    """Return whether two plain values are equal as JSON, in which 1, 1.0 and true differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

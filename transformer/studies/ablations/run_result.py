@@ -1,4 +1,4 @@
-"""Cells: one trial of a study each, with all that its analysis reads of the trial's run directory."""
+"""The result of one run of an ablation, with all that the analysis reads from its run directory."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,15 +7,24 @@ Point = tuple[int, float]  # a step, and a value
 
 
 class RunResult(NamedTuple):
-    """One trial of a study: where it stands in the design, how it ended, and what it measured.
+    """The result of one run of an ablation.
 
-    `state` is how the trial ended: "done", "diverged" or "failed", and in a study "stuck" where it finished without
-    having learned; other words are of trials that have not ended.
-    `chosen` is the last finite value of the metric that chooses among the tuned values, and `reported` the last of the
-    one that the verdict is about: None where there is none. `curves` are metrics over steps, by "split/name", and
-    `heads` statistics over steps by name and site, means over layers and heads. `flops` are the operations of one step
-    by formula. `steps` are those that it was to train for. `command` trains the cell again elsewhere,
-    and `trust` are the words by which a command that reads its run is told to trust the code that it names.
+    Attributes:
+        arm: The arm.
+        task: The task.
+        seed: The seed.
+        tuned: The tuned values.
+        state: "done", "diverged" or "failed"; "stuck" if it finished without having learned; another word if it has not
+            ended.
+        chosen: The last finite value of the selection metric, None without one.
+        reported: The last value of the reported metric, None without a finite one.
+        curves: Points (step, value) of metrics by "split/name".
+        flops: The FLOPs of one training step, by formula.
+        heads: Points of head statistics by name and attention module, averaged over layers and heads.
+        steps: The planned training steps.
+        directory: The run directory.
+        command: The command that trains it again elsewhere.
+        trust: The flags with which a command that reads the run trusts the code that its config names.
     """
 
     arm: str
@@ -35,11 +44,11 @@ class RunResult(NamedTuple):
 
 
 def describe_run(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
-    """A place in the design, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
+    """Describe a run, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
     facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
     return ", ".join([*facts, *([describe_values(tuned)] if tuned else [])])
 
 
 def describe_values(tuned: Mapping[str, Any]) -> str:
-    """Tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
+    """Describe tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
     return ", ".join(f"{key}={value}" for key, value in tuned.items())

@@ -1,4 +1,4 @@
-"""Statistics of a few paired runs: intervals, corrections, and how many seeds a difference takes to be seen."""
+"""Statistics of a few paired runs: intervals, tests, corrections, and how many seeds a difference needs."""
 
 import functools
 import math
@@ -28,9 +28,14 @@ class Interval(NamedTuple):
 
 
 class MeanTest(NamedTuple):
-    """The mean of a sample, its deviation, its t interval, and the two-sided p of its being zero.
+    """The mean of a sample and its t test against zero.
 
-    A sample without spread has neither interval nor p.
+    Attributes:
+        n: The size of the sample.
+        mean: The mean.
+        deviation: The standard deviation, with n - 1 in its denominator.
+        interval: The t interval of the mean; None without spread.
+        p: The two-sided p-value of a zero mean; None without spread.
     """
 
     n: int
@@ -41,23 +46,26 @@ class MeanTest(NamedTuple):
 
 
 def t_test(values: Sequence[float], *, resolution: float = 0.0, step: float = 0.0) -> MeanTest:
-    """Student's t on one sample; on paired differences it is the paired t test (Student 1908, Biometrika 6).
+    """Compute Student's t test on one sample, or the paired t test on differences (Student 1908, Biometrika 6).
 
         mean +- t(n - 1, 0.975) s / sqrt(n),    p = 2 P(T(n - 1) > |mean| sqrt(n) / s)
 
-    with s the deviation with n - 1 in its denominator. Values that are all equal leave no noise to judge by: they have
-    no t, so that there is neither an interval nor a p.
+    with s the standard deviation with n - 1 in its denominator. Values that are all equal have no estimate of noise,
+    and so neither an interval nor a p-value.
 
     Args:
         values: The sample.
-        resolution: Values that differ by no more are equal.
-        step: The distance of neighboring values that a discrete quantity can have, 0 where it is continuous. The mean
-            moves by step / n, and half of that is the correction for continuity: the interval reaches so much further
-            on both sides, and p is that of a mean so much nearer to zero. Without it tests of discrete values reject
-            more true hypotheses than they say.
+        resolution: Values that differ by no more count as equal.
+        step: The distance of neighboring values that a discrete quantity can have, 0 if it is continuous. The mean
+            moves by step / n, and half of that is the continuity correction: the interval is wider by it
+            on both sides, and p is that of a mean closer to zero by it. Without it tests of discrete values reject
+            more true hypotheses than they state.
+
+    Returns:
+        The test.
 
     Raises:
-        ValueError: For fewer than two values.
+        ValueError: If there are fewer than two values.
     """
     if len(values) < 2:
         raise ValueError(f"a t interval takes two values or more, not {len(values)}")
@@ -73,9 +81,14 @@ def t_test(values: Sequence[float], *, resolution: float = 0.0, step: float = 0.
 
 
 def discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
-    """The step of a discrete quantity such as an accuracy: the least distance of two values, where two others tie.
+    """Estimate the step of a discrete quantity such as an accuracy: the least distance between values, if some tie.
 
-    Values of which no two are equal to within `resolution` are continuous, and their step is 0.
+    Args:
+        values: The values.
+        resolution: Values that differ by no more count as equal.
+
+    Returns:
+        The step; 0 if no two values are equal, as in a continuous quantity.
     """
     gaps = np.diff(np.sort(np.asarray(values, np.float64)))
     apart = gaps[gaps > resolution]
@@ -83,14 +96,14 @@ def discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
 
 
 def permutation_p(differences: Sequence[float]) -> float:
-    """The two-sided p of paired differences by flipping their signs (Fisher 1935, "The design of experiments", 21).
+    """Compute the two-sided p of paired differences by flipping signs (Fisher 1935, "The design of experiments", 21).
 
-    The share of all 2^n choices of signs whose mean is as far from zero as the observed one, on either side: it takes
-    no distribution for granted, and is never below 2 / 2^n, 0.0625 for five pairs. Beyond 13 pairs a fixed random
-    sample of the choices stands for all.
+    It is the fraction of all 2^n sign patterns whose mean is as far from zero as the observed one, on either side. It
+    assumes no distribution, and is never below 2 / 2^n, 0.0625 for five pairs. Beyond 13 pairs a fixed random
+    sample of the patterns is used.
 
     Raises:
-        ValueError: For fewer than two differences.
+        ValueError: If there are fewer than two differences.
     """
     if len(differences) < 2:
         raise ValueError(f"a permutation test takes two differences or more, not {len(differences)}")
@@ -102,10 +115,17 @@ def permutation_p(differences: Sequence[float]) -> float:
 
 
 def holm_correction(ps: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (Holm 1979, Scandinavian Journal of Statistics 6).
+    """Apply Holm's step-down correction to p-values (Holm 1979, Scandinavian Journal of Statistics 6).
 
-    Of m values in rising order the i-th becomes max over j <= i of min(1, (m - j + 1) p_j). Who rejects below 0.05 is
-    wrong about any true null hypothesis of the family in at most 5 % of studies, however the tests depend on another.
+    Of m values in rising order the i-th becomes max over j <= i of min(1, (m - j + 1) p_j). Rejecting below 0.05 then
+    wrongly rejects any true null hypothesis of the family in at most 5 % of studies, whatever the dependence of the
+    tests.
+
+    Args:
+        ps: The p-values.
+
+    Returns:
+        The corrected p-values, in the same order.
     """
     order = np.argsort(ps, kind="stable")
     corrected = [0.0] * len(ps)
@@ -117,12 +137,19 @@ def holm_correction(ps: Sequence[float]) -> list[float]:
 
 
 def wilson_interval(count: int, n: int) -> Interval:
-    """The score interval of a proportion (Wilson 1927, Journal of the American Statistical Association 22).
+    """Compute the score interval of a proportion (Wilson 1927, Journal of the American Statistical Association 22).
 
-    It holds at small n, and says something of rates that were never or always seen.
+    It is valid at small n, and informative for rates of 0 and 1.
+
+    Args:
+        count: The number of successes.
+        n: The number of trials.
+
+    Returns:
+        The 95 % interval.
 
     Raises:
-        ValueError: Unless 0 <= count <= n and n >= 1.
+        ValueError: If `count` is not from 0 to `n`, or `n` is below 1.
     """
     if not 0 <= count <= n or n < 1:
         raise ValueError(f"{count} of {n} is no proportion")
@@ -131,12 +158,21 @@ def wilson_interval(count: int, n: int) -> Interval:
 
 
 def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
-    """The two-sided p of two proportions being one: Fisher's exact test (Fisher 1935, "The design of experiments").
+    """Compute the two-sided p of Fisher's exact test of two proportions (Fisher 1935, "The design of experiments").
 
-    Of three runs each it is never below 0.1, of five 0.0079.
+    For three runs each it is never below 0.1, for five 0.0079.
+
+    Args:
+        count: The successes of the first sample.
+        n: Its size.
+        other: The successes of the second sample.
+        of_other: Its size.
+
+    Returns:
+        The p-value.
 
     Raises:
-        ValueError: Unless 0 <= count <= n for both.
+        ValueError: If a count is not from 0 to its sample's size.
     """
     if not (0 <= count <= n and 0 <= other <= of_other):
         raise ValueError(f"{count} of {n} and {other} of {of_other} are no proportions")
@@ -144,12 +180,12 @@ def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half of all runs of all tasks (Agarwal et al. 2021, arXiv 2108.13264).
+    """Compute the mean of the middle half of all runs of all tasks (Agarwal et al. 2021, arXiv 2108.13264).
 
-    A quarter of the values, rounded down, is left out at each end, as its authors' code does.
+    A quarter of the values, rounded down, is left out at each end, as in the authors' code.
 
     Raises:
-        ValueError: For no value.
+        ValueError: If there are no values.
     """
     if not len(values):
         raise ValueError("no value has no mean")
@@ -159,16 +195,23 @@ def interquartile_mean(values: Sequence[float]) -> float:
 def interquartile_interval(
     tasks: Sequence[Sequence[float]], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval | None:
-    """The stratified bootstrap interval of the interquartile mean over tasks x seeds (Agarwal et al. 2021).
+    """Compute the stratified bootstrap interval of the interquartile mean over tasks and seeds (Agarwal et al. 2021).
 
     Each resample draws from every task as many of its own runs as it has, with replacement. The ends are quantiles of
     the resamples' means, corrected for bias and acceleration (BCa: Efron 1987, Journal of the American Statistical
-    Association 82); where these are undefined, the plain 2.5 and 97.5 % quantiles. Runs that are equal within every
-    task leave no noise to judge by, and have no interval. One `seed` always gives one interval. With five runs it holds
-    the truth in about 90 % of studies, not 95: a verdict rests on the t interval.
+    Association 82); if these are undefined, the plain 2.5 and 97.5 % quantiles. With five runs the interval contains
+    the truth in about 90 % of studies, not 95: verdicts rest on the t interval.
+
+    Args:
+        tasks: The values of the runs of each task.
+        resamples: The number of resamples.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        The 95 % interval; None if the runs are equal within every task.
 
     Raises:
-        ValueError: For no task, or for a task with fewer than two runs, which has nothing to resample.
+        ValueError: If there is no task, or a task has fewer than two runs.
     """
     if not tasks or min(map(len, tasks)) < 2:
         raise ValueError("a bootstrap takes two runs or more of every task")
@@ -190,15 +233,23 @@ def interquartile_interval(
 
 
 def statistical_power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
-    """The share of studies with n pairs whose two-sided t test sees a difference of `effect` deviations.
+    """Compute the probability that the two-sided paired t test of n pairs detects a difference of `effect` deviations.
 
         P(|T'| > t(n - 1, 1 - significance / 2)),    T' = (Z + effect sqrt(n)) / S,    S^2 = chi^2(n - 1) / (n - 1)
 
-    T' is the noncentral t (Cohen 1988, "Statistical power analysis for the behavioral sciences", chapter 2). `effect`
-    is the true mean of the paired differences over their true deviation.
+    T' has the noncentral t distribution (Cohen 1988, "Statistical power analysis for the behavioral sciences", chapter
+    2).
+
+    Args:
+        n: The number of pairs.
+        effect: The true mean of the paired differences over their true standard deviation.
+        significance: The two-sided significance level.
+
+    Returns:
+        The power, from 0 to 1.
 
     Raises:
-        ValueError: For fewer than two pairs.
+        ValueError: If there are fewer than two pairs.
     """
     if n < 2:
         raise ValueError(f"a paired t test takes two pairs or more, not {n}")
@@ -210,16 +261,16 @@ def statistical_power(n: int, effect: float, significance: float = SIGNIFICANCE)
 
 @functools.lru_cache
 def _deviations(degrees: int) -> np.ndarray:
-    """Estimated deviations, in units of the true one, at equally likely places of their distribution."""
+    """Return quantiles of the estimated standard deviation, in units of the true one."""
     places = (np.arange(_NODES) + 0.5) / _NODES
     return np.sqrt(stats.chi2.ppf(places, degrees) / degrees)
 
 
 def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
-    """The smallest difference, in deviations of the paired differences, that n pairs see with a power of 80 %.
+    """Return the smallest difference that n pairs detect with 80 % power, in deviations of the paired differences.
 
     Raises:
-        ValueError: For fewer than two pairs.
+        ValueError: If there are fewer than two pairs.
     """
     highest = 1.0
     while statistical_power(n, highest, significance) < POWER:
@@ -228,10 +279,10 @@ def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
 
 
 def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
-    """The fewest pairs, two or more, that see a difference of `effect` deviations with a power of 80 %.
+    """Return the fewest pairs, at least two, that detect a difference of `effect` deviations with a power of 80 %.
 
     Raises:
-        ValueError: For an effect of zero, which no number of pairs sees.
+        ValueError: If `effect` is zero, which no number of pairs detects.
     """
     if not effect:
         raise ValueError("no number of pairs sees a difference of zero")
@@ -244,13 +295,21 @@ def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
 
 
 def clip_to_possible(metric: str, interval: Interval, values: Sequence[float]) -> Interval:
-    """An interval of a mean, cut where no value of the metric can lie.
+    """Clip the interval of a mean to the values that the metric can have.
 
-    A t interval of a few losses near 0 reaches below it, where no mean of losses is: what is cut off holds no possible
-    mean, so that the interval holds the true one as often as before. The metric is known by the words of its name; one
-    with a value outside its range, as of a loss that subtracts something, keeps the whole interval.
+    A t interval of a few losses near 0 may extend below it, where no mean of losses can be; clipping does not change
+    its coverage. The range is known from the words of the metric's name. A metric with a value outside of it, such as a
+    loss that subtracts something, keeps the whole interval.
 
-    Examples: ("test/loss", -0.1 to 0.4) -> 0 to 0.4; ("test/reward", -0.1 to 0.4) as it is.
+    Examples: ("test/loss", -0.1 to 0.4) -> 0 to 0.4; ("test/reward", -0.1 to 0.4) is unchanged.
+
+    Args:
+        metric: The metric, as "split/name".
+        interval: The interval.
+        values: The values that it was computed from.
+
+    Returns:
+        The clipped interval.
     """
     words = set(re.split(r"[/_]", metric))
     low = 0.0 if words & (_SHARES | _NEVER_NEGATIVE) else -math.inf

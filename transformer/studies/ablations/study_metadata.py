@@ -1,4 +1,4 @@
-"""What is known of an ablation beside its runs: how its arms differ and what they share, kept in its directory."""
+"""The metadata of an ablation besides its runs, kept in its directory: how its arms differ and what they share."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ GradientNorm = float | None
 
 @dataclasses.dataclass(frozen=True)
 class ConfigDifference:
-    """A key of the config, its value in the reference, and in an arm."""
+    """A key of the config, its value in the reference, and its value in an arm."""
 
     key: str
     reference: Any
@@ -36,7 +36,7 @@ class ConfigDifference:
 
 @dataclasses.dataclass(frozen=True)
 class SharedParameters:
-    """How many arrays of parameters begin with the reference's values (`fairness.Beginning`)."""
+    """How many arrays of initial parameters equal the reference's; see `equal_conditions.InitialParameters`."""
 
     same: Count
     of: Count
@@ -46,7 +46,13 @@ class SharedParameters:
 
 @dataclasses.dataclass(frozen=True)
 class ArmMetadata:
-    """What is known of an arm before it is trained."""
+    """What is known of an arm before it is trained.
+
+    Attributes:
+        differences: The config keys in which it differs from the reference.
+        parameters: The number of parameters.
+        shared: How many initial parameters equal the reference's.
+    """
 
     differences: tuple[ConfigDifference, ...]
     parameters: Annotated[int, Range(0, 2**63)]
@@ -55,7 +61,7 @@ class ArmMetadata:
 
 @dataclasses.dataclass(frozen=True)
 class ArmGradientNorms:
-    """The norms of an arm's first gradient in each layer at one depth: mean, least and greatest over seeds."""
+    """The gradient norms of an arm's layers at one depth: mean, minimum and maximum over seeds."""
 
     arm: str
     depth: Count
@@ -66,7 +72,7 @@ class ArmGradientNorms:
 
 @dataclasses.dataclass(frozen=True)
 class GradientRatio:
-    """The norm of the last layer over that of the first, of an arm at one depth."""
+    """The gradient norm of the last layer over that of the first, for an arm at one depth."""
 
     arm: str
     depth: Count
@@ -75,7 +81,7 @@ class GradientRatio:
 
 @dataclasses.dataclass(frozen=True)
 class DepthExponent:
-    """How the last layer's norm grows with the depth, of an arm."""
+    """The exponent with which an arm's last gradient norm grows with depth."""
 
     arm: str
     value: GradientNorm
@@ -83,7 +89,7 @@ class DepthExponent:
 
 @dataclasses.dataclass(frozen=True)
 class DepthSweepNorms:
-    """What `transformer.studies.ablations.gradient_norms` measures of one stack."""
+    """The measurements of one depth sweep by `transformer.studies.ablations.gradient_norms`."""
 
     name: str
     depths: tuple[Count, ...]
@@ -94,7 +100,7 @@ class DepthSweepNorms:
 
 @dataclasses.dataclass(frozen=True)
 class InitialGradients:
-    """The measured stacks, and how they were measured."""
+    """The measured depth sweeps, and how they were measured."""
 
     stacks: tuple[DepthSweepNorms, ...]
     how: str
@@ -102,7 +108,14 @@ class InitialGradients:
 
 @dataclasses.dataclass(frozen=True)
 class StudyMetadata:
-    """What about.json holds: the resolved base config, its arms, and what was measured of the study's `stacks`."""
+    """The contents of about.json.
+
+    Attributes:
+        base: The resolved base config.
+        arms: The metadata of each arm.
+        initial_gradients: The measured gradient norms.
+        stacks: The depth sweeps that they were measured for.
+    """
 
     base: Mapping[str, Any]
     arms: Mapping[str, ArmMetadata]
@@ -115,7 +128,7 @@ class StudyMetadata:
 
 
 def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
-    """What fixes which runs an ablation has, its seeds apart: for the ledger."""
+    """Return what determines an ablation's runs, except its seeds, for the trial store."""
     return {
         "ablation": json_values({"arms": spec.arms, "tuned": spec.tuned, "tasks": spec.tasks}),
         "base": json_values(base),
@@ -125,10 +138,10 @@ def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seeds(spec: Ablation, ledger: TrialStore) -> None:
-    """Refuse to leave out seeds that the directory has runs of.
+    """Check that no seed with existing runs is left out.
 
     Raises:
-        UserError: Naming them all.
+        UserError: If the directory has runs of a seed that the ablation no longer has.
     """
     trained = {from_config(RunConfig, trial.config).seed for trial in ledger.trials()}
     missing = sorted(trained - set(spec.seeds))
@@ -143,10 +156,19 @@ def check_seeds(spec: Ablation, ledger: TrialStore) -> None:
 def check_arms(
     spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun], data_dir: str | None = None
 ) -> dict[str, Any]:
-    """Refuse arms that see other data than the reference; the differences and parameters of each arm.
+    """Check that all arms see the same data, and collect each arm's metadata.
+
+    Args:
+        spec: The ablation.
+        base: The base config.
+        planned: The planned runs.
+        data_dir: Where the data lie, by default where the config says.
+
+    Returns:
+        JSON values: the resolved base config, and each arm's config differences and parameters.
 
     Raises:
-        UserError: For arms whose data differ, data that are missing, and metrics of splits that nothing reports.
+        UserError: If arms see different data, data are missing, or a metric's split is never evaluated.
     """
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
@@ -165,10 +187,10 @@ def check_arms(
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
-    """What `write_metadata` recorded in the directory of an ablation; None where it has not.
+    """Read the metadata in the directory of an ablation; None if there is none.
 
     Raises:
-        UserError: For a file that is not as `StudyMetadata` says.
+        UserError: If the file is not valid.
     """
     file = path / _FILE
     if not file.is_file():
@@ -182,14 +204,24 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
 
 
 def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
-    """Record `about` in the directory of an ablation."""
+    """Write the metadata into the directory of an ablation."""
     write_json(path / _FILE, about)
 
 
 def measure_initial_gradients(
     spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any], data_dir: str | None = None
 ) -> dict[str, Any]:
-    """`about` with the gradients of the study's stacks at initialization, measured unless `about` holds them."""
+    """Add the gradient norms of the study's depth sweeps to its metadata, measuring them unless they are there already.
+
+    Args:
+        spec: The ablation.
+        base: The base config.
+        about: The metadata.
+        data_dir: Where the data lie, by default where the config says.
+
+    Returns:
+        The completed metadata.
+    """
     stacks = json_values(to_config(spec.initial_gradients))
     if not stacks:
         return {**about, "initial_gradients": None, "stacks": {}}
@@ -199,7 +231,17 @@ def measure_initial_gradients(
 
 
 def write_result(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:
-    """The page, the numbers behind it as JSON, and its cells as CSV, by kind."""
+    """Write the page, the result as JSON and the table of runs as CSV.
+
+    Args:
+        result: The result.
+        path: The directory of the ablation.
+        page: The page as HTML.
+        table: The table as CSV.
+
+    Returns:
+        The files by kind: "html", "json" and "csv".
+    """
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
     contents = {"html": page, "json": f"{text}\n", "csv": table}
     files = {kind: path / f"ablation.{kind}" for kind in contents}

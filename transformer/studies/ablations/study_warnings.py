@@ -1,4 +1,4 @@
-"""What a reader of a study is warned of: what is missing, too little, unequal, or at the edge of what was tried."""
+"""Warnings about a study: runs that are missing, too few or unequal, and tuned values at the edge of their range."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _ENDED = (DONE, STUCK, DIVERGED, FAILED)
 
 
 def study_warnings(study: StudyResults) -> list[str]:
-    """Warnings for the reader, one line each."""
+    """Return warnings about a study, one line each."""
     return [
         *_unfinished(study),
         *_failed(study),
@@ -75,7 +75,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _tuned_on_fewer_seeds(study: StudyResults) -> Iterator[str]:
-    """Which arms' values were chosen without a seed that failed, or has not ended, at some of them."""
+    """Warn of arms whose values were chosen without a seed that failed, or has not ended, at some of them."""
     if len(list(study.spec.combinations())) < 2:
         return
     for arm in study.spec.arms:
@@ -110,7 +110,7 @@ def _target_missed(study: StudyResults) -> Iterator[str]:
 
 
 def _at_the_edge(study: StudyResults) -> Iterator[str]:
-    """Which arms chose the least or the greatest value that was tried: their best may lie beyond."""
+    """Warn of arms that chose the smallest or largest value tried: their best may lie beyond."""
     for key, word, end in _edges(study):
         arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, key, end))]
         if arms:
@@ -118,9 +118,9 @@ def _at_the_edge(study: StudyResults) -> Iterator[str]:
 
 
 def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
-    """Tuned keys with the least and the greatest of two values or more.
+    """Yield tuned keys with the smallest and the largest of at least two values.
 
-    A least value of 0, as of a warm-up or a dropout, has nothing beyond.
+    A smallest value of 0, as of warm-up steps or dropout, has nothing beyond it.
     """
     for key, values in study.spec.tuned.items():
         numbers = sorted(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
@@ -129,7 +129,7 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
 
 
 def untried(study: StudyResults, pair: Comparison) -> str:
-    """What a verdict leaves open: that an arm might do better beyond the values that were tried."""
+    """Say if either arm chose a value at the edge of those tried, so that a verdict may change beyond it."""
     told = [
         f"{join_words(arms)} chose the {word} {key} tried, {end}"
         for key, word, end in _edges(study)
@@ -139,7 +139,7 @@ def untried(study: StudyResults, pair: Comparison) -> str:
 
 
 def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
-    """The arm, with the tasks on which it chose a value where not on all; empty where on none."""
+    """Return the arm, with the tasks on which it chose a value if not on all; empty if on none."""
     tasks = [
         task
         for task in study.spec.tasks

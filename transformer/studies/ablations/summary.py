@@ -1,4 +1,4 @@
-"""The answer of a study in sentences, for the top of its page."""
+"""The answer of an ablation in sentences, for the top of its page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,9 +27,16 @@ def summary_sentences(
     arms: Sequence[Mapping[str, Any]],
     between_the_best: tuple[Comparison, str] | None,
 ) -> list[str]:
-    """The answer in sentences: who learned, who wins and by how much, what was not seen, what divergence and cost add.
+    """Summarize a study: which arms learned, which is best and by how much, divergence, and steps to the target.
 
-    `arms` are those of the study's result.
+    Args:
+        study: The results of the study.
+        pairs: The comparisons with the reference.
+        arms: The arms of the study's result.
+        between_the_best: The comparison of the two best arms and the second one's name, if neither is the reference.
+
+    Returns:
+        The sentences.
     """
     overall = [pair for pair in pairs if pair.task is None]
     verdicts = {pair.arm: pair.verdict for pair in overall}
@@ -50,7 +57,7 @@ def summary_sentences(
 
 
 def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """How many runs of each arm learned, where not all did: whether an arm learns comes before how well."""
+    """Say how many runs of each arm learned, if not all did: whether an arm learns comes before how well."""
     if all(arm["learned"]["count"] == arm["learned"]["of"] for arm in arms):
         return
     counts = sorted(
@@ -66,7 +73,7 @@ def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence
 
 
 def _count_test(pair: Comparison, of: int) -> str:
-    """One of so many tests."""
+    """Describe one of `of` tests of how many runs learned."""
     (_, n), (_, of_reference) = pair.learning.arm, pair.learning.reference
     assert pair.learning.p_holm is not None
     least = min(of * fisher_exact_p(n, n, 0, of_reference), 1.0)

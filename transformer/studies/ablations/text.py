@@ -1,4 +1,4 @@
-"""An ablation as text: numbers with their digits, the reason of each verdict, its CSV and its table."""
+"""The text of an ablation: numbers rounded to their error, the reason for each verdict, the CSV and the arms' table."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ _BEFORE, _AFTER = ("arm", "task", "seed"), ("state", "chosen", "reported", "step
 
 
 def verdict_reason(study: StudyResults, pair: Comparison) -> str:
-    """Why a comparison has its verdict, in one sentence."""
+    """Explain the verdict of a comparison in one sentence."""
     test = pair.test
     if pair.n >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_values(study, pair)):
         lacking = [f"{arm} has no run of {join_words(map(describe_values, tried))}" for arm, tried in gaps.items()]
@@ -39,7 +39,7 @@ def verdict_reason(study: StudyResults, pair: Comparison) -> str:
 
 
 def round_to_error(value: float, error: float | None = None) -> str:
-    """A number to the second digit of its error, or with three digits of its own where there is none.
+    """Round a number to the second digit of its error, or to three digits without an error.
 
     Examples: (1.23456, 0.031) -> "1.235"; (0.000123456, None) -> "0.000123".
     """
@@ -52,46 +52,46 @@ def round_to_error(value: float, error: float | None = None) -> str:
 
 
 def proportion_in_words(count: int, n: int, interval: Interval) -> str:
-    """A proportion with its interval, as "2 of 5 (95 % interval 12 to 77 %)"."""
+    """Describe a proportion with its interval: "2 of 5 (95 % interval 12 to 77 %)"."""
     return f"{count} of {n} (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
 
 
 def interval_in_words(interval: Interval) -> str:
-    """An interval with the digits of its half, as "95 % interval -0.02 to 0.11"."""
+    """Describe an interval, rounded to half its width: "95 % interval -0.02 to 0.11"."""
     half = (interval.high - interval.low) / 2
     return f"95 % interval {round_to_error(interval.low, half)} to {round_to_error(interval.high, half)}"
 
 
 def p_in_words(p: float) -> str:
-    """A p-value, as "p = 0.031"; below 0.001 no digits of it."""
+    """Describe a p-value: "p = 0.031"; below 0.001 without its digits."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def corrected_p(pair: Comparison) -> str:
-    """The corrected p of a comparison, and over how many it was corrected."""
+    """Describe the corrected p-value of a comparison, and over how many comparisons it was corrected."""
     assert pair.p_holm is not None
     after = f" after Holm's correction over {pair.family} comparisons" if pair.family > 1 else ""
     return p_in_words(pair.p_holm) + after
 
 
 def join_words(words: Iterable[Any]) -> str:
-    """As "a, b and c"."""
+    """Join words as "a, b and c"."""
     *most, last = [str(word) for word in words]
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def seeds_in_words(seeds: Sequence[int]) -> str:
-    """Some seeds, as "seed 3" or "seeds 1, 2 and 3"."""
+    """Describe some seeds: "seed 3" or "seeds 1, 2 and 3"."""
     return f"seed{'s' if len(seeds) > 1 else ''} {join_words(seeds)}"
 
 
 def on_task(task: str | None) -> str:
-    """Where a comparison is of one task, on which; empty elsewhere."""
+    """Return " on TASK" for a comparison on one task, else nothing."""
     return f" on {task}" if task else ""
 
 
 def _without_spread(pair: Comparison, test: MeanTest) -> str:
-    """What differences that are all equal tell: their size, and what flipping their signs gives."""
+    """Describe differences that are all equal: their size, and the p-value of flipping their signs."""
     if not test.mean:
         return "0: the arms are alike"
     told = f"{difference_in_words(test)}: they carry no t statistic, and flipping their signs gives"
@@ -103,9 +103,15 @@ def _without_spread(pair: Comparison, test: MeanTest) -> str:
 
 
 def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
-    """A mean difference with the digits of its interval, and that in brackets with what else is said of it.
+    """Describe a mean difference, rounded to its interval, with the interval in brackets.
 
-    With its sign; `of` a metric, in which an arm is better or worse by it, without.
+    Args:
+        test: The test of the differences.
+        more: More words in the brackets.
+        of: A metric in which one arm is better or worse by the difference, which then has no sign.
+
+    Returns:
+        The text.
     """
     low, high = test.interval or (test.mean, test.mean)
     size, interval = test.mean, Interval(low, high)
@@ -118,7 +124,7 @@ def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
 
 
 def divergence_note(study: StudyResults, pair: Comparison) -> str:
-    """The seeds of a comparison that diverged, and so do not count in it."""
+    """Name the seeds of a comparison that diverged and so do not count in it."""
     lost = [
         f"{arm} diverged with {seeds_in_words(seeds)}"
         for arm in (pair.arm, study.spec.reference)
@@ -137,7 +143,7 @@ def _tasks(study: StudyResults, task: str | None) -> Iterable[str]:
 
 
 def lost_seeds(study: StudyResults, arm: str, task: str | None) -> str:
-    """Which seeds of an arm have no value at the chosen tuned values, and why; empty where none is lost."""
+    """Say which seeds of an arm have no value at the chosen tuned values, and why; empty if none is lost."""
     reasons: dict[str, list[int]] = {}
     for seed in study.spec.seeds:
         runs = [
@@ -163,7 +169,7 @@ def _trouble(study: StudyResults, cell: RunResult | None) -> str:
 
 
 def runs_csv(result: Mapping[str, Any]) -> str:
-    """One row a cell, with a column for every tuned key; floats with every digit, nothing where there is no number."""
+    """Format the runs of a result as CSV: a row a run, a column a tuned key, floats in full, empty without a number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_BEFORE, *result["tuned"], *_AFTER])
@@ -174,7 +180,7 @@ def runs_csv(result: Mapping[str, Any]) -> str:
 
 
 def arms_table(result: Mapping[str, Any]) -> str:
-    """The arms in lines of one width: mean, 95 % interval, difference to the reference, verdict, diverged runs."""
+    """Format the arms as a text table: mean, 95 % interval, difference from the reference, verdict, diverged runs."""
     rows = [
         ("arm", result["reported"], "95 % interval", "difference", "95 % interval", "p (Holm)", "verdict", "diverged")
     ]

@@ -1,4 +1,4 @@
-"""Training the trials of a sweep with the loop that trains any run."""
+"""Train the trials of a sweep with the loop that trains any run."""
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
@@ -17,10 +17,14 @@ from transformer.trust import check_trusted
 
 
 class ModelTrainer:
-    """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ.
+    """Trains the models of trials.
 
-    `vouched` are the modules and downloads that the trials may name (transformer.trust.check_trusted): who wrote the
-    ledger may not be who trains. `trackers` are told of every trial, as one of its sweep.
+    Args:
+        data_dir: Where this machine's data lie, by default where a trial's config says. It is no part of a trial's
+            identity.
+        vouched: The modules and downloads that trials may name (transformer.trust.check_trusted), since the ledger may
+            have been written by someone else.
+        trackers: The experiment trackers that log every trial, grouped by sweep.
     """
 
     def __init__(self, data_dir: str | None = None, vouched: Collection[str] = (), trackers: Sequence[str] = ()):
@@ -53,7 +57,7 @@ class ModelTrainer:
         return [end.diverged_at for end in ended]
 
     def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
-        """The writer of a trial's trackers: the sweep's directory holds the folder of its trials."""
+        """Open the trackers' writers for a trial, grouped by the name of the sweep's directory."""
         return open_trackers(self._trackers, directory, announce, group=directory.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> ExperimentConfig:
@@ -65,7 +69,7 @@ class ModelTrainer:
 
 
 class _Reports(NullWriter):
-    """The writer that passes metrics to a function."""
+    """A writer that passes metrics to a function."""
 
     def __init__(self, report: Report):
         self._report = report

@@ -1,8 +1,8 @@
-"""Proposals by Optuna (Akiba et al. 2019): TPE, Gaussian processes, and Hyperband, which stops trials early.
+"""Search with Optuna (Akiba et al. 2019): TPE, Gaussian processes, and Hyperband, which stops trials early.
 
-What Optuna knows follows from the ledger: before it is asked for a trial it is told of those that it does not know and
-how those ended that it proposed before, so that a worker may die at any moment. Its study is a journal of sealed lines;
-one that is damaged, or says what the ledger does not, is made anew from the ledger. Only
+Optuna's knowledge follows from the ledger of trials: before each proposal Optuna is told of trials that it does not
+know and of the outcomes of those that it proposed, so that a worker may die at any moment. Its study is a journal of
+lines with checksums; if it is damaged, or contradicts the ledger, it is rebuilt from the ledger. Only
 `open_optuna_search` imports Optuna.
 """
 
@@ -34,10 +34,10 @@ _DOUBLES = 30  # proposals in a row that were made before
 
 
 def check_installed(engine: str) -> None:
-    """Return if what an engine needs is installed.
+    """Check that the packages that a search algorithm needs are installed.
 
     Raises:
-        UserError: That names the extra.
+        UserError: If one is missing.
     """
     if find_spec("optuna") is None:
         raise UserError(
@@ -52,10 +52,10 @@ def check_installed(engine: str) -> None:
 
 
 def hyperband_resources(base: Mapping[str, Any]) -> dict[str, int]:
-    """The steps of Hyperband's shortest rung and of its longest.
+    """Return the steps of Hyperband's shortest and longest rungs.
 
     Raises:
-        UserError: If no trial reports before its last step.
+        UserError: If trials do not report before their last step.
     """
     from transformer.training.config import resolve_config
 
@@ -79,11 +79,23 @@ def open_optuna_search(
     maximize: bool,
     url: str | None = None,
 ) -> "OptunaSearch":
-    """The proposer of a sweep: its study is a journal beside the ledger, or in the database at `url`.
+    """Open the Optuna search of a sweep, with its study in a journal next to the ledger or in a database.
+
+    Args:
+        engine: "tpe", "gp" or "hyperband".
+        ledger: The trials of the sweep.
+        base: The base config.
+        space: The search space.
+        seed: The seed of the search.
+        maximize: Whether the metric is maximized.
+        url: The URL of a database for the study, by default a journal in the sweep's directory.
+
+    Returns:
+        The search.
 
     Raises:
-        UserError: If something is not installed, the database cannot be reached, or Hyperband has no reports before the
-            last step to stop a trial at.
+        UserError: If a package is missing, the database cannot be reached, or trials report nothing that Hyperband
+            could stop them at.
     """
     check_installed(engine)
     # By name: whoever runs a grid does without the package.
@@ -108,7 +120,7 @@ def open_optuna_search(
 
 
 class OptunaSearch:
-    """Proposes what a sampler asks for next."""
+    """A search algorithm that asks an Optuna sampler for trials."""
 
     def __init__(
         self,
@@ -131,10 +143,10 @@ class OptunaSearch:
             self._with_whole_journal(self._open)
 
     def propose(self, ledger: TrialStore) -> Trial | None:
-        """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried.
+        """Return the sampler's next trial; if it only repeats itself and the space is finite, an untried point.
 
         Raises:
-            UserError: If no config that it proposed can be.
+            UserError: If no proposal has a valid config.
         """
         return self._with_whole_journal(lambda: self._propose(ledger))
 
@@ -142,7 +154,7 @@ class OptunaSearch:
         return self._engine == "hyperband" and self._with_whole_journal(lambda: self._prune(trial, step, value))
 
     def _with_whole_journal(self, use: Callable[[], Any]) -> Any:
-        """What `use` gives of the study, from a journal that is as it was written."""
+        """Run `use`, rebuilding the journal first if it is damaged."""
         try:
             return use()
         except DamagedJournal as damage:
@@ -195,7 +207,7 @@ class OptunaSearch:
         return other
 
     def _prune(self, trial: Trial, step: int, value: float) -> bool:
-        """Note what a trial has reported; whether Hyperband stops it there."""
+        """Record what a trial has reported, and return whether Hyperband stops it there."""
         running = self._running().get(trial.name)
         if running is None:
             return False
@@ -222,10 +234,10 @@ class OptunaSearch:
         return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
 
     def _tell(self, ledger: TrialStore) -> None:
-        """Tell Optuna of trials and how they ended; a proposal whose worker died before it was planned has failed.
+        """Tell Optuna of trials and their outcomes; a proposal whose worker died before it was planned has failed.
 
         Raises:
-            Damaged: For a study that says what the ledger does not.
+            DamagedJournal: If the study contradicts the ledger.
         """
         planned = {trial.name: trial for trial in ledger.trials()}
         outcomes = {name: ledger.outcome(trial) for name, trial in planned.items()}
@@ -242,7 +254,7 @@ class OptunaSearch:
                 self._end(asked.number, outcomes.get(name), values)
 
     def _check(self, outcomes: Mapping[str, TrialOutcome | None]) -> None:
-        """Compare values with the ledger's; a database may be shared, and stays as it is."""
+        """Compare the study's values with the ledger's; a database may be shared, and is not checked."""
         if self._journal is None:
             return
         state = self._optuna.trial.TrialState.COMPLETE
@@ -253,7 +265,7 @@ class OptunaSearch:
                 raise DamagedJournal("it knows values that the ledger does not", by_ledger=True)
 
     def _add(self, trial: Trial) -> None:
-        """Tell Optuna of a trial that the ledger has, as one that it has proposed itself and that is in training."""
+        """Tell Optuna of a trial in the ledger, as if Optuna had proposed it and it were training."""
         answers = self._space.answers(trial.overrides)
         if answers is None:
             return
@@ -298,7 +310,7 @@ class OptunaSearch:
 
 
 class _OptunaSampler:
-    """Draws what an Optuna trial suggests."""
+    """Takes values from an Optuna trial's suggestions."""
 
     def __init__(self, trial: Any):
         self._trial = trial
@@ -326,7 +338,7 @@ def _database(optuna: Any, url: str) -> Any:
 
 
 class _DistributionRecorder:
-    """Draws what was answered before, and notes between what Optuna would have chosen."""
+    """Repeats known answers, and records the distributions that Optuna would have drawn them from."""
 
     def __init__(self, optuna: Any, answers: SampledValues):
         self._distributions, self._answers = optuna.distributions, answers
@@ -346,7 +358,7 @@ class _DistributionRecorder:
 
 
 class DamagedJournal(Exception):
-    """A journal is not what the sweep has written, or by the ledger cannot be."""
+    """Raised when a journal is not what the sweep has written, or contradicts the ledger."""
 
     def __init__(self, message: str, *, by_ledger: bool = False):
         super().__init__(message)
@@ -354,11 +366,9 @@ class DamagedJournal(Exception):
 
 
 class _Journal:
-    """A file of Optuna's operations, a sealed line each that names the one before: a backend of its JournalStorage.
+    """A storage backend of Optuna's operations, one line each with a checksum that also covers the line before.
 
-    Raises:
-        UserError: Every method raises Damaged for a file that is not what was written, but for a last line that a kill
-            tore.
+    Every method raises DamagedJournal if the file is not what was written, except for a last line torn by a kill.
     """
 
     def __init__(self, path: Path):
@@ -368,12 +378,12 @@ class _Journal:
         self._last = ""  # the seal of the last line
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """The operations from this number on."""
+        """Return the operations from this number on."""
         self._read()
         return self._operations[log_number_from:]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Write operations to the end; what others have written since stands before them."""
+        """Append operations after those that others have written."""
         with _locked(self._path):
             break_hard_links(self._path)
             self._read()
@@ -408,7 +418,7 @@ class _Journal:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """The entry of a line; None where it is not what was written."""
+    """Parse a line, returning None if it is not what was written."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The page of a sweep: one HTML file that is written anew while the sweep runs, and then shows itself again."""
+"""The page of a sweep: one HTML file that is rewritten while the sweep runs and reloads itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _REFRESH_SECONDS = 10  # of the page of a running sweep
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page of a result of `transformer.studies.sweeps.sweep_page_data.sweep_page_data`."""
+    """Render the page of a result of `transformer.studies.sweeps.sweep_page_data.sweep_page_data`."""
     return render_scripted_page(
         f"{result['name']} · sweep",
         FOLDER.read("sweep.html"),
@@ -30,7 +30,13 @@ def render(result: Mapping[str, Any]) -> str:
 
 
 class SweepPage:
-    """The page of one sweep in its directory; `again` gives the command that trains a trial again."""
+    """The page of one sweep in its directory.
+
+    Args:
+        ledger: The trials of the sweep.
+        about: The sweep's name, metric and command.
+        again: Returns the command that trains a trial again.
+    """
 
     def __init__(self, ledger: TrialStore, about: SweepInfo, again: Callable[[Trial], str]):
         self._ledger, self._about, self._again = ledger, about, again
@@ -40,7 +46,12 @@ class SweepPage:
         self.path = ledger.path / NAME
 
     def write(self, rows: Sequence[TrialStatus], over: bool) -> None:
-        """Write the page of the trials as they are now, unless it says so already; `over`: nobody writes it again."""
+        """Write the page if it has changed.
+
+        Args:
+            rows: The current status of the trials.
+            over: Whether the sweep's command ends, so that the page no longer reloads itself.
+        """
         for row in rows:
             if row.state == TrialState.DONE and row.trial.name not in self._commands:
                 self._commands[row.trial.name] = self._again(row.trial)

@@ -1,4 +1,4 @@
-"""Grid and random search: proposers of a sweep's next trials; Optuna's samplers are in `optuna_proposer`."""
+"""Search algorithms of a sweep: grid and random search; those of Optuna are in `optuna_search`."""
 
 import itertools
 import random
@@ -17,24 +17,24 @@ _DOUBLES = 1000  # draws in a row that were made before, after which an endless 
 
 
 class SearchAlgorithm(Protocol):
-    """Proposes trials one at a time, from how the earlier ones ended."""
+    """Proposes trials one at a time, given how the earlier ones ended."""
 
     def propose(self, ledger: TrialStore) -> Trial | None:
-        """The next trial; None where there is none. Called by one process at a time.
+        """Return the next trial; None if there is none. Called by one process at a time.
 
         Raises:
-            UserError: For an invalid config.
+            UserError: If the config is invalid.
         """
 
     def prune(self, trial: Trial, step: int, value: float) -> bool:
-        """Whether a trial that has reached a value at a step is not worth going on with."""
+        """Return whether to stop a trial that has reached this value of the metric at this step."""
 
 
 def choose_algorithm(name: str | None, space: SearchSpace) -> str:
-    """The engine: the one named, else grid where the space is finite and random elsewhere.
+    """Return the search algorithm: the one named, else grid for a finite space and random for an infinite one.
 
     Raises:
-        UserError: For an unknown one, and for a grid over a space without end.
+        UserError: If the name is unknown, or grid is named for an infinite space.
     """
     if name is None:
         return "grid" if space.size is not None else "random"
@@ -49,10 +49,10 @@ def choose_algorithm(name: str | None, space: SearchSpace) -> str:
 
 
 def check_num_trials(total: int | None, space: SearchSpace) -> int:
-    """How many trials a sweep has: those asked for, by default every point of a finite space.
+    """Return the number of trials of a sweep: `total`, by default every point of a finite space.
 
     Raises:
-        UserError: For fewer than one, and for none said of a space without end.
+        UserError: If `total` is below 1, or missing for an infinite space.
     """
     if total is None:
         if space.size is None:
@@ -64,12 +64,20 @@ def check_num_trials(total: int | None, space: SearchSpace) -> int:
 
 
 def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total: int, seed: int) -> list[Trial]:
-    """The first `total` trials of a grid or of random search, or all of a smaller space; no two are the same.
+    """Plan the trials of grid or random search, without duplicates; a larger `total` starts with the same trials.
 
-    A larger `total` begins with the same trials.
+    Args:
+        engine: "grid" or "random".
+        base: The base config.
+        space: The search space.
+        total: The number of trials; fewer if the space is smaller.
+        seed: The seed of random search.
+
+    Returns:
+        The trials.
 
     Raises:
-        UserError: For an invalid config.
+        UserError: If a config is invalid.
     """
     points = _grid(space) if engine == "grid" else sample_points(space, seed)
     trials: dict[str, Trial] = {}
@@ -84,10 +92,10 @@ def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total:
 
 
 def sample_valid_trial(base: Mapping[str, Any], space: SearchSpace, seed: int) -> Trial:
-    """The first random trial whose config is valid.
+    """Return the first random trial with a valid config.
 
     Raises:
-        UserError: If none of `_DRAWS` draws is.
+        UserError: If none of 30 draws is valid.
     """
     mistakes = []
     for overrides in itertools.islice(sample_points(space, seed), _DRAWS):
@@ -99,7 +107,7 @@ def sample_valid_trial(base: Mapping[str, Any], space: SearchSpace, seed: int) -
 
 
 def sample_points(space: SearchSpace, seed: int) -> Iterator[Overrides]:
-    """Random points: of a finite space each once, of any other without end."""
+    """Yield random points: those of a finite space once each, of any other without end."""
     if space.size is not None:
         return (space.point(number) for number in random_permutation(space.size, seed))
     chance = RandomSampler(random.Random(seed))

@@ -1,4 +1,4 @@
-"""Spaces of overrides: what `get_sweep(sweep)` in a config file makes of product, zip, chain, choice and log_uniform.
+"""Search spaces, built in a config file's `get_sweep(sweep)` from choice, uniform, log_uniform, product and others.
 
     def get_sweep(sweep):
         return sweep.product(
@@ -6,8 +6,8 @@
             sweep.log_uniform("optimizer.learning_rate", 1e-4, 1e-2),
         )
 
-A space yields overrides: dotted keys of the config (without "config.") and their values. A finite space numbers its
-points; every space can be drawn from, asking at each place that has something to decide.
+A point of a space is a set of overrides: dotted keys of the config (without "config.") and their values. The points of
+a finite space are numbered; every space can be sampled from, drawing one value for each of its parameters.
 """
 
 import dataclasses
@@ -24,51 +24,64 @@ SampledValues = dict[str, Any]  # by the name that was asked: a label, or a numb
 
 
 class Sampler(Protocol):
-    """What draws a value of a space: a random generator, or a sampler that learns from earlier trials.
+    """Draws the values of a space: a random generator, or a sampler that learns from earlier trials.
 
-    `name` is one place of the space; the same place is always asked by the same name.
+    `name` identifies a parameter of the space.
     """
 
     def index(self, name: str, labels: tuple[str, ...]) -> int:
-        """Which of the labeled possibilities."""
+        """Draw the index of one of the labeled alternatives."""
 
     def number(self, name: str, low: float, high: float, log: bool) -> float:
-        """A number between two others, on a logarithmic scale or a plain one."""
+        """Draw a number from `low` to `high`, on a logarithmic scale if `log`."""
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """A whole number, both ends included."""
+        """Draw a whole number from `low` to `high`, both included."""
 
 
 class SearchSpace(Protocol):
-    """A set of overrides."""
+    """A set of points, each a set of overrides."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that any of its points sets."""
+        """The config keys that any of its points sets."""
 
     @property
     def size(self) -> int | None:
-        """How many points it has; None: without end."""
+        """The number of points; None for an infinite space."""
 
     def point(self, number: int) -> Overrides:
-        """One of the points of a finite space, counted from 0; the last member of a product changes fastest."""
+        """Return a point of a finite space by its number from 0; the last member of a product changes fastest."""
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        """A point as `ask` decides."""
+        """Draw a point with a sampler.
+
+        Args:
+            ask: The sampler.
+            place: A prefix of the parameters' names.
+
+        Returns:
+            The overrides.
+        """
 
     def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        """The answers of an `Sampler` with which `draw` gives these overrides; None where none do.
+        """Return the sampled values with which `draw` gives these overrides; None if the space does not contain them.
 
-        Keys that the space does not set are nothing to it.
+        Args:
+            overrides: The overrides. Keys that the space does not set are ignored.
+            place: A prefix of the parameters' names.
+
+        Returns:
+            The values by the name of the parameter.
         """
 
     def describe(self) -> Any:
-        """The space as plain values: equal ones are equal spaces."""
+        """Return the space as plain values; equal spaces have equal descriptions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One key and its values."""
+    """One key and the values to choose from."""
 
     key: str
     values: tuple[Any, ...]
@@ -97,7 +110,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """One key and the numbers between two others; of `log`, 1e-4 to 1e-3 as often as 1e-3 to 1e-2."""
+    """One key and a range of numbers, on a logarithmic scale if `log`."""
 
     key: str
     low: float
@@ -158,7 +171,7 @@ class Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """Every point of one with every point of the others."""
+    """The Cartesian product of spaces."""
 
     spaces: tuple[SearchSpace, ...]
 
@@ -180,7 +193,7 @@ class Product:
         return {key: value for part in reversed(parts) for key, value in part.items()}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        """A draw of each member; their keys differ, so a place needs no more than its key."""
+        """Draw a point of each member; their keys differ, so the key names the parameter."""
         return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
 
     def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
@@ -194,7 +207,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Zip:
-    """The first point of one with the first of the others, the second with the second, and so on."""
+    """Finite spaces of one size, point by point: the first points together, then the second, and so on."""
 
     spaces: tuple[SearchSpace, ...]
 
@@ -226,7 +239,7 @@ class Zip:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """The points of one, then those of the next."""
+    """The points of one space, then those of the next."""
 
     spaces: tuple[SearchSpace, ...]
 
@@ -248,13 +261,13 @@ class Chain:
         raise IndexError(number)
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        """Which member, then a draw of it; each is another place, also where they share keys."""
+        """Draw a member, then a point of it; each member has its own parameters, even if they share keys."""
         where = self._where(place)
         member = ask.index(where, self._members())
         return self.spaces[member].draw(ask, f"{where}[{member}]/")
 
     def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        """Those of the first member that sets the keys of the chain which the overrides have, and no more."""
+        """Return those of the first member that sets exactly the keys of the chain that the overrides have."""
         where = self._where(place)
         wanted = {key: overrides[key] for key in self.keys if key in overrides}
         for member, space in enumerate(self.spaces):
@@ -276,14 +289,21 @@ class Chain:
 
 
 class SearchSpaceBuilder:
-    """What a config file's `get_sweep(sweep)` is given: each method makes a space.
-
-    Raises:
-        UserError: Each UserError is one line that names the key or the sizes at fault.
-    """
+    """The `sweep` of a config file's `get_sweep(sweep)`: each method builds a space."""
 
     def choice(self, key: str, values: Iterable[Any]) -> SearchSpace:
-        """One key with each of its values; a dict replaces a whole group."""
+        """Build a space of one key and its values.
+
+        Args:
+            key: The dotted key of the config, without "config.".
+            values: The values; a dict replaces a whole group.
+
+        Returns:
+            The space.
+
+        Raises:
+            UserError: If the key is malformed, or the values are no list, empty, repeated or no config values.
+        """
         if isinstance(values, Set):
             raise UserError(f"choice({key!r}, {values!r}): a set has no order; give a list, as sorted(...)")
         if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
@@ -298,30 +318,50 @@ class SearchSpaceBuilder:
         return Choice(_key(key), tried)
 
     def log_uniform(self, key: str, low: float, high: float) -> SearchSpace:
-        """One key with the numbers from low to high, each order of magnitude as likely as another."""
+        """Build a space of one key and the numbers from `low` to `high`, uniform in their logarithm.
+
+        Raises:
+            UserError: If the key is malformed, `low` is not positive, or the bounds are not finite and ascending.
+        """
         _ordered("log_uniform", key, low, high)
         if low <= 0:
             raise UserError(f"log_uniform({key!r}, {low!r}, {high!r}): low must be above 0, or say uniform")
         return Uniform(_key(key), float(low), float(high), log=True)
 
     def uniform(self, key: str, low: float, high: float) -> SearchSpace:
-        """One key with the numbers from low to high."""
+        """Build a space of one key and the numbers from `low` to `high`.
+
+        Raises:
+            UserError: If the key is malformed, or the bounds are not finite and ascending.
+        """
         _ordered("uniform", key, low, high)
         return Uniform(_key(key), float(low), float(high), log=False)
 
     def integers(self, key: str, low: int, high: int) -> SearchSpace:
-        """One key with the whole numbers from low to high, both included."""
+        """Build a space of one key and the whole numbers from `low` to `high`, both included.
+
+        Raises:
+            UserError: If the key is malformed, or the bounds are not whole numbers and ascending.
+        """
         _ordered("integers", key, low, high)
         if not isinstance(low, int) or not isinstance(high, int):
             raise UserError(f"integers({key!r}, {low!r}, {high!r}): both ends must be whole numbers")
         return Integers(_key(key), low, high)
 
     def product(self, *spaces: SearchSpace) -> SearchSpace:
-        """Every point of one space with every point of the others."""
+        """Combine every point of each space with every point of the others.
+
+        Raises:
+            UserError: If there is no space, or two of them set the same key.
+        """
         return Product(_joined("product", spaces))
 
     def zip(self, *spaces: SearchSpace) -> SearchSpace:
-        """The points of finite spaces of one size, side by side."""
+        """Combine finite spaces of one size point by point.
+
+        Raises:
+            UserError: If there is no space, two of them set the same key, or one is infinite or of another size.
+        """
         members = _joined("zip", spaces)
         for space in members:
             if space.size is None:
@@ -333,14 +373,18 @@ class SearchSpaceBuilder:
         return Zip(members)
 
     def chain(self, *spaces: SearchSpace) -> SearchSpace:
-        """The points of one space, then those of the next."""
+        """Join spaces: the points of one, then those of the next.
+
+        Raises:
+            UserError: If there is no space.
+        """
         return Chain(_members("chain", spaces))
 
 
 def random_permutation(size: int, seed: int) -> Iterator[int]:
-    """The numbers below `size` in an order that the seed fixes, whatever how many of them are taken.
+    """Yield the numbers below `size` in an order that depends on the seed alone, whether or not all are taken.
 
-    Fisher and Yates's shuffle, remembering only what has moved.
+    It is the Fisher-Yates shuffle, storing only what has moved.
     """
     chance, moved = random.Random(seed), dict[int, int]()
     for position in range(size):
@@ -359,7 +403,7 @@ class RandomSampler:
         return self.source.randrange(len(labels))
 
     def number(self, name: str, low: float, high: float, log: bool) -> float:
-        """Uniform, or uniform in the logarithm; never outside by a rounding."""
+        """Draw uniformly, or uniformly in the logarithm; never outside of the range by rounding."""
         if log:
             return min(max(math.exp(self.source.uniform(math.log(low), math.log(high))), low), high)
         return self.source.uniform(low, high)
@@ -370,7 +414,7 @@ class RandomSampler:
 
 @dataclasses.dataclass(frozen=True)
 class _FixedSampler:
-    """Draws what was answered before."""
+    """Repeats known answers."""
 
     answers: SampledValues
 
@@ -411,7 +455,7 @@ def _members(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, .
 
 
 def _joined(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
-    """Members that are set at once: no key may be set by two of them."""
+    """Return spaces that are set together, none of which may set a key of another."""
     seen: set[str] = set()
     for space in _members(name, spaces):
         for key in space.keys:
@@ -422,7 +466,7 @@ def _joined(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ..
 
 
 def _plain(value: Any, key: str = "") -> str:
-    """A value as JSON, in which equal values are equal."""
+    """Return a value as JSON text, equal for equal values."""
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What the page of a sweep shows: how far it is, its trials with their curves, and what each key matters."""
+"""The data of a sweep's page: its progress, its trials with their curves, and the importance of each parameter."""
 
 import math
 import shlex
@@ -24,7 +24,15 @@ _MANY = 6  # different numbers of a key, beyond which they are grouped
 
 
 class SweepInfo(NamedTuple):
-    """What a sweep is: its name, the metric and its direction, how many trials in all, and the command that goes on."""
+    """What a sweep is.
+
+    Attributes:
+        name: Its name.
+        metric: The metric.
+        maximize: Whether the metric is maximized.
+        total: The number of trials.
+        command: The command that continues it.
+    """
 
     name: str
     metric: MetricName
@@ -41,7 +49,7 @@ class TrialCurves:
         self._ended: dict[str, list[tuple[int, float]]] = {}
 
     def of(self, row: TrialStatus) -> list[tuple[int, float]]:
-        """The metric over steps, of at most 200 of its reports, the last among them."""
+        """Return the metric over steps, at most 200 points, the last among them."""
         name = row.trial.name
         if name in self._ended:
             return self._ended[name]
@@ -64,9 +72,19 @@ def sweep_page_data(
     *,
     over: bool,
 ) -> dict[str, Any]:
-    """The page's facts, ready for JSON; `again` are commands that train a trial again, by its name.
+    """Return the data of a sweep's page as JSON values.
 
-    A sweep is "running" until its command is `over`, and then "done", or "stopped" where trials are left.
+    Args:
+        about: The sweep.
+        ledger: Its trials.
+        rows: The current status of the trials.
+        curves: Their curves.
+        again: Commands that train a trial again, by its name.
+        over: Whether the sweep's command has ended: the state is then "done", or "stopped" if trials are left; else
+            "running".
+
+    Returns:
+        The data.
     """
     left = about.total - sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
     order = sort_best_first(rows, about.maximize)
@@ -104,15 +122,23 @@ def sweep_page_data(
 
 
 def varied_keys(trials: Sequence[Trial]) -> list[str]:
-    """The keys that trials set to different values, in the order of the first that has each."""
+    """Return the keys that trials set to different values, in order of first appearance."""
     keys = dict.fromkeys(key for trial in trials for key in trial.overrides)
     return [key for key in keys if len(_different(trial.overrides.get(key) for trial in trials)) > 1]
 
 
 def seconds_left(ledger: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:
-    """How long the rest takes at the mean time of a trial so far, so many at once as run now; None where unknown.
+    """Estimate the remaining time of a sweep.
 
     left = mean seconds of a trial * (pending + sum over running of (1 - step / steps)) / running
+
+    Args:
+        ledger: The trials of the sweep.
+        rows: Their current status.
+        total: The number of trials.
+
+    Returns:
+        The seconds; None if no trial is done or none is running.
     """
     times = [times for row in rows if row.state == TrialState.DONE and (times := ledger.times(row.trial)) is not None]
     running = [row for row in rows if row.state == TrialState.RUNNING]
@@ -126,14 +152,21 @@ def seconds_left(ledger: TrialStore, rows: Sequence[TrialStatus], total: int) ->
 
 
 def parameter_importance(rows: Sequence[TrialStatus], key: str) -> float | None:
-    """The share of what differs between trials that one key explains by itself, from 0 to 1.
+    """Estimate the fraction of the variation between trials that one parameter explains by itself, from 0 to 1.
 
         1 - (SS_within / (n - k)) / (SS_total / (n - 1))
 
-    of the ranks of the metric, so that one trial that went astray does not decide, over the k groups of trials with one
-    value of the key: the one-way analysis of variance, adjusted for chance (Wherry 1931). Of a key with more than six
-    different numbers the groups are four of equally many trials. What keys do only together is in none of them. None
-    where fewer than four trials are done, or as few as there are groups.
+    of the ranks of the metric, so that a single outlier does not decide, over the k groups of trials with one
+    value of the key: one-way analysis of variance, adjusted for chance (Wherry 1931). A key with more than six
+    different numbers is split into four groups of equally many trials. Interactions between keys are not attributed to
+    any of them.
+
+    Args:
+        rows: The status of the trials.
+        key: The config key.
+
+    Returns:
+        The importance; None if fewer than four trials are done, or no more than there are groups.
     """
     done = [row for row in rows if row.state == TrialState.DONE and row.value is not None]
     values = [row.trial.overrides.get(key) for row in done]
@@ -162,7 +195,7 @@ def _groups(values: Sequence[Any]) -> list[int]:
 
 
 def _different(values: Any) -> list[Any]:
-    """The different ones in rising order where they have one, else in the order in which they come."""
+    """Return the different values, sorted if they can be, else in order of appearance."""
     kept: list[Any] = []
     for value in values:
         if not any(equal_as_json(value, other) for other in kept):

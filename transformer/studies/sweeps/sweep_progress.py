@@ -1,4 +1,4 @@
-"""The progress of a sweep: a table on a terminal, lines elsewhere, a file and a summary."""
+"""The progress of a sweep: a live table on a terminal, lines elsewhere, a CSV file and a summary."""
 
 import csv
 import io
@@ -26,7 +26,15 @@ _ABOVE = 6  # lines of a terminal that are not rows
 
 
 class TrialStatus(NamedTuple):
-    """What is known of one trial."""
+    """The current status of one trial.
+
+    Attributes:
+        trial: The trial.
+        state: Its state.
+        step: The last reported step.
+        value: The last value of the sweep's metric.
+        message: Why it failed or diverged, if it did.
+    """
 
     trial: Trial
     state: TrialState
@@ -36,7 +44,7 @@ class TrialStatus(NamedTuple):
 
 
 def read_trial_statuses(ledger: TrialStore, trials: Sequence[Trial], metric: MetricName) -> list[TrialStatus]:
-    """The trials as they are now, with the metric that those in training have reached."""
+    """Read the current status of trials, with the metric that those in training have reached."""
     rows = []
     for trial in trials:
         # In this order: what ends in between has its outcome, not the lease that it had.
@@ -53,7 +61,7 @@ def read_trial_statuses(ledger: TrialStore, trials: Sequence[Trial], metric: Met
 
 
 def sort_best_first(rows: Sequence[TrialStatus], maximize: bool) -> list[TrialStatus]:
-    """By state, those that are done before all others, then by value."""
+    """Sort trials by state, finished ones first, then by value."""
 
     def key(row: TrialStatus) -> tuple[Any, ...]:
         value = (0.0 if row.value is None else -row.value if maximize else row.value,)
@@ -63,14 +71,14 @@ def sort_best_first(rows: Sequence[TrialStatus], maximize: bool) -> list[TrialSt
 
 
 def best_finished(rows: Sequence[TrialStatus], maximize: bool) -> TrialStatus | None:
-    """The best of those that are done; None where none is."""
+    """Return the best trial that is done; None if none is."""
     return next(
         (row for row in sort_best_first(rows, maximize) if row.state == TrialState.DONE and row.value is not None), None
     )
 
 
 def count_states(rows: Sequence[TrialStatus], total: int) -> str:
-    """How many trials are at what: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending"."""
+    """Count trials by state: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending"."""
     by_state = Counter(row.state for row in rows)
     by_state[TrialState.PENDING] += total - len(rows)  # those that are not proposed yet
     open_states = (TrialState.RUNNING, TrialState.PENDING)
@@ -83,22 +91,22 @@ def count_states(rows: Sequence[TrialStatus], total: int) -> str:
 
 
 class ProgressDisplay(Protocol):
-    """Shows the progress of a sweep."""
+    """Displays the progress of a sweep."""
 
     def show(self, rows: Sequence[TrialStatus], total: int) -> None:
-        """Show the trials as they are now."""
+        """Display the current status of the trials."""
 
     def close(self) -> None:
-        """Leave what was shown."""
+        """End the display, leaving what it showed."""
 
 
 def open_progress_display(metric: MetricName, maximize: bool, stream: TextIO) -> ProgressDisplay:
-    """A live table on a terminal, lines elsewhere."""
+    """Open a live table on a terminal, lines elsewhere."""
     return _Table(metric, maximize, stream) if stream.isatty() else _Lines(metric, stream)
 
 
 class _Lines:
-    """A line whenever a trial begins or ends."""
+    """Prints a line whenever a trial starts or ends."""
 
     def __init__(self, metric: MetricName, stream: TextIO):
         self._metric, self._stream = metric, stream
@@ -115,11 +123,11 @@ class _Lines:
         self._seen |= {row.trial.name: row.state for row in rows}
 
     def close(self) -> None:
-        """Nothing: all is printed."""
+        """Do nothing: all is printed."""
 
 
 class _Table:
-    """A table that is drawn again in place, as many rows as the terminal has."""
+    """A table that is redrawn in place, with as many rows as the terminal has."""
 
     def __init__(self, metric: MetricName, maximize: bool, stream: TextIO):
         self._metric, self._maximize = metric, maximize
@@ -139,7 +147,7 @@ class _Table:
 def progress_table(
     rows: Sequence[TrialStatus], total: int, metric: MetricName, maximize: bool, height: int
 ) -> rich.table.Table:
-    """The trials, best first, no more than `height` of them."""
+    """Return a table of at most `height` trials, best first."""
     table = rich.table.Table(title=count_states(rows, total), title_justify="left", expand=False)
     for heading, justify in (("trial", "left"), ("state", "left"), ("step", "right"), (str(metric), "right")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -158,7 +166,7 @@ def progress_table(
 
 
 def write_csv(ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricName) -> Path:
-    """All trials as WORKDIR/trials.csv, a column for every key that any of them sets."""
+    """Write all trials to WORKDIR/trials.csv, with a column for every key that any of them sets; return the path."""
     keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -176,7 +184,18 @@ def write_csv(ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricNam
 def summarize(
     ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricName, best: TrialStatus | None, command: str
 ) -> str:
-    """The result of a sweep: the best trial, its directory, the command that trains it again, and what failed."""
+    """Summarize a finished sweep in lines of text.
+
+    Args:
+        ledger: The trials of the sweep.
+        rows: Their status.
+        metric: The metric.
+        best: The best trial, if any is done.
+        command: The command that trains the best trial again.
+
+    Returns:
+        The text: counts, the best trial with its directory and command, and what failed.
+    """
     lines = [count_states(rows, len(rows))]
     if best is not None:
         lines += [

@@ -1,16 +1,16 @@
-"""The ledger of a sweep: the trials planned, which process holds one, and how each ended.
+"""The store of a sweep's trials: those planned, which process trains one, and how each ended.
 
     WORKDIR/
-        sweep.json                what the sweep is: base config, space, engine, seed, metric
-        trials.jsonl              the trials in the order planned, a line each
-        ledger/NAME/lock          held by the one process that trains the trial
+        sweep.json                   what the sweep is: base config, space, engine, seed, metric
+        trials.jsonl                 the trials in the order planned, a line each
+        ledger/NAME/lock             held by the one process that trains the trial
         ledger/NAME/attempts.jsonl   every start of it, and whether its worker stopped or died
-        ledger/NAME/outcome.json  how it ended; nothing writes it twice
-        trials/NAME/              the run directory
+        ledger/NAME/outcome.json     how it ended; written once
+        trials/NAME/                 the run directory
 
-Many processes on many machines work from these files alone. Who trains a trial holds its lock, which the kernel of a
-disk lets go of when the process dies (in a bucket it is a lease that ends unless it is renewed): a trial without an
-outcome whose lock is free is pending, whatever became of those that had it before. Its outcome is written while its
+Many processes on many machines coordinate through these files alone. The process that trains a trial holds its lock,
+which the kernel frees when the process dies (in a bucket it is a lease that expires unless it is renewed). A trial
+without an outcome whose lock is free is pending, whatever happened to earlier workers. The outcome is written while the
 lock is held, so that it is written once.
 
 This module does not import jax.
@@ -63,7 +63,7 @@ Time = Annotated[float, Range(0, 1e12)]
 
 @dataclasses.dataclass(frozen=True)
 class TrialRecord:
-    """A line of trials.jsonl, as `Trial` says; the name is the hash of the config."""
+    """A line of trials.jsonl: a `Trial`, whose name is the hash of its config."""
 
     name: Annotated[str, Matching("[0-9a-f]{16}", "16 hexadecimal digits")]
     overrides: Mapping[str, Any]
@@ -72,7 +72,15 @@ class TrialRecord:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptRecord:
-    """A line of attempts.jsonl: a start after `step` steps, that the last start was `left`, or all are `forgotten`."""
+    """A line of attempts.jsonl: one of a start, that the last start was `left`, or that all are `forgotten`.
+
+    Attributes:
+        step: The step that had been reached before the start.
+        began: When it began, in seconds since 1970.
+        worker: The process and machine.
+        left: Whether the last start was stopped in good order.
+        forgotten: Whether the starts so far no longer count.
+    """
 
     step: StepNumber | None = None
     began: Time | None = None
@@ -87,7 +95,7 @@ class AttemptRecord:
 
 @dataclasses.dataclass(frozen=True)
 class OutcomeRecord:
-    """What outcome.json holds: the `TrialOutcome`, and when its attempt began and ended."""
+    """The contents of outcome.json: the `TrialOutcome`, and when its attempt began and ended."""
 
     state: TrialState
     value: float | None
@@ -102,7 +110,14 @@ class OutcomeRecord:
 
 
 class TrialOutcome(NamedTuple):
-    """How a trial ended."""
+    """How a trial ended.
+
+    Attributes:
+        state: Its final state.
+        value: The sweep's metric at the end.
+        step: The last step.
+        message: Why it failed or diverged, if it did.
+    """
 
     state: TrialState
     value: float | None  # the sweep's metric at the end
@@ -111,14 +126,19 @@ class TrialOutcome(NamedTuple):
 
 
 class TrialAttempt(NamedTuple):
-    """One start of a trial."""
+    """One start of a trial.
+
+    Attributes:
+        step: The step that had been reached before.
+        left: Whether its worker was stopped in good order, rather than died.
+    """
 
     step: int  # that had been reached before
     left: bool  # in good order: its worker was stopped, it did not die
 
 
 class TrialStore:
-    """The files of one sweep. Open it by what the sweep is, or as `existing`."""
+    """The files of one sweep; use `TrialStore.open` to create or continue one, `TrialStore.existing` to read one."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -128,12 +148,19 @@ class TrialStore:
 
     @classmethod
     def open(cls, path: Path, sweep: Mapping[str, Any]) -> "TrialStore":
-        """The sweep at `path`, made if it is missing; `sweep` holds the plain values that identify it.
+        """Open the sweep at `path`, creating it if it is missing.
 
-        A misnamed metric may be corrected as long as no trial has a value of it.
+        A misspelled metric may be corrected as long as no trial has a value of it.
+
+        Args:
+            path: The directory of the sweep.
+            sweep: The plain values that identify the sweep.
+
+        Returns:
+            The store.
 
         Raises:
-            UserError: If the directory holds another sweep (with the first differences) or something else.
+            UserError: If the directory holds another sweep or something else.
         """
         path, facts = parse_path(path), json_values(sweep)
         ledger = cls(path)
@@ -154,7 +181,7 @@ class TrialStore:
 
     @classmethod
     def existing(cls, path: Path) -> "TrialStore":
-        """The sweep that is at `path`.
+        """Open the existing sweep at `path`.
 
         Raises:
             UserError: If there is none.
@@ -168,10 +195,10 @@ class TrialStore:
         return cls(path)
 
     def facts(self) -> dict[str, Any]:
-        """The plain values that identify the sweep.
+        """Return the plain values that identify the sweep.
 
         Raises:
-            UserError: If the file is no JSON object.
+            UserError: If sweep.json is damaged.
         """
         return strip_checksum(_object(self.path / _FACTS))
 
@@ -182,9 +209,16 @@ class TrialStore:
                 self._append(trials)
 
     def extend(self, total: int, propose: Callable[[], Trial | None]) -> bool:
-        """Append the trial that `propose` returns unless `total` are planned; False where it returns None.
+        """Append the trial that `propose` returns, unless `total` trials are planned.
 
         One process proposes at a time and sees what all others have planned.
+
+        Args:
+            total: The number of trials of the sweep.
+            propose: Returns the next trial; None if there is none.
+
+        Returns:
+            False if `propose` returned None, else True.
         """
         with self._planning():
             if len(self.trials()) >= total:
@@ -196,10 +230,10 @@ class TrialStore:
         return True
 
     def trials(self) -> tuple[Trial, ...]:
-        """All trials, in the order planned.
+        """Return all trials, in the order planned.
 
         Raises:
-            UserError: For a line that is not what was written, and where one is gone whose trial has begun.
+            UserError: If a line is damaged, or the line of a trial that has begun is missing.
         """
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
@@ -220,14 +254,14 @@ class TrialStore:
         return self._trials
 
     def state(self, trial: Trial) -> TrialState:
-        """The state of a trial."""
+        """Return the state of a trial."""
         outcome = self.outcome(trial)
         if outcome is not None:
             return outcome.state
         return TrialState.RUNNING if _held(self._folder(trial) / _LOCK) else TrialState.PENDING
 
     def outcome(self, trial: Trial) -> TrialOutcome | None:
-        """How a trial ended; None where it has not."""
+        """Return how a trial ended; None if it has not."""
         if trial.name not in self._outcomes:
             file = self._folder(trial) / "outcome.json"
             if not file.is_file():
@@ -237,7 +271,7 @@ class TrialStore:
         return self._outcomes[trial.name]
 
     def times(self, trial: Trial) -> tuple[float, float] | None:
-        """When the attempt that ended a trial began and ended, in seconds since 1970; None where it has not."""
+        """Return when the attempt that ended a trial began and ended, in seconds since 1970; None if none has."""
         file = self._folder(trial) / "outcome.json"
         if not file.is_file():
             return None
@@ -245,22 +279,23 @@ class TrialStore:
         return ended.began, ended.ended
 
     def directory(self, trial: Trial) -> Path:
-        """Where a trial is trained: a run directory as any other."""
+        """Return the run directory of a trial."""
         return self.path / "trials" / trial.name
 
     @contextlib.contextmanager
     def lease(self, trial: Trial) -> Iterator["TrialLease"]:
-        """Hold a trial, for this process alone, while the context lasts.
+        """Hold a trial for this process alone while the context lasts.
 
         Raises:
-            DirectoryInUse: If another process holds it; in a bucket Lost, when the lease could not be renewed.
+            DirectoryInUse: If another process holds it.
+            DirectoryLost: If the lease in a bucket could not be renewed.
         """
         folder = self._folder(trial)
         with storage_of(folder).claim(folder, _LOCK):
             yield TrialLease(self, trial, folder, time.time())
 
     def forget_failed(self) -> int:
-        """Make failed trials pending again and return their number; their run directories stay."""
+        """Make failed trials pending again, keeping their run directories, and return their number."""
         count = 0
         for trial in self.trials():
             outcome = self.outcome(trial)
@@ -274,16 +309,16 @@ class TrialStore:
         return count
 
     def known(self, trial: Trial, outcome: TrialOutcome) -> None:
-        """Remember an outcome that was just written."""
+        """Cache an outcome that was just written."""
         self._outcomes[trial.name] = outcome
 
     def any_value(self) -> bool:
-        """Whether any trial has a value by the metric."""
+        """Return whether any trial has a value of the metric."""
         outcomes = (self.outcome(trial) for trial in self.trials())
         return any(outcome is not None and outcome.value is not None for outcome in outcomes)
 
     def _begun(self) -> set[str]:
-        """The names of the trials that have a folder."""
+        """Return the names of the trials that have a folder."""
         folder = self.path / _LEDGER
         return {entry.name for entry in folder.iterdir()} - {_PLANNING} if folder.is_dir() else set()
 
@@ -292,7 +327,7 @@ class TrialStore:
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[None]:
-        """Hold the lock on planning; another process that plans waits."""
+        """Hold the planning lock; another process that plans waits."""
         folder = self.path / _LEDGER / _PLANNING
         with contextlib.ExitStack() as stack:
             while True:
@@ -316,7 +351,14 @@ class TrialStore:
 
 @dataclasses.dataclass(frozen=True)
 class TrialLease:
-    """A trial that this process holds."""
+    """A trial that this process holds.
+
+    Attributes:
+        ledger: The store.
+        trial: The trial.
+        folder: Its folder in the ledger.
+        began: When it was taken, in seconds since 1970.
+    """
 
     ledger: TrialStore
     trial: Trial
@@ -324,7 +366,7 @@ class TrialLease:
     began: float
 
     def attempts(self) -> list[TrialAttempt]:
-        """The starts so far that are not forgotten."""
+        """Return the starts so far that are not forgotten."""
         try:
             content = read_regular(self.folder / "attempts.jsonl")
         except FileNotFoundError:
@@ -343,22 +385,22 @@ class TrialLease:
         return attempts
 
     def begin(self, step: int) -> None:
-        """Note this start, after `step` steps of earlier ones."""
+        """Record this start, after `step` steps of earlier ones."""
         self._note({"step": step, "began": self.began, "worker": f"process {os.getpid()} on {socket.gethostname()}"})
 
     def leave(self) -> None:
-        """Note that this start ends without an outcome, in good order."""
+        """Record that this start ends in good order without an outcome."""
         self._note({"left": True})
 
     def forget(self) -> None:
-        """Note that the starts so far do not count."""
+        """Record that the starts so far do not count."""
         self._note({"forgotten": True})
 
     def record(self, outcome: TrialOutcome) -> None:
         """Write how the trial ended.
 
         Raises:
-            RuntimeError: If it has an outcome already.
+            RuntimeError: If it already has an outcome.
         """
         if self.ledger.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
@@ -379,7 +421,7 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """The entry of a line; None where it is not what was written."""
+    """Parse a line, returning None if it is not what was written."""
     try:
         entry = parse(line, "it")
     except UserError:
@@ -388,7 +430,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 
 
 def _attempt(line: bytes) -> AttemptRecord | None:
-    """The line; None where it is not what was written."""
+    """Parse a line of attempts.jsonl, returning None if it is not what was written."""
     try:
         return checked(AttemptRecord, _entry(line), "it")
     except UserError:
@@ -396,7 +438,11 @@ def _attempt(line: bytes) -> AttemptRecord | None:
 
 
 def _outcome(file: Path) -> OutcomeRecord:
-    """Raise UserError for a file that is not what a sweep writes."""
+    """Read outcome.json.
+
+    Raises:
+        UserError: If the file is not what a sweep writes.
+    """
     try:
         return checked(OutcomeRecord, strip_checksum(_object(file)), str(file))
     except UserError as error:
@@ -404,10 +450,10 @@ def _outcome(file: Path) -> OutcomeRecord:
 
 
 def _trial(what: str, line: bytes) -> Trial:
-    """The trial of a line. Its name is a folder's, and so is only taken where it is the hash of its config.
+    """Parse a line of trials.jsonl; the name is used as a folder, so it must be the hash of the config.
 
     Raises:
-        UserError: For any other line.
+        UserError: If the line is damaged, or the name is not the hash of the config.
     """
     told = as_object(parse(line, what), what)
     if not has_valid_checksum(told):
@@ -422,7 +468,7 @@ def _trial(what: str, line: bytes) -> Trial:
 
 
 def _whole_lines(content: bytes) -> bytes:
-    """The content without a last line that a kill tore; one with no newline, or another byte in its place, stays."""
+    """Return the content without a last line torn by a kill; a complete last line without its newline is kept."""
     complete, newline, last = content.rpartition(b"\n")
     for line in (last, last[:-1]):
         if _entry(line) is not None:
@@ -431,7 +477,7 @@ def _whole_lines(content: bytes) -> bytes:
 
 
 def _held(lock: Path) -> bool:
-    """Whether a live process holds a lock, without waiting. In a bucket: whether the lease exists."""
+    """Return whether a live process holds a lock, without waiting; in a bucket, whether the lease exists."""
     if not lock.is_file():
         return False
     if not isinstance(lock, Path):
@@ -483,7 +529,7 @@ def _check_facts(path: Path, recorded: Mapping[str, Any], wanted: Mapping[str, A
 
 
 def _flatten(value: Any, key: str = "") -> dict[str, str]:
-    """The values as JSON text by dotted key, also inside of lists."""
+    """Return the values as JSON text by dotted key, including those inside lists."""
     entries: dict[str, Any] = {}
     if isinstance(value, Mapping):
         entries = {str(name): item for name, item in value.items()}

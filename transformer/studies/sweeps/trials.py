@@ -12,7 +12,13 @@ _DIGITS = 16  # of the hash that names a trial: of a million trials two share a 
 
 
 class Trial(NamedTuple):
-    """One run of a sweep. Two with the same resolved config (its seed is in it) are the same trial."""
+    """One run of a sweep. Two trials with the same resolved config, which includes the seed, are the same trial.
+
+    Attributes:
+        name: Its directory: the first hexadecimal digits of the SHA-256 of the resolved config.
+        overrides: The overrides of the base config.
+        config: The resolved config.
+    """
 
     name: str  # its directory: the first hexadecimal digits of the SHA-256 of the resolved config
     overrides: Mapping[str, Any]  # what makes it from the base
@@ -20,10 +26,10 @@ class Trial(NamedTuple):
 
 
 def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
-    """The trial that the overrides make of a base config.
+    """Build the trial with these overrides of a base config.
 
     Raises:
-        UserError: Naming the overrides, for an invalid config.
+        UserError: If the config is invalid.
     """
     # jax comes with it; what only reads or runs trials does without.
     from transformer.training.config import apply_overrides, resolve_config
@@ -36,17 +42,17 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
 
 
 def trial_of_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
-    """The trial of a config that is resolved already, both as plain values."""
+    """Build the trial of a config that is already resolved; both arguments are plain values."""
     return Trial(hash_config(config)[:_DIGITS], overrides, config)
 
 
 def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
-    """Refuse a trial that a ledger recorded unless its config is one of a run, and all code that it names is trusted.
+    """Check that a recorded trial has the config of a run, and names only trusted code.
 
     The sections of the config are checked when the trial is built.
 
     Raises:
-        UserError: Naming the trial.
+        UserError: If the trial is not one that a sweep plans, or names code that is not trusted.
     """
     try:
         from_config(RunConfig, trial.config)
@@ -56,5 +62,5 @@ def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as they come back from JSON: tuples are lists."""
+    """Return the values as JSON returns them, with lists for tuples."""
     return json.loads(json.dumps(values))

@@ -1,10 +1,10 @@
-"""A worker: lease a trial, train or resume it, record its outcome; until all trials are finished.
+"""A sweep worker: lease a trial, train or resume it, record its outcome; until all trials are finished.
 
 Any number of workers share a `TrialStore`. The lease of a worker that is killed ends, and another worker resumes its
-trial from the last checkpoint. A worker that hangs would hold its lease forever, and no other can tell it from a slow
-one; so each watches itself: when nothing in its trial's directory has changed for `HANG_TIMEOUT` seconds, it writes its
-stack traces to stderr and exits. A trial at which `MAX_ATTEMPTS` workers in a row died, none getting further than those
-before, has failed. A worker stops after several failed trials in a row, as on a broken machine.
+trial from the last checkpoint. A worker that hangs would hold its lease forever, and others cannot tell it from a slow
+one, so each worker watches itself: if nothing in its trial's directory has changed for `HANG_TIMEOUT` seconds, it
+writes its stack traces to stderr and exits. A trial at which `MAX_ATTEMPTS` workers in a row died without progress has
+failed. A worker stops after several failed trials in a row, as on a broken machine.
 
 This module does not import jax: the function that trains is passed to it.
 """
@@ -57,7 +57,7 @@ Report = Callable[[int, str, Mapping[str, Any]], None]
 
 
 class TrialPruned(Exception):
-    """Raised by a report to end a trial that is not worth going on with."""
+    """Raised by a report to stop a trial early."""
 
     def __init__(self, step: int, value: float):
         super().__init__(f"pruned at step {step}")
@@ -65,7 +65,7 @@ class TrialPruned(Exception):
 
 
 class TooManyFailures(RuntimeError):
-    """Several trials in a row failed in this process, which should not try more."""
+    """Raised when several trials in a row failed in this process."""
 
 
 class _Unknown(UserError):
@@ -73,28 +73,39 @@ class _Unknown(UserError):
 
 
 class TrialTrainer(Protocol):
-    """What trains trials; `transformer.studies.sweeps.model_trainer` has the one that trains models."""
+    """Trains trials; `transformer.studies.sweeps.model_trainer` has the implementation that trains models."""
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
-        """Train a trial to its end in its directory, from where it stopped, telling `report` what it reports.
+        """Train a trial to its end, or resume it.
+
+        Args:
+            trial: The trial.
+            directory: Its run directory.
+            report: Called with the step, split and values of each report.
 
         Raises:
-            FloatingPointError: If it diverges; what `report` raises.
+            FloatingPointError: If training diverges.
+            TrialPruned: If `report` raises it.
         """
 
     def program(self, trial: Trial) -> str:
-        """Equal for trials that can be trained as one program."""
+        """Return a key that is equal for trials that can be trained as one program."""
 
     def gain(self, trials: Sequence[Trial], folder: Path) -> float:
-        """How many times faster the trials go as one program, measured; `folder` is for its files."""
+        """Measure how many times faster the trials train as one program; `folder` is for its files."""
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
-        """Train as one program; for each trial the step at which it diverged, if it did."""
+        """Train trials as one program, and return the step at which each diverged, None if it did not."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VmapSpeedup:
-    """What gain-N.json holds: how many times faster N trials go as one program, and that in words."""
+    """The contents of gain-N.json: how many times faster N trials train as one program.
+
+    Attributes:
+        gain: The speedup; 0 if it could not be measured.
+        message: The result in words.
+    """
 
     gain: Amount
     message: str
@@ -125,11 +136,19 @@ def run_worker(
 ) -> None:
     """Work on a sweep until its first `total` trials are finished, by this worker or others.
 
-    Without a `proposer` the trials are those planned. With `vectorize`, trials of one program are trained together
-    where that was measured to be faster; no more of them than leave as many for each of `workers`.
+    Args:
+        ledger: The trials of the sweep.
+        proposer: Proposes further trials; None to train only those planned.
+        total: The number of trials.
+        metric: The sweep's metric, as "split/name".
+        trainer: Trains the trials.
+        vectorize: Whether to train trials of one program together if that is measured to be faster.
+        patience: The seconds without progress after which a trial counts as hanging.
+        workers: The number of workers, so that vectorized trials are shared among them.
 
     Raises:
-        UserError: For a metric that no trial has; Unfit where one failure follows another.
+        UserError: If no trial reports the metric.
+        TooManyFailures: If three trials in a row failed in this worker.
     """
     setting = _WorkerSettings(ledger, proposer, parse_metric_name(metric), trainer, patience, workers)
     failures, pause, dry = 0, _WAITS[0], False
@@ -157,7 +176,7 @@ def run_worker(
 
 
 def _next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool) -> TrialOutcome | None:
-    """Train the first trial that no process holds; None where there is none."""
+    """Train the first trial that no process holds; None if there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
         with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.ledger.lease(trial) as lease:
@@ -219,10 +238,10 @@ def _outcome(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOu
 
 
 def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
-    """How a trial that was trained to its end ended.
+    """Return how a trial that was trained to its end ended.
 
     Raises:
-        UserError: For a metric that neither it nor any before it has.
+        UserError: If neither it nor any trial before it has the metric.
     """
     records = read_records(RunDirectory(directory).metrics_file)
     last = last_metric(records, setting.metric)
@@ -238,7 +257,7 @@ def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
 
 
 def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Sequence[Trial]) -> TrialOutcome | None:
-    """Train a leased trial with others of its program, where that is faster; None where it is not."""
+    """Train a leased trial together with others of its program if that is faster; None if it is not."""
     ledger = setting.ledger
     if _deaths(first) >= _DEATHS:
         return None
@@ -286,7 +305,7 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
 
 
 def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
-    """The trials to train with one as vmapped runs: of its program, at its step, and measured to be faster."""
+    """Return the trials to vmap with one: of its program, at its step, and measured to be faster together."""
     program = setting.trainer.program(trial)
     step = _step(setting.ledger.directory(trial))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
@@ -303,7 +322,7 @@ def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Tri
 
 
 def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> float:
-    """The gain of so many trials of a program, measured by the first worker that asks."""
+    """Return the speedup of so many trials of a program, measured by the first worker that asks."""
     count = 1 + len(others)
     # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
     files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, MAX_VMAPPED_TRIALS + 1))]
@@ -346,19 +365,19 @@ def _gain_file(setting: _WorkerSettings, trial: Trial, count: int) -> Path:
 
 
 def _deaths(lease: TrialLease) -> int:
-    """How many workers died at a trial."""
+    """Return how many workers died at a trial."""
     return sum(not attempt.left for attempt in lease.attempts())
 
 
 def _stuck(lease: TrialLease, step: int) -> bool:
-    """Whether the workers of the last attempts all died, none further than where the first of them began."""
+    """Return whether the last attempts all died without getting past the step where the first of them began."""
     died = [attempt for attempt in lease.attempts() if not attempt.left][-MAX_ATTEMPTS:]
     return len(died) == MAX_ATTEMPTS and step <= died[0].step
 
 
 @contextlib.contextmanager
 def _attempted(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[None]:
-    """Note a start and, where it is broken off, that it was left in good order."""
+    """Record a start and, if it is interrupted, that it was left in good order."""
     for lease, step in zip(leases, steps, strict=True):
         lease.begin(step)
     try:
@@ -372,7 +391,7 @@ def _attempted(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[N
 
 @contextlib.contextmanager
 def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
-    """End this process, saying where it hangs, when nothing in the directories changes for `patience` seconds."""
+    """Exit this process with a stack trace if nothing in the directories changes for `patience` seconds."""
     ended = threading.Event()
 
     def look() -> None:
@@ -400,7 +419,7 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
 
 
 def _step(directory: Path) -> int:
-    """The last step that a trial's run has reported."""
+    """Return the last step that a trial's run has reported."""
     return last_step(read_last_records(RunDirectory(directory).metrics_file))
 
 
