@@ -46,9 +46,16 @@ _logger = logging.getLogger(__name__)
 
 
 class TrainingComponents(NamedTuple):
-    """The components of training: task, model, optimizers, placement, and the abstract training state.
+    """The components of training.
 
-    `init_state(key)` initializes the training state; `init_state(key, variables)` takes the given variables instead.
+    Attributes:
+        task: The task.
+        model: The model.
+        optimizers: The optimizer of each objective, by name.
+        placement: The mesh and the placement of arrays on it.
+        init_state: A function of a PRNG key to the initial training state; with variables as a second argument, these
+            are taken.
+        abstract_state: The training state as shapes with shardings.
     """
 
     task: Task
@@ -67,12 +74,16 @@ class TrainingComponents(NamedTuple):
 def build_components(
     experiment: ExperimentConfig, directory: Path, placement: Placement | None = None, *, synthetic: bool = False
 ) -> TrainingComponents:
-    """Open the data, build the model and place its state: by default by the config's `sharding`.
+    """Build the task with its data, the model, the optimizers and the placement of their state.
 
-    With `synthetic` no data are read: the task has made-up data of the same shapes, enough to compile its programs.
+    Args:
+        experiment: The checked config.
+        directory: The run directory, for the task's files.
+        placement: The placement; by default that of `config.sharding`.
+        synthetic: Whether to use synthetic data of the same shapes instead of reading data, which suffices to compile.
 
     Raises:
-        UserError: For data that is missing or does not fit the model, and for a mesh that does not fit either.
+        UserError: If data are missing or do not fit the model, or the mesh fits neither.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
     family = models.FAMILIES[models.name_of(experiment.model)]
@@ -115,7 +126,12 @@ def build_components(
 def _make_objective_optimizer(
     objective: Objective, config: OptimizerConfig, experiment: ExperimentConfig, model: Model
 ) -> Optimizer:
-    """Raise as `check_trainable_patterns` and `count_layers_above`."""
+    """Build the optimizer of an objective, after checking its patterns.
+
+    Raises:
+        UserError: If a pattern matches no parameter or nothing is left to train, or `layer_decay` is set for a model
+            without stacked layers.
+    """
     check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
     front = models.FAMILIES[models.name_of(experiment.model)].embedding_patterns
     above = None if config.layer_decay == 1 else count_layers_above(model, front)
@@ -123,11 +139,16 @@ def _make_objective_optimizer(
 
 
 def check_before_compiling(experiment: ExperimentConfig, components: TrainingComponents) -> None:
-    """Check on abstract shapes that task and model fit each other, before anything is computed.
+    """Check on abstract shapes that task, model and device memory fit each other.
+
+    Args:
+        experiment: The checked config.
+        components: The components.
 
     Raises:
-        UserError: As `transformer.training.startup_checks.check_task_fits_model`
-        UserError: For a state that no device here has room for.
+        UserError: If task and model do not fit each other
+            (`transformer.training.startup_checks.check_task_fits_model`), or the state does not fit into the memory of
+            a device.
     """
     objectives, params = components.task.objectives, components.abstract_state.variables.params
     gradients = [
@@ -152,15 +173,20 @@ def check_before_compiling(experiment: ExperimentConfig, components: TrainingCom
 
 
 def hyperparameters_of(experiment: ExperimentConfig, task: Task) -> dict[str, dict[str, np.float32]]:
-    """Return the hyperparameters of every objective's optimizer, as the training state holds them."""
+    """Return the numbers of every objective's optimizer, as the training state holds them."""
     return {objective.name: hyperparameters(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
     """Jit a function that runs once, such as the initialization of a state.
 
-    On CPUs without compiler optimization: that of the many small random draws of an initialization takes longer than
-    compiling the training step, and saves nothing.
+    On CPUs it is compiled without optimization: optimizing the many small random draws of an initialization takes
+    longer than compiling the training step, and saves nothing.
+
+    Args:
+        make: The function.
+        placement: The placement for which it is traced.
+        shardings: The shardings of its outputs.
     """
     on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
@@ -171,7 +197,7 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
 
 
 def head_statistics_capture(experiment: ExperimentConfig, model: Model) -> Capture | None:
-    """Return the capture of every head statistic of the training batches; None if they are not logged."""
+    """Return the capture of all head statistics of the training batches; None if they are not logged."""
     if not experiment.run.head_statistics_every:
         return None
     return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
@@ -180,10 +206,13 @@ def head_statistics_capture(experiment: ExperimentConfig, model: Model) -> Captu
 def build_train_step(
     experiment: ExperimentConfig, components: TrainingComponents, capture: Capture | None = None
 ) -> TrainStep:
-    """Build the train step, not compiled.
+    """Build the train step without compiling it.
 
-    Where the run observes its heads, one program serves steps with and without; `capture` replaces the default, the
-    statistics of every head.
+    Args:
+        experiment: The checked config.
+        components: The components.
+        capture: What to capture of the training batch; by default the statistics of every head, if they are logged. One
+            program serves steps with and without them.
     """
     return make_train_step(
         components.model,
@@ -199,7 +228,13 @@ def build_train_step(
 def compile_train_step(
     experiment: ExperimentConfig, components: TrainingComponents, capture: Capture | None = None
 ) -> TrainStep:
-    """Jit the train step; it donates its state."""
+    """Jit the train step; it donates its state.
+
+    Args:
+        experiment: The checked config.
+        components: The components.
+        capture: What to capture of the training batch, as in `build_train_step`.
+    """
     step = build_train_step(experiment, components, capture)
     # Explicit: were the compiler free to place the new state otherwise, the next step would compile again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
@@ -208,7 +243,12 @@ def compile_train_step(
 
 
 def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mapping[str, Any]:
-    """The shapes of what the losses give the model of a batch, or of its shapes: what the task prepares of it."""
+    """Return the shapes of the prepared batch, as the losses read it.
+
+    Args:
+        components: The components.
+        batch: A batch, or its shapes.
+    """
 
     def prepare(state: TrainState, batch: Batch) -> Batch:
         key = derive_key(state.key, state.step, "prepare")
@@ -220,7 +260,7 @@ def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mappi
 def flops_counter(components: TrainingComponents) -> Callable[[Batch], float | None]:
     """Return a function that counts the FLOPs of a train step over a batch, once for each batch shape.
 
-    None where they cannot be counted (`UncountableError`), which is logged once.
+    It returns None if they cannot be counted (`UncountableError`), which is logged once.
     """
     known: dict[tuple[Any, ...], float | None] = {}
 

@@ -1,4 +1,4 @@
-"""Compile evaluations and the capture of attention maps on the probe batch."""
+"""Compile evaluations, and the capture of attention maps on the probe batch."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,14 @@ CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class CompiledEvaluation:
-    """An evaluation with its compiled step: a function from the training state to its report."""
+    """An evaluation with its compiled step: a function from the training state to its report.
+
+    Attributes:
+        evaluation: The evaluation.
+        step: The compiled step.
+        placement: The placement of batches on devices.
+        monitor: The monitor that is told of each batch.
+    """
 
     evaluation: Evaluation
     step: CompiledStep
@@ -34,7 +41,7 @@ class CompiledEvaluation:
         """Run the step over all batches.
 
         Raises:
-            RunStopped: Between two of them.
+            RunStopped: If the run is told to stop, between two batches.
         """
         # Optimizers stay out of the compiled program's arguments.
         state, batches = state.without_optimizers(), self.evaluation.batches
@@ -51,7 +58,11 @@ class CompiledEvaluation:
         return self.evaluation.finish(sums, rows)
 
     def programs(self, abstract: TrainState) -> Iterator[Program]:
-        """The step for each batch shape, to be compiled ahead."""
+        """Yield the program of each batch shape, to be compiled in the background.
+
+        Args:
+            abstract: The training state as shapes.
+        """
         key = jax.eval_shape(lambda: jax.random.key(0))
         for batch in distinct_batch_shapes(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
             yield Program(self.step, (abstract.without_optimizers(), batch, key))
@@ -60,13 +71,17 @@ class CompiledEvaluation:
 def compile_evaluations(
     model: Model, evaluations: Sequence[Evaluation], placement: Placement
 ) -> list[CompiledEvaluation]:
-    """For each evaluation a function from the training state to its report.
+    """Return a function from the training state to a report for each evaluation.
 
-    Each batch shape is compiled once, for all evaluations that share a step. Give only those that apply to the model's
-    sites (`Evaluation.applies`).
+    Each batch shape is compiled once for all evaluations that share a step.
+
+    Args:
+        model: The model.
+        evaluations: Evaluations that apply to the model's sites (`Evaluation.applies`).
+        placement: The placement of batches on devices.
 
     Raises:
-        ValueError: If an evaluation asks for an average that the run does not keep.
+        ValueError: If an evaluation asks for an average that the run does not keep; raised when it is called.
     """
     compiled: dict[tuple, CompiledStep] = {}
     for evaluation in evaluations:
@@ -76,12 +91,16 @@ def compile_evaluations(
 
 
 def evaluation_view(model: Model, state: TrainState, parameters: str) -> StateView:
-    """The view of a state outside of training, with its "raw" parameters or those of the average of this name.
+    """Return the view of a state outside of training.
 
-    What a run shows of itself has those that it is judged by (`ExperimentConfig.eval_parameters`).
+    Args:
+        model: The model.
+        state: The training state.
+        parameters: "raw", or the name of an average whose parameters replace the raw ones.
+            `ExperimentConfig.eval_parameters` are those by which a run is judged.
 
     Raises:
-        ValueError: For an average that the run does not keep.
+        ValueError: If the run does not keep the average.
     """
     variables = state.variables
     if parameters != "raw":
@@ -102,7 +121,12 @@ def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep
 
 
 class Probe(NamedTuple):
-    """The plan of the probe batch's stored maps, and the function from the state to them."""
+    """The capture of the probe batch's maps.
+
+    Attributes:
+        plan: Which maps are stored.
+        run: A function from the training state to the maps by site.
+    """
 
     plan: CapturePlan
     run: Callable[[TrainState], dict[str, StoredMaps]]
@@ -119,11 +143,19 @@ def compile_probe(
     parameters: str,
     tiers: Tiers | None = None,
 ) -> Probe:
-    """The maps and statistics of every head on the probe batch, at the tiers that `config` affords for `times` steps.
+    """Compile the capture of the maps and statistics of every head on the probe batch.
 
-    They are those of the `parameters` that the run is judged by, "raw" or those of an average. A resumed run passes the
-    `tiers` of its store. Examples and heads are sharded over the devices where they divide evenly; each device keeps
-    the maps of its own.
+    Examples and heads are sharded over the devices if they divide evenly; each device keeps the maps of its own.
+
+    Args:
+        model: The model.
+        task: The task.
+        abstract: The training state as shapes.
+        placement: The placement on devices.
+        config: The size and the budget of stored maps.
+        times: How often maps are stored, which share the budget.
+        parameters: "raw", or the name of the average by which the run is judged.
+        tiers: The tiers of an existing map store, for a resumed run; None chooses those that `config` affords.
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, CapturedAttention]:

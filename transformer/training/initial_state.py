@@ -1,4 +1,4 @@
-"""Initialization of the training state."""
+"""Initialize the training state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,9 +23,20 @@ def init_state(
     key: Key[Array, ""],
     variables: Variables | None = None,
 ) -> TrainState:
-    """The state before the first step; pure, so that it can run under jit with output shardings.
+    """Return the training state before the first step; pure, so that it can run under jit with output shardings.
 
-    Without `variables` they are drawn by the key.
+    Args:
+        model: The model.
+        task: The task.
+        optimizers: The optimizer of each objective, by name.
+        averages: The averages of the parameters, by name.
+        hyper: The numbers of each objective's optimizer.
+        key: The run's PRNG key.
+        variables: The initial variables; by default they are drawn with the key.
+
+    Raises:
+        UserError: If the task cannot train this model.
+        ValueError: If an objective trains no parameter.
     """
     variables = model.init(derive_key(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
@@ -49,10 +60,10 @@ def init_state(
 
 
 def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) -> dict[str, Array]:
-    """The parameters that an objective trains by its optimizer, by path.
+    """Return the parameters that an objective trains with its optimizer, by path.
 
     Raises:
-        ValueError: If its `trains` matches none.
+        ValueError: If its patterns match no trainable parameter.
     """
     trained = {
         path: leaf

@@ -1,4 +1,4 @@
-"""The training loop: batch, step, and periodically logs, evaluations, attention maps and checkpoints."""
+"""The training loop: batches and steps, with periodic logs, evaluations, attention maps and checkpoints."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,15 @@ from transformer.training.writers.writer import Writer
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """Steps between two logs, evaluations, map captures and checkpoints; 0: only at the end, for `heads` never."""
+    """The intervals of reports and checkpoints, in steps; 0 is only at the end.
+
+    Attributes:
+        log: Steps between two logs of the training metrics.
+        evaluate: Steps between two evaluations.
+        maps: Steps between two captures of the probe batch's maps.
+        checkpoint: Steps between two checkpoints.
+        heads: Steps between two logs of head statistics; 0 is never.
+    """
 
     log: int
     evaluate: int
@@ -31,7 +39,14 @@ class Cadence:
 
 @dataclasses.dataclass(frozen=True)
 class LoopEvaluation:
-    """An evaluation that the training loop runs."""
+    """An evaluation that the training loop runs.
+
+    Attributes:
+        name: Its name.
+        split: The split that it measures.
+        at_end: Whether it runs only at the end of training.
+        run: A function from the training state to the report.
+    """
 
     name: str
     split: str
@@ -41,7 +56,15 @@ class LoopEvaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Reporter:
-    """Reports of the state between two steps: the evaluations, and the maps of the probe."""
+    """Reports the evaluations and the probe's maps between two steps.
+
+    Attributes:
+        cadence: When they are due.
+        evaluations: The evaluations.
+        probe: A function from the training state to the maps by site.
+        writer: The writer of all reports.
+        monitor: The monitor, through which the run can be told to stop.
+    """
 
     cadence: Cadence
     evaluations: Sequence[LoopEvaluation]
@@ -50,7 +73,16 @@ class Reporter:
     monitor: ProgressMonitor
 
     def __call__(self, number: int, state: TrainState, last: bool) -> None:
-        """Report what is due at step `number`: all of it or, where the run is stopped in between, nothing."""
+        """Report what is due; if the run is stopped in between, nothing is written.
+
+        Args:
+            number: The number of steps made.
+            state: The training state.
+            last: Whether it is the last step, at which everything is due.
+
+        Raises:
+            RunStopped: If the run is told to stop.
+        """
         reports: list[tuple[str, EvaluationReport]] = []
         if last or _is_due(number, self.cadence.evaluate):
             chosen = [evaluation for evaluation in self.evaluations if last or not evaluation.at_end]
@@ -69,7 +101,7 @@ class Reporter:
 
 
 class PendingStep(NamedTuple):
-    """A dispatched step whose metrics were not fetched from the device yet."""
+    """A dispatched step whose metrics have not been fetched from the device yet."""
 
     step: int
     metrics: StepMetrics
@@ -86,16 +118,30 @@ def train_loop(
     save: Callable[[TrainState, Mapping[str, Any]], None],
     accumulator: MetricAccumulator | None = None,
 ) -> TrainState:
-    """Train from the state's step to `steps`, feeding all metrics, samples and maps to the writer of `reporter`.
+    """Train up to a step, and write all metrics, samples and maps.
 
-    `accumulator` averages what the steps report, by default without counting operations. A state, and with it all that
-    is reported, may be that of several runs at one step (transformer.training.vmapped). The metrics of step N - 1 are
-    read after step N is dispatched: the device never waits for the host. The last checkpoint is saved after the last
-    evaluations: a run that has it is complete. One that is told to stop saves behind the step that it is at, together
-    with what the next process needs to go on as if there had been no stop.
+    The metrics of step N - 1 are fetched after step N is dispatched, so that the device never waits for the host. The
+    last checkpoint is saved after the last evaluations: a run that has it is complete. A run that is told to stop saves
+    its current step, together with what the next process needs to continue as if there had been no stop. The state, and
+    with it all reports, may be that of several runs at one step (transformer.training.vmapped).
+
+    Args:
+        state: The state to start from.
+        step: The compiled train step.
+        source: The training batches.
+        steps: The number of the last step.
+        reporter: The reporter of evaluations and maps, and the writer of everything.
+        save: A function that saves a state; its second argument is what a resumed run needs to continue the current log
+            interval, {} between intervals.
+        accumulator: The accumulator of training metrics; the default counts no FLOPs.
+
+    Returns:
+        The state after the last step.
 
     Raises:
-        UserError: What `accumulator` raises; RunStopped.
+        UserError: If a batch is not valid.
+        RunFailed: If training diverges (raised by `accumulator` or `save`).
+        RunStopped: If the run is told to stop.
     """
     cadence, writer, monitor = reporter.cadence, reporter.writer, reporter.monitor
     first = int(np.max(jax.device_get(state.step)))
@@ -144,7 +190,7 @@ def train_loop(
 
 
 def _read_pending(pending: PendingStep | None, accumulator: MetricAccumulator, writer: Writer) -> None:
-    """Read a step's metrics, waiting until it is done."""
+    """Fetch a step's metrics, waiting until it is done."""
     if pending is None:
         return
     accumulator.add_step(pending.metrics, pending.step)

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules by name, and which parameters they train."""
+"""Optimizers and learning-rate schedules, and which parameters they train."""
 
 import dataclasses
 import enum
@@ -30,7 +30,7 @@ class OptimizerAlgorithm(enum.Enum):
 
 
 class LearningRateSchedule(enum.Enum):
-    """The learning rate over steps, behind a linear warm-up."""
+    """The learning rate over steps after a linear warmup."""
 
     CONSTANT = "constant"
     INVERSE_SQUARE_ROOT = "inverse_square_root"
@@ -42,15 +42,30 @@ class LearningRateSchedule(enum.Enum):
 class OptimizerConfig(Config, path="config.optimizer"):
     """How parameters are updated.
 
-    `learning_rate` is the peak, reached after `warmup_steps` steps; `final_lr_fraction` is the fraction of it that
-    linear and cosine schedules end at. `clip_norm` bounds the gradient's global norm; 0 leaves it alone. `weight_decay`
-    (adamw) acts on all parameters but those named `bias`, `scale`, `content` and `position`: not on norms and biases,
-    but on those of gates, candidates and kinds, which have names of their own.
+    A parameter is trained if its path matches one of `trainable` and none of `frozen`; others keep their values and
+    have neither gradients nor moments.
 
-    Trained are the parameters whose path matches one of the patterns `trainable` and none of `frozen` (fnmatch); the
-    others keep their values, and have neither gradient nor moments. `layer_decay` d gives each of L stacked layers a
-    rate of its own, d^(L - l) of the whole for layer l = 1, ..., L; what enters the first layer has d^L, what stands
-    behind the last the whole (Howard and Ruder 2018, section 3.2, where d is 1 / 2.6; Clark et al. 2020, appendix B).
+    Attributes:
+        algorithm: The update rule.
+        learning_rate: The peak learning rate, reached after the warmup.
+        schedule: The learning rate after the warmup.
+        warmup_steps: Steps of linear warmup.
+        final_lr_fraction: The fraction of the peak that linear and cosine schedules end at.
+        beta1: The decay of Adam's first moment; for SGD, the momentum.
+        beta2: The decay of Adam's second moment.
+        epsilon: Adam's epsilon.
+        weight_decay: AdamW's weight decay. It applies to all parameters except those named `bias`, `scale`, `content`
+            and `position`: not to the biases and scales of projections and norms, but to those of gates and candidates,
+            which have other names.
+        clip_norm: The maximum global norm of the gradient. 0 does not clip.
+        trainable: Patterns of the paths of trained parameters (fnmatch).
+        frozen: Patterns of the paths of frozen parameters.
+        layer_decay: The factor d of layerwise learning-rate decay: layer l of L stacked layers has d^(L - l) of the
+            learning rate; parameters before the first layer have d^L, those after the last all of it (Howard and Ruder
+            2018, section 3.2, with d = 1 / 2.6; Clark et al. 2020, appendix B). 1 is none.
+
+    Raises:
+        UserError: If a value is out of range, or `weight_decay` is set for another algorithm than AdamW.
     """
 
     algorithm: OptimizerAlgorithm = OptimizerAlgorithm.ADAM
@@ -75,7 +90,7 @@ class OptimizerConfig(Config, path="config.optimizer"):
             )
 
     def is_trainable(self, path: str) -> bool:
-        """Whether `trainable` and `frozen` have the parameter of this path trained."""
+        """Whether the parameter of this path is trained, by `trainable` and `frozen`."""
         return matches_any_pattern(path, self.trainable) and not matches_any_pattern(path, self.frozen)
 
 
@@ -84,13 +99,17 @@ Hyperparameters = Mapping[str, Number]
 
 
 class Optimizer(NamedTuple):
-    """An update rule over a dict of parameters by path, as functions of its numbers.
+    """An update rule over a dict of parameters by path.
 
-    `init(params)` is its state, `update(gradients, state, params, step, hyper)` the updates and the next state,
-    `learning_rate(step, hyper)` the factor that update has, and `is_trainable(path)` whether it is for a parameter.
-    `step` counts the steps before this one, those too that were skipped and left the state as it was. The numbers
-    `hyper` are arguments, so that one compiled program serves all their values; `hyperparameters` gives those of a
-    config. Moments and updates are float32 beside narrower gradients and parameters.
+    Its numbers `hyper` are arguments, so that one compiled program serves all their values (`hyperparameters`). Moments
+    and updates are float32 even if gradients and parameters are narrower.
+
+    Attributes:
+        init: A function of the parameters to the optimizer state.
+        update: A function (gradients, state, params, step, hyper) to the updates and the next state. `step` counts all
+            earlier steps, including those whose update was skipped.
+        learning_rate: A function (step, hyper) to the learning rate.
+        is_trainable: A function of a path: whether the optimizer trains that parameter.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -100,9 +119,9 @@ class Optimizer(NamedTuple):
 
 
 def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
-    """The numbers of the config's update rule, by their field names.
+    """Return the numbers of the config's update rule by field name.
 
-    A clip_norm, weight_decay or momentum of sgd of zero, a layer_decay of one are left out: they make other programs.
+    A clip_norm, weight_decay or SGD momentum of 0 and a layer_decay of 1 are left out, since they make other programs.
     """
     names = ["learning_rate", "warmup_steps"]
     if config.schedule in (LearningRateSchedule.LINEAR, LearningRateSchedule.COSINE):
@@ -121,11 +140,17 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
 def learning_rate(
     schedule: LearningRateSchedule, steps: int, step: int | Int[Array, ""], hyper: Hyperparameters
 ) -> Float[Array, ""]:
-    """The learning rate of update t = 1, 2, ... of `steps` (`step` counts from 0).
+    """Compute the learning rate of update t = step + 1.
 
-    Warm-up: peak t / w, the same for all. Then inverse_square_root: peak sqrt(w / t), which with peak = (E w)^-0.5 is
-    equation 3 of Vaswani et al. 2017; linear and cosine: down to `final_lr_fraction` x peak at the last step; constant:
-    peak.
+    Warmup over w steps is linear, peak t / w. Then: inverse_square_root is peak sqrt(w / t), which with peak = (E
+    w)^-0.5 is equation 3 of Vaswani et al. 2017; linear and cosine decay to `final_lr_fraction` x peak at the last
+    step; constant is peak.
+
+    Args:
+        schedule: The schedule.
+        steps: The number of updates of the run.
+        step: The number of earlier steps.
+        hyper: The numbers of `hyperparameters`.
     """
     t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup_steps"], 1)
     progress = jnp.clip((t - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
@@ -146,12 +171,15 @@ def learning_rate(
 def make_optimizer(
     config: OptimizerConfig, steps: int, heights: Mapping[str, np.ndarray | int] | None = None
 ) -> Optimizer:
-    """The optimizer of a run of `steps` updates; of the config's numbers it depends only on which are zero.
+    """Build the optimizer of a run.
 
-    `heights` are how many layers stand above each parameter, by which a layer_decay slows it (`count_layers_above`).
+    Args:
+        config: The config. Of its numbers the optimizer depends only on which are zero.
+        steps: The number of updates of the run.
+        heights: The number of layers above each parameter (`count_layers_above`), for `layer_decay`.
 
     Raises:
-        ValueError: For a layer_decay without them.
+        ValueError: If `layer_decay` is not 1 and `heights` is None.
     """
     if config.layer_decay != 1 and heights is None:
         raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
@@ -196,15 +224,21 @@ def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
 
 
 def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """The paths that match one of the patterns."""
+    """Return the paths that match one of the patterns."""
     return [path for path in paths if matches_any_pattern(path, patterns)]
 
 
 def check_trainable_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
-    """Refuse patterns that do nothing, and a run that trains what LoRA stands beside.
+    """Check the patterns of trained and frozen parameters.
+
+    Args:
+        config: The optimizer's config.
+        objective: The objective that it optimizes.
+        paths: The paths of all parameters.
 
     Raises:
-        UserError: Naming the key, the pattern and what the model has.
+        UserError: If a pattern matches no parameter, nothing is left to train, or a matrix would be trained that has a
+            LoRA update.
     """
     folders = sorted({*paths, *(f"{path.split('/')[0]}/*" for path in paths if "/" in path)})
     for name, patterns in (("trainable", config.trainable), ("frozen", config.frozen)):
@@ -228,13 +262,20 @@ def check_trainable_patterns(config: OptimizerConfig, objective: Objective, path
 
 
 def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
-    """How many layers stand above each parameter, as an array that broadcasts against it.
+    """Count the layers above each parameter.
 
-    Of a stack of L blocks the l-th (l = 1, ..., L) has L - l above it. Parameters of `front`, before the first block,
-    have L, those of the highest stack where there are several; all others, behind the last block, 0.
+    In a stack of L blocks, block l (l = 1, ..., L) has L - l above it. Parameters before the first block have L (that
+    of the deepest stack); all others, after the last block, 0.
+
+    Args:
+        model: The model.
+        front: Patterns of the parameters before the first block.
+
+    Returns:
+        For each path an array that broadcasts against the parameter.
 
     Raises:
-        UserError: For a model without stacked layers.
+        UserError: If the model has no stacked layers.
     """
     shapes = {path: leaf.shape for path, leaf in leaves_by_path(model.functional.shapes()).items()}
     axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
@@ -261,7 +302,13 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
 
 
 def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
-    """What a run says of what it trains, where that is not all of it."""
+    """Describe what an objective trains, if it is not everything.
+
+    Args:
+        config: The optimizer's config.
+        objective: The objective.
+        sizes: The number of elements of each parameter by path.
+    """
     trained = [path for path in matching_paths(sizes, objective.trains) if config.is_trainable(path)]
     if len(trained) == len(sizes):
         return []

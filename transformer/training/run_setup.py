@@ -1,4 +1,4 @@
-"""Setting a run up: lock its directory, build and check its components, compile, and print its summary."""
+"""Set a run up: lock its directory, build and check its components, compile, and print its summary."""
 
 import contextlib
 import functools
@@ -35,7 +35,15 @@ _logger = logging.getLogger(__name__)
 
 
 class TrainingRun(NamedTuple):
-    """A run that this process trains, with its directory and checkpoints."""
+    """A run that this process trains.
+
+    Attributes:
+        experiment: Its checked config.
+        directory: Its locked directory.
+        checkpoints: Its checkpoints.
+        checkpoint_metadata: The metadata that is saved with every checkpoint
+            (transformer.training.checkpoint_metadata).
+    """
 
     experiment: ExperimentConfig
     directory: RunDirectory
@@ -47,7 +55,7 @@ class TrainingRun(NamedTuple):
         """The step of the latest checkpoint, or None.
 
         Raises:
-            UserError: If it is beyond the last step.
+            UserError: If it is beyond the last step of the config.
         """
         latest, steps = self.checkpoints.latest(), self.experiment.run.steps
         if latest is not None and latest > steps:
@@ -67,14 +75,22 @@ def open_runs(
     min_checkpoints: int = 1,
     check: Callable[[TrainingComponents], None] = lambda components: None,
 ) -> Iterator[tuple[TrainingComponents, list[TrainingRun]]]:
-    """The runs in their directories, and their components, that of the first experiment for all.
+    """Lock the directories of runs, and build their components.
 
-    Each keeps at least `min_checkpoints` checkpoints. `check` may refuse the components. A run refused before training
-    leaves no files in a directory that was empty.
+    A run that is refused before training leaves no files in a directory that was empty.
+
+    Args:
+        experiments: The checked config of each run.
+        workdirs: The directory of each run.
+        min_checkpoints: The least number of checkpoints that each run keeps.
+        check: A function that may refuse the components.
+
+    Yields:
+        The components of the first experiment, which serve all, and the runs.
 
     Raises:
-        UserError: For anything that the user can correct, before anything compiles; RunFailed at the end where the last
-            checkpoint could not be verified.
+        UserError: If the user can correct what is wrong; raised before anything is compiled.
+        RunFailed: At the end, if the last checkpoint could not be verified.
     """
     with contextlib.ExitStack() as stack:
         directories: list[RunDirectory] = []
@@ -116,7 +132,7 @@ def open_runs(
 
 
 def _assemble_runs(experiments: Sequence[ExperimentConfig], directories: Sequence[RunDirectory]) -> TrainingComponents:
-    """The components of all runs, whose task writes its files into each directory."""
+    """Build the components of all runs; the task writes its files into each directory."""
     for experiment, directory in zip(experiments, directories, strict=True):
         copy_source_tokenizer(experiment.initialize_from, directory.path)
     components = build_components(experiments[0], directories[0].path)
@@ -128,7 +144,10 @@ def _assemble_runs(experiments: Sequence[ExperimentConfig], directories: Sequenc
 def refuse_missing_checkpoints(directory: RunDirectory) -> None:
     """Refuse to restart a run from step 0 whose checkpoints are missing.
 
-    A run that was killed before its first save has the folder of its checkpoints, on a disk, and has noted no save.
+    A run that was killed before its first save has an empty folder of checkpoints and no record of a save.
+
+    Args:
+        directory: The run directory.
 
     Raises:
         UserError: If the run has trained or was converted, and has no checkpoint.
@@ -152,7 +171,14 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
 
 
 def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: int | None, complete: bool) -> None:
-    """Print its size, its devices, where it goes on from, its data, what cannot be measured, and what it waits for."""
+    """Print the size of a run, its devices, where it continues, its data, and which evaluations are skipped.
+
+    Args:
+        components: The components.
+        run: The run.
+        latest: The step of the latest checkpoint, or None.
+        complete: Whether nothing is left to train.
+    """
     experiment, task = run.experiment, components.task
     params = components.abstract_state.variables.params
     parameters = count_parameters(params)
@@ -210,7 +236,12 @@ def make_cadence(config: RunConfig) -> Cadence:
 
 
 def compile_loop_evaluations(components: TrainingComponents, monitor: ProgressMonitor) -> list[LoopEvaluation]:
-    """The evaluations that apply to the model, compiled."""
+    """Compile the evaluations that apply to the model.
+
+    Args:
+        components: The components.
+        monitor: The monitor that is told of each batch.
+    """
     found = []
     compiled = compile_evaluations(components.model, components.evaluations, components.placement)
     for evaluation, run in zip(components.evaluations, compiled, strict=True):
@@ -228,9 +259,16 @@ def programs_to_compile(
     start: int,
     source: BatchSource,
 ) -> Iterator[Program]:
-    """The jitted `step` for each batch shape of the steps behind `start`, and that of each evaluation.
+    """Yield the programs of a run: the step for each batch shape after `start`, and each evaluation.
 
-    `source` is of this call alone: one keeps its epoch's plan, which two threads must not share.
+    Args:
+        experiment: The checked config.
+        components: The components.
+        step: The jitted train step.
+        evaluations: The evaluations.
+        start: The step that the run starts from.
+        source: Training batches for this call alone: a source caches the plan of its epoch, which two threads must not
+            share.
     """
     batches = distinct_batch_shapes(source, start, experiment.run.steps, components.placement)
     yield from (Program(step, (components.abstract_state, batch, False)) for batch in batches)
@@ -240,7 +278,10 @@ def programs_to_compile(
 
 
 def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe:
-    """The compiled probe; a resumed run keeps the tiers of its store, also with another `maps_every` or `steps`."""
+    """Compile the probe of a run.
+
+    A resumed run keeps the tiers of its map store, even if `maps_every` or `steps` have changed.
+    """
     return compile_probe(
         components.model,
         components.task,

@@ -17,10 +17,18 @@ PARAMS, STATE, AVERAGES = "variables/params/", "variables/state/", "averages/"
 
 
 class TrainState(NamedTuple):
-    """`step` updates have been made; `optimizers` are by objective, `averages` by name.
+    """The training state.
 
-    `hyperparameters` are the optimizers' numbers by objective, such as the learning rate, which are arguments of the
-    compiled program. `gradient_norms` are the gradients' of the last updates by objective, where spikes are looked for.
+    Attributes:
+        step: The number of steps made, skipped updates included.
+        key: The run's PRNG key, from which all others are derived.
+        variables: The model's parameters and state.
+        optimizers: The optimizer states by objective.
+        averages: The averaged parameters by the name of the average and their path.
+        extra: The task's own state.
+        hyperparameters: The numbers of the optimizers by objective, such as the learning rate. They are arguments of
+            the compiled program.
+        gradient_norms: The gradient norms of the last updates by objective, if spikes are guarded against.
     """
 
     step: Int[Array, ""]
@@ -33,12 +41,12 @@ class TrainState(NamedTuple):
     gradient_norms: Mapping[str, Float[Array, " N"]] = {}
 
     def without_optimizers(self) -> "TrainState":
-        """The state without its optimizers, the argument of compiled evaluations and probes."""
+        """Return the state without its optimizers: the argument of compiled evaluations and probes."""
         return self._replace(optimizers={}, hyperparameters={}, gradient_norms={})
 
 
 def accumulation_dtype(dtype: Any) -> Any:
-    """The type of sums over steps and microbatches: float32 at least, since narrower ones round small addends away."""
+    """Return the type of sums over steps and microbatches: at least float32, so that small addends count."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
@@ -48,5 +56,11 @@ def cast_to_accumulation_dtype(tree: PyTree) -> PyTree:
 
 
 def derive_key(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
-    """Derive the PRNG key of a named purpose at a step from the run's key, the only key that is saved."""
+    """Derive the PRNG key of a purpose at a step from the run's key, the only key that is saved.
+
+    Args:
+        key: The run's key.
+        step: The number of the step.
+        name: The purpose, such as "init" or the key name of an objective.
+    """
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))

@@ -1,4 +1,4 @@
-"""One training step: losses, gradients, updates, averages - the same for every model and task."""
+"""One training step (losses, gradients, updates and averages), the same for every model and task."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,7 +23,13 @@ Counts = Mapping[str, Array]
 
 
 class StepMetrics(NamedTuple):
-    """Of one step: the `totals` of its batch (counts), `values` that are means already, and the captured statistics."""
+    """The metrics of one step.
+
+    Attributes:
+        totals: The counts of its batch (`Task.totals`).
+        values: Metrics that are means already.
+        maps: The captured head statistics, by site.
+    """
 
     totals: dict[str, Array]
     values: dict[str, Array]
@@ -31,10 +37,19 @@ class StepMetrics(NamedTuple):
 
 
 class TrainStep(Protocol):
-    """One update; `observe`, which may be traced, says whether to compute head statistics."""
+    """A function that makes one update."""
 
     def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
-        """The next state, and the step's metrics."""
+        """Make one update.
+
+        Args:
+            state: The training state; a jitted step donates it.
+            batch: The training batch.
+            observe: Whether to compute head statistics; may be traced.
+
+        Returns:
+            The next state, and the metrics of the step.
+        """
 
 
 def make_train_step(
@@ -47,14 +62,24 @@ def make_train_step(
     capture: Capture | None = None,
     update_guard: UpdateGuardConfig = UpdateGuardConfig(),  # noqa: B008 (frozen)
 ) -> TrainStep:
-    """The step of a task on a model: (state, batch, observe) -> (state, metrics). Jit it, donating the state.
+    """Return the step of a task on a model, to be jitted.
 
-    Objectives are taken in turn, each with the parameters that the one before it updated. With `num_microbatches` = n
-    the batch is cut into n microbatches whose gradients add up; each reads the state and extra of the step's
-    start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
-    The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch. `capture`
-    asks for statistics of the training batch's own attention, computed in the steps that observe. An update that would
-    do harm is not made, as `update_guard` says.
+    Objectives are applied in turn, each to the parameters that the one before it has updated. With n microbatches the
+    batch is split and the gradients of its parts are added. Each part reads the state and the `extra` of the step's
+    start, and every loss is divided by the totals of the whole batch, so that the result is that of the large batch.
+    The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch.
+
+    Args:
+        model: The model.
+        task: The task.
+        optimizers: The optimizer of each objective, by name.
+        averages: The averages of the parameters, by name.
+        num_microbatches: The number of microbatches n.
+        capture: The statistics of the training batch's own attention, computed in steps that observe; None for none.
+        update_guard: Which updates are skipped.
+
+    Returns:
+        The step: (state, batch, observe) to (state, metrics).
     """
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
@@ -113,7 +138,7 @@ def _accumulate_gradients(
     key: Key[Array, ""],
     num_microbatches: int,
 ) -> tuple[dict[str, Array], LossAux]:
-    """The gradient of one objective by what it trains, over the whole batch, and its aux."""
+    """Compute the gradient of one objective over the whole batch, with respect to its trained parameters."""
 
     def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
@@ -157,7 +182,7 @@ def _accumulate_gradients(
 
 
 def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
-    """The loss plus the model's auxiliary losses; divided by `counts` for a microbatch."""
+    """Add the model's auxiliary losses to the loss; for a microbatch, each divided by its entry of `counts`."""
     metrics = dict(aux.metrics)
     for name, term in aux.losses.items():
         mean = term.total / jnp.maximum(term.denominator if counts is None else counts[name], 1)

@@ -1,4 +1,4 @@
-"""One run, from its config to its last checkpoint."""
+"""Train one run, from its config to its last checkpoint."""
 
 import contextlib
 import sys
@@ -58,13 +58,25 @@ def train(
     monitor: ProgressMonitor | None = None,
     rewind: RollbackRequest | None = None,
 ) -> RunDirectory:
-    """Train in a run directory, or resume its run; return when all steps and evaluations are done.
+    """Train a run in its directory, or resume it, until all steps and evaluations are done.
 
-    `writer` is fed after the run's own writers; an error of it ends the run, whose metrics are written by then.
-    `monitor` can be told to stop; `rewind` first goes back.
+    Args:
+        experiment: The checked config.
+        workdir: The run directory. If it holds the run already, the run is resumed from its newest valid checkpoint.
+        profile: Whether to record a profiler trace of a few steps in `workdir/profile`.
+        writer: A writer that is called after the run's own. An error of it ends the run, whose metrics are written by
+            then.
+        monitor: A monitor through which the run can be told to stop.
+        rewind: A rollback to make before training: a checkpoint to return to, and batches to skip.
+
+    Returns:
+        The run directory.
 
     Raises:
-        UserError: For anything that the user can correct, before anything compiles; RunStopped; RunFailed.
+        UserError: If config, data, directory or device memory do not allow the run, before anything is compiled; or if
+            a training batch has a token outside of the vocabulary.
+        RunStopped: If the monitor is told to stop; the state has been saved.
+        RunFailed: If training diverges, or a state or checkpoint is not valid.
     """
     with open_runs([experiment], [workdir]) as (components, (run,)):
         roll_back(run, rewind)
@@ -91,7 +103,7 @@ def _train_from(
     extra_writer: Writer | None,
     monitor: ProgressMonitor,
 ) -> None:
-    """Train from where the run was left to its last step."""
+    """Train from a resumed state to the last step."""
     experiment, directory = run.experiment, run.directory
     config, start = experiment.run, resumed.step
 
@@ -152,9 +164,13 @@ def _train_from(
 
 
 class Profiled:
-    """A step that traces its calls `first` to `first` + `count` - 1 into a directory for Perfetto or XProf.
+    """A train step that records a profiler trace of a few of its calls, for Perfetto or XProf.
 
-    The first calls are left out: they compile.
+    Args:
+        step: The train step.
+        directory: The folder of the trace.
+        first: The number of the first call that is traced, from 1. The calls before it compile.
+        count: The number of calls that are traced.
     """
 
     def __init__(self, step: TrainStep, directory: Path, *, first: int = 10, count: int = 5):
@@ -163,7 +179,7 @@ class Profiled:
         self._calls = 0
 
     def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
-        """The step, traced if it is one of the chosen calls."""
+        """Run the step, traced if it is one of the chosen calls."""
         self._calls += 1
         if self._calls == self._first:
             jax.profiler.start_trace(str(self._directory), create_perfetto_trace=True)
