@@ -1,1 +1,1 @@
-"""Thin shells that hold parameters around pure functions."""
+"""Layers: modules that hold the parameters of pure functions."""

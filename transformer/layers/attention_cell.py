@@ -1,4 +1,4 @@
-"""The attention of recurrent decoders: a memory that is prepared once, read by one query of every row at each step."""
+"""The attention of recurrent decoders: a memory prepared once and read by one query per row at each step."""
 
 import dataclasses
 import enum
@@ -29,12 +29,12 @@ Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, 
 
 
 class KeyValueProjection(enum.Enum):
-    """What keys and values are.
+    """How keys and values are made from the memory.
 
-    shared: the memory itself is both (Bahdanau et al. 2015, equation 5; Luong et al. 2015, section 3.1); of several
-      heads each has its share of the features of query and memory.
+    shared: the memory itself is both (Bahdanau et al. 2015, equation 5; Luong et al. 2015, section 3.1); with several
+      heads, the features of query and memory are split among them.
     split: linear maps of the memory, one for keys and one for values, and of the query (Vaswani et al. 2017, section
-      3.2.2, without the map behind the heads).
+      3.2.2, without the output projection).
     """
 
     SHARED = "shared"
@@ -45,7 +45,7 @@ class AttentionSpan(enum.Enum):
     """Which positions of the memory a query sees; D is `half_width` (Luong et al. 2015, section 3.2).
 
     global: all. monotonic (local-m): those within D of the query's own position. predictive (local-p): those within D
-      of a position that is predicted from the query, p = S sigmoid(v' tanh(W q)), equation 9.
+      of a position predicted from the query, p = S sigmoid(v' tanh(W q)), equation 9.
     """
 
     GLOBAL = "global"
@@ -55,14 +55,24 @@ class AttentionSpan(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCellConfig(Config):
-    """The attention of a recurrent decoder; the defaults are Bahdanau et al. 2015, appendix A.1.2.
+    """The attention of a recurrent decoder; the defaults are those of Bahdanau et al. 2015, appendix A.1.2.
 
-    `depth`: features of a projected head, and of the hidden layer of additive, concat and mlp; 0: as many as each head
-    has of the query. `max_length`: the keys that the score location has rows for, 0 where another score is meant.
-    `reweighting` gaussian multiplies the weights with a Gaussian around the center of the extent, or of the mask.
+    Attributes:
+        score: The score function.
+        normalizer: How logits become weights.
+        reweighting: `gaussian` multiplies the weights by a Gaussian around the center of the attention span, or of the
+            mask.
+        projection: How keys and values are made from the memory.
+        heads: Number of heads.
+        head_dim: Features of a projected head, and of the hidden layer of additive, concat and mlp; 0 means as many as
+            each head has of the query.
+        max_length: The longest memory, for the score `location` only.
+        attention_span: Which positions of the memory a query sees.
+        half_width: D of the local attention spans.
+        initialization: Initialization of the score's parameters.
 
     Raises:
-        UserError: For heads or `half_width` below 1, or the score location without `max_length`.
+        UserError: If `heads` or `half_width` is below 1, or if the score is location without `max_length`.
     """
 
     score: Score = Score.ADDITIVE
@@ -83,10 +93,17 @@ class AttentionCellConfig(Config):
             )
 
     def depths(self, width: int, memory_width: int) -> tuple[int, int]:
-        """The features of a head of the queries, and of one of keys and values.
+        """The features of a query head, and of a key and value head.
+
+        Args:
+            width: Features of a query.
+            memory_width: Features of the memory.
+
+        Returns:
+            The two numbers.
 
         Raises:
-            ValueError: For heads that divide the features unevenly.
+            ValueError: If `heads` does not divide the features.
         """
         split = self.projection is KeyValueProjection.SPLIT
         for name, size in (("query", width), ("memory", memory_width)):
@@ -101,9 +118,12 @@ class AttentionCellConfig(Config):
 
 
 class AttentionMemory(NamedTuple):
-    """A memory as `AttentionCell` reads it, an entry for each example: fit for `Cache.examples`, never tiled.
+    """A memory prepared for `AttentionCell`, with one entry per example; suitable for `Cache.examples`, never tiled.
 
-    `keys` is what `prepare_keys` made of them.
+    Attributes:
+        keys: The result of `prepare_keys`.
+        values: The values of each head.
+        lengths: Real positions of each example.
     """
 
     keys: PyTree
@@ -112,10 +132,13 @@ class AttentionMemory(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """How queries weighted a memory: [B, H, Q, K], or a row's one query without that axis, [R, H, K].
+    """The attention of queries over a memory: [B, H, Q, K], or [R, H, K] with one query per row.
 
-    `weights` are those that multiplied the values, `logits` what they came from. Of a sampler, and None of other
-    normalizers, `log_prob` of the key that it drew and `entropy` of what it drew from, in nats, both differentiable.
+    Attributes:
+        weights: The weights that multiplied the values.
+        logits: The logits that the weights came from.
+        log_prob: Log-probability of the sampled key, differentiable; None unless the normalizer samples.
+        entropy: Entropy of the distribution sampled from, in nats, differentiable; None unless the normalizer samples.
     """
 
     weights: Float[Array, "*B H K"]
@@ -125,7 +148,7 @@ class Alignment(NamedTuple):
 
 
 class Center(Module):
-    """Where the local attention of each head looks: `predicted_center` of its queries."""
+    """The predicted center of each head's local attention: `predicted_center` with trained parameters."""
 
     def __init__(self, heads: int, depth: int, *, builder: Builder):
         rule = builder.rule(Role.DENSE, depth, depth)
@@ -133,19 +156,25 @@ class Center(Module):
         self.score = builder.parameter(builder.rule(Role.DENSE, depth, 1), (heads, depth), ("groups", "head_dim"))
 
     def __call__(self, q_BxQxHxD: Float[Array, "B Q H D"], key_lengths_B: Int[Array, " B"]) -> Float[Array, "B H Q"]:
-        """A position from 0 to the last of each memory."""
+        """Predict a position, from 0 to the last of each memory."""
         weight_HxDxA, score_HxA = (jnp.asarray(each[...], q_BxQxHxD.dtype) for each in (self.weight, self.score))
         return predicted_center(q_BxQxHxD, weight_HxDxA, score_HxA, key_lengths_B)
 
 
 class AttentionCell(Module):
-    """context = sum_k a_k v_k, a = normalize(score(query, keys)), for queries of `width` over `memory_width` features.
+    """Attention over a memory: context = sum_k a_k v_k, a = normalize(score(query, keys)).
 
-    `prepare` once, then `step` for one query of every row, or call it with queries that are known together.
+    Call `prepare` once, then `step` for one query per row, or the cell itself for all queries at once.
+
+    Args:
+        config: The configuration.
+        width: Features of a query.
+        memory_width: Features of the memory.
+        builder: Makes the parameters.
 
     Raises:
-        ValueError: For heads that divide the features of query or memory unevenly, and for a score that needs queries
-            and keys of one depth.
+        ValueError: If the heads do not divide the features of query or memory, or if the score needs queries and keys
+            of the same size and they differ.
     """
 
     def __init__(
@@ -187,9 +216,14 @@ class AttentionCell(Module):
     def prepare(
         self, memory_BxKxM: Float[Array, "B K M"], lengths_B: Int[Array, " B"] | None = None
     ) -> AttentionMemory:
-        """All that depends on the memory alone; what stands at or beyond a length, NaN included, is never read.
+        """Compute everything that depends on the memory alone.
 
-        Without lengths all of it is real.
+        Args:
+            memory_BxKxM: The memory; what lies at or beyond a length, NaN included, is never read.
+            lengths_B: Real positions of each example; None means all.
+
+        Returns:
+            The prepared memory.
         """
         batch, count, _ = memory_BxKxM.shape
         if lengths_B is None:
@@ -211,11 +245,24 @@ class AttentionCell(Module):
         key: Key[Array, ""] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B Q C"], Alignment]:
-        """The contexts of queries that are known together, heads side by side, and how they were read [B, H, Q, K].
+        """Attend from queries that are all known, as in teacher forcing.
 
-        `mask` says what is hidden beside the memory's padding and what the extent leaves out; `position_BxQ` are the
-        queries' positions, by default their numbers. `key` and `train` matter to normalizers that draw, `soft_BxQ` says
-        which queries read by the probabilities in place of a draw, whose log-probability then counts as 0.
+        Args:
+            query_BxQxE: The queries.
+            memory: The memory from `prepare`.
+            mask: What is hidden besides padding and what is outside the attention span.
+            bias: Added to the logits.
+            position_BxQ: Positions of the queries; None means their indices.
+            soft_BxQ: True for queries that use the probabilities in place of a sample; their log-probability is then 0.
+            key: Random key for sampling normalizers.
+            train: Whether sampling normalizers sample.
+
+        Returns:
+            The contexts, heads concatenated, and the alignment [B, H, Q, K].
+
+        Raises:
+            ValueError: If `reweighting` is gaussian and there is no window and center, or if `soft_BxQ` is given to a
+                normalizer that does not sample.
         """
         mask = dataclasses.replace(mask or Mask(), key_lengths=memory.lengths)
         q_BxQxHxD = self._in_heads(query_BxQxE, self.query)
@@ -246,14 +293,23 @@ class AttentionCell(Module):
         soft_R: Bool[Array, " R"] | None = None,
         **facts: Any,
     ) -> tuple[Float[Array, "R C"], Alignment]:
-        """The context of one query of every row, and how it was read [R, H, K]; `facts` as of a call.
+        """Attend from one query per row.
 
-        Rows are examples x beams: the beams of an example are queries of one attention over its memory. A mask's
-        queries are then the beams, so that facts of a query's position do not fit; say `center` or `allowed`, and
-        `position_R` where the extent asks for positions.
+        Rows are examples x beams: the beams of an example are queries of one attention over its memory. The queries of
+        a mask are then beams, so fields that depend on a query's position do not apply; use `center` or `allowed`.
+
+        Args:
+            query_RxE: One query per row.
+            memory: The memory from `prepare`, one entry per example.
+            position_R: Positions of the queries, for the monotonic attention span.
+            soft_R: True for rows that use the probabilities in place of a sample.
+            **facts: Other arguments of a call: `mask`, `bias`, `key`, `train`.
+
+        Returns:
+            The contexts, heads concatenated, and the alignment [R, H, K].
 
         Raises:
-            ValueError: If the memory's examples do not divide the rows.
+            ValueError: If the number of examples does not divide the number of rows.
         """
         examples = memory.values.shape[0]
         of_rows = {"position_BxQ": position_R, "soft_BxQ": soft_R}
@@ -262,7 +318,7 @@ class AttentionCell(Module):
         return as_rows(context_BxQxC), jax.tree.map(queries_as_rows, alignment)
 
     def _within_extent(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
-        """The mask with the window of the extent, around each query's center."""
+        """The mask with the window of the attention span around each query's center."""
         batch, queries, heads, _ = q_BxQxHxD.shape
         around = (self.config.half_width, self.config.half_width)
         match self.config.attention_span:
@@ -283,14 +339,14 @@ class AttentionCell(Module):
         return AttentionParameters(score=self.score(dtype))
 
     def _in_heads(self, x_BxNxE: Array, projection: Linear | None) -> Array:
-        """[B, N, H, D]: projected, or the features of x divided among the heads."""
+        """[B, N, H, D]: projected, or the features of x split among the heads."""
         if projection is not None:
             return projection(x_BxNxE)
         return x_BxNxE.reshape(*x_BxNxE.shape[:2], self.config.heads, -1)
 
 
 def _softened(weights: NormalizedWeights, soft_BxQ: Bool[Array, "B Q"]) -> NormalizedWeights:
-    """Probabilities in place of draws where a query is to read softly (Xu et al. 2015, section 4.1)."""
+    """Use probabilities in place of samples where a query is soft (Xu et al. 2015, section 4.1)."""
     if weights.log_prob is None:
         raise ValueError("soft_BxQ is given to an attention that draws nothing: leave it out")
     soft_Bx1xQ = soft_BxQ[:, None]
@@ -316,14 +372,20 @@ def scan_steps(
     key: Key[Array, ""] | None = None,
     capture: Capture | None = None,
 ) -> tuple[PyTree, PyTree, CapturedAttention | None]:
-    """Teacher forcing: a decoder's own `step(carry, input, key) -> (carry, output, Alignment)` over known inputs.
+    """Run a decoder's step function over known inputs: teacher forcing.
 
-    A step that attends to nothing returns None for the alignment, and nothing may be captured of it.
+    Args:
+        step: `step(carry, input, key) -> (carry, output, Alignment)`. The alignment may be None if the step does not
+            attend; then nothing can be captured.
+        carry: The initial carry, a tree of [B, ...].
+        inputs: A tree of [B, T, ...].
+        mask: The lengths of queries (decoder positions) and of keys, None where nothing is padded. A padded position
+            leaves the carry unchanged and its output is zero.
+        key: Random key, split over the steps.
+        capture: The request for the site (`capture_for_site`). Only with it are the weights of the steps stored.
 
-    `inputs` and the returned outputs are trees of [B, T, ...], the carry is one of [B, ...]; `key` gives each step
-    one of its own. `mask` has the lengths of queries (decoder positions) and of keys, absent where nothing is padded:
-    a padded position leaves the carry as it was and its output is zero. What `capture` (`capture_for_site` the site)
-    asks for comes with a layer axis of 1, as from a scan over layers; only then are the weights of the steps kept.
+    Returns:
+        The final carry, the outputs (a tree of [B, T, ...]), and what was captured, with a layer axis of 1.
     """
     in_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
     count = len(jax.tree.leaves(in_time)[0])

@@ -1,4 +1,4 @@
-"""The trained parts of scores and of position schemes, as modules."""
+"""The trained parameters of scores and position schemes, as modules."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from transformer.layers.transformer_config import TransformerConfig
 
 
 class _Trained(Module):
-    """The arrays that a block of attention asks for by its `weights`, each under its name.
+    """The arrays that an attention component trains according to its `weights`, each under its name.
 
     `head_axis` is the logical axis of the heads: "groups" where they may be too few for a mesh.
     """
@@ -26,18 +26,26 @@ class _Trained(Module):
             setattr(self, name, builder.parameter(initializer, shape, named))
 
     def arrays(self, dtype: jnp.dtype | None) -> list[Array]:
-        """The arrays in this type; None: in their own."""
+        """The arrays in this type, or in their own for None."""
         return [jnp.asarray(getattr(self, name)[...], dtype) for name in self.names]
 
 
 class TrainedScore(_Trained):
-    """The trained part of a score between queries of `depth` and keys of `key_depth`: empty for the dot products.
+    """The trained parameters of a score; empty for dot products.
 
-    `hidden` is the width of a score's hidden layer; this and `key_depth` are the queries' depth unless given.
-    `max_length`: the keys that a score by location has rows for. `initialization`: how it begins.
+    Args:
+        score: The score function.
+        heads: Number of heads.
+        depth: Features of a query head.
+        max_length: The longest memory, for the score `location`.
+        key_depth: Features of a key head; None means `depth`.
+        hidden: Units of the score's hidden layer; None means `depth`.
+        initialization: Initialization of the parameters.
+        builder: Makes the parameters.
+        head_axis: Logical axis of the heads.
 
     Raises:
-        ValueError: For an inner product of queries and keys of two depths.
+        ValueError: If the score is an inner product and queries and keys differ in size.
     """
 
     def __init__(
@@ -63,12 +71,12 @@ class TrainedScore(_Trained):
         super().__init__(weights, builder=builder, head_axis=head_axis)
 
     def __call__(self, dtype: jnp.dtype) -> ScoreFunction | None:
-        """The parameters as attend() takes them, in the type that it computes in."""
+        """The parameters for `attend`, in the type that it computes in; None if there are none."""
         return SCORES[self.score].of(self.arrays(dtype), self.sizes)
 
 
 class TrainedPositions(_Trained):
-    """What a layer's own relative positions have learned: nothing where all layers share it, or no array is trained."""
+    """The trained parameters of a layer's position scheme; empty where layers share them or none are trained."""
 
     def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         self.scheme, self.sizes = scheme, sizes
@@ -76,17 +84,17 @@ class TrainedPositions(_Trained):
         super().__init__(weights, builder=builder)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
-        """The parameters as attend() takes them; `shared` are those that all layers have in common."""
+        """The parameters for `attend`; `shared` are those of `SharedPositions`, for schemes that have them."""
         return shared if self.scheme.shared else self.scheme.of(self.arrays(dtype), self.sizes)
 
 
 class SharedPositions(_Trained):
-    """What the relative positions of all layers of a stack have learned together."""
+    """The trained parameters of a position scheme that all layers of a stack share."""
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: Builder):
         self.scheme, self.sizes = config.positions.scheme, config.sizes(bidirectional=bidirectional)
         super().__init__(self.scheme.weights(self.sizes), builder=builder)
 
     def __call__(self) -> PositionScheme | None:
-        """The parameters as attend() takes them."""
+        """The parameters for `attend`."""
         return self.scheme.of(self.arrays(None), self.sizes)

@@ -1,4 +1,4 @@
-"""Norms that carry state from step to step: batch normalization of activations, spectral normalization of kernels.
+"""Normalization with state: batch normalization of activations, spectral normalization of kernels.
 
 A layer with state has `initial_state(key)` and returns the next state beside its output; nothing is mutated. A model
 puts these states into `Variables.state` and returns the next ones as `Aux.state`.
@@ -16,23 +16,29 @@ from transformer.layers.functional_module import Builder, Module
 
 
 class BatchStatistics(NamedTuple):
-    """The running mean and variance of every feature, by which evaluation normalizes."""
+    """The running mean and variance of every feature, used in evaluation."""
 
     mean: Float[Array, " F"]
     variance: Float[Array, " F"]
 
 
 class BatchNorm(Module):
-    """y = scale (x - mean) / sqrt(variance + epsilon) + bias for every feature, the last axis (Ioffe and Szegedy 2015).
+    """Batch normalization, y = scale (x - mean) / sqrt(variance + epsilon) + bias (Ioffe and Szegedy 2015).
 
-    In training mean and variance are those of the batch over all other axes (algorithm 1), the variance the biased
-    one, and the running statistics move toward them: running = (1 - momentum) running + momentum new, where the new
-    variance is the unbiased one, as in PyTorch (algorithm 2 takes it at the end). In evaluation the running ones
-    normalize. Statistics are at least float32; over a batch that is divided over devices they are the whole batch's.
-    Under gradient accumulation they are each microbatch's own.
+    In training, mean and (biased) variance are those of the batch over all axes but the last (algorithm 1), and the
+    running statistics are updated: running = (1 - momentum) running + momentum new, where the new variance is unbiased,
+    as in PyTorch (algorithm 2 computes it at the end). In evaluation the running statistics are used. Statistics are in
+    float32 or wider. On a mesh they are those of the whole batch; under gradient accumulation, those of each
+    microbatch.
+
+    Args:
+        width: Number of features.
+        momentum: Weight of the new statistics.
+        epsilon: Added to the variance.
+        builder: Makes the parameters.
 
     Raises:
-        ValueError: For a momentum that is no share.
+        ValueError: If `momentum` is not above 0 and at most 1.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class BatchNorm(Module):
         self.width, self.momentum, self.epsilon = width, momentum, epsilon
 
     def initial_state(self, key: Key[Array, ""] | None = None) -> BatchStatistics:
-        """Mean 0 and variance 1; the key is not needed."""
+        """Mean 0 and variance 1; the key is ignored."""
         return BatchStatistics(jnp.zeros(self.width), jnp.ones(self.width))
 
     def __call__(
@@ -61,10 +67,17 @@ class BatchNorm(Module):
         train: bool,
         mask: Bool[Array, "*B"] | None = None,
     ) -> tuple[Float[Array, "*B F"], BatchStatistics]:
-        """The normalized x, in its type, and the next state, in evaluation the same.
+        """Normalize each feature.
 
-        `mask` says which rows or positions count: others reach no statistic and come out as zeros. A batch without
-        any leaves the state as it is.
+        Args:
+            x: Activations, features last.
+            state: The running statistics.
+            train: Whether to use and update with the batch's statistics.
+            mask: True for the rows or positions that count. Others are left out of the statistics and come out as
+                zeros. A batch with none leaves the state unchanged.
+
+        Returns:
+            The normalized x, in its type, and the next state (the same in evaluation).
         """
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         of_features = functools.partial(jax.lax.broadcast_to_rank, rank=x.ndim)
@@ -95,20 +108,26 @@ class BatchNorm(Module):
 
 
 class SpectralState(NamedTuple):
-    """The unit vector that follows the kernel's first singular vector on the side of its outputs."""
+    """The unit vector that approximates the kernel's first singular vector on the output side."""
 
     u: Float[Array, " F"]
 
 
 class SpectralNorm(Module):
-    """W / sigma(W), sigma the largest singular value, for a kernel of `shape` (Miyato et al. 2018, algorithm 1).
+    """Spectral normalization W / sigma(W), sigma the largest singular value (Miyato et al. 2018, algorithm 1).
 
     The kernel is read as a matrix whose columns are its last `outputs` axes. Each call iterates v = W u / |W u|,
     u' = W' v / |W' v| and takes sigma = v' W u', with no gradient through u and v; in training u' is the next state.
-    It has no parameters: give what it returns to the layer that has the kernel, such as Linear(x, kernel).
+    It has no parameters: pass its result to the layer that has the kernel, as in Linear(x, kernel).
+
+    Args:
+        shape: Shape of the kernel.
+        outputs: Number of output axes.
+        iterations: Power iterations per call.
+        epsilon: The least norm to divide by.
 
     Raises:
-        ValueError: For fewer than one iteration.
+        ValueError: If `iterations` is below 1.
     """
 
     def __init__(self, shape: tuple[int, ...], *, outputs: int = 1, iterations: int = 1, epsilon: float = 1e-12):
@@ -118,13 +137,13 @@ class SpectralNorm(Module):
         self.iterations, self.epsilon = iterations, epsilon
 
     def initial_state(self, key: Key[Array, ""]) -> SpectralState:
-        """A direction drawn from all alike."""
+        """A uniformly random direction."""
         return SpectralState(self._unit(jax.random.normal(key, (self.columns,))))
 
     def __call__(
         self, kernel: Float[Array, "..."], state: SpectralState, *, train: bool
     ) -> tuple[Float[Array, "..."], SpectralState]:
-        """The kernel with a largest singular value of about 1, in its type, and the next state."""
+        """The kernel scaled to a largest singular value of about 1, in its type, and the next state."""
         matrix_IxF = kernel.reshape(-1, self.columns)
         matrix_IxF = matrix_IxF.astype(jnp.promote_types(kernel.dtype, jnp.float32))
         fixed_IxF, u_F = jax.lax.stop_gradient(matrix_IxF), state.u.astype(matrix_IxF.dtype)

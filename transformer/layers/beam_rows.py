@@ -1,4 +1,4 @@
-"""Rows of decoding and the examples that they belong to: row = example x beams + beam."""
+"""Rows of decoding and their examples: row = example x beams + beam."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from jaxtyping import Array, Shaped
 
 
 def by_example(x_R: Shaped[Array, "R ..."], examples: int) -> Shaped[Array, "B M ..."]:
-    """Rows as [example, beam, ...], so that the beams of an example can be queries of one attention over its memory.
+    """Reshape rows to [example, beam, ...], so that an example's beams can be queries of one attention over its memory.
 
     Raises:
-        ValueError: If the examples do not divide the rows.
+        ValueError: If the number of examples does not divide the number of rows.
     """
     if x_R.shape[0] % examples:
         raise ValueError(f"{x_R.shape[0]} rows are no whole number of beams for each of {examples} examples")
@@ -24,10 +24,10 @@ def as_rows(x_BxM: Shaped[Array, "B M ..."]) -> Shaped[Array, "R ..."]:
 
 
 def queries_as_rows(x_BxHxM: Shaped[Array, "B H M ..."]) -> Shaped[Array, "R H ..."]:
-    """Maps whose queries are the beams of an example, as those of rows with one query each."""
+    """Convert maps whose queries are the beams of an example to maps of rows with one query each."""
     return as_rows(jnp.moveaxis(x_BxHxM, 2, 1))
 
 
 def repeat_rows(tree: Any, beams: int, axis: int = 0) -> Any:
-    """Each example's entry along `axis` of every array of a tree, once for each of its beams: what rows begin with."""
+    """Repeat each example's entry along `axis` of every array of a tree, once per beam."""
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=axis), tree)

@@ -17,12 +17,12 @@ from transformer.logical_axes import place
 
 
 class Padding(enum.Enum):
-    """How many zeros stand beyond the ends, where a window reaches over R positions.
+    """How many zeros pad each end, for a window that spans R positions.
 
-    same: (R - 1) / 2 before the first and behind the last, one more behind where R is even: an output for every
+    same: (R - 1) / 2 before the first and after the last, one more after it if R is even: an output for every
       `stride`-th position, whose place does not depend on the length (with TensorFlow's SAME it does).
     causal: R - 1 before the first: no output reads a later position (van den Oord et al. 2016, section 2.1).
-    valid: none, so that outputs are fewer than inputs.
+    valid: none, so that there are fewer outputs than inputs.
     """
 
     SAME = "same"
@@ -31,7 +31,7 @@ class Padding(enum.Enum):
 
 
 class ConvolutionActivation(enum.Enum):
-    """What becomes of the sums a; a gated kind has as many sums b, of a second kernel.
+    """The activation of the sums a; gated ones have a second kernel with sums b.
 
     glu: a * sigmoid(b) (Dauphin et al. 2017, equation 1). gtu: tanh(a) * sigmoid(b) (van den Oord et al. 2016,
     equation 2).
@@ -48,7 +48,7 @@ class ConvolutionActivation(enum.Enum):
         return self in (ConvolutionActivation.GLU, ConvolutionActivation.GTU)
 
     def __call__(self, sums: Float[Array, "*B F"]) -> Float[Array, "*B _"]:
-        """The outputs; of a gated kind the last axis has all a, then all b."""
+        """Activate the sums; for a gated activation the last axis holds all of a, then all of b."""
         match self:
             case ConvolutionActivation.NONE:
                 return sums
@@ -66,10 +66,16 @@ class ConvolutionActivation(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """What an output reads along one axis: `size` positions `dilation` apart; outputs are `stride` positions apart.
+    """The window of a convolution along one axis.
+
+    Attributes:
+        size: Number of positions that an output reads.
+        stride: Distance between the windows of neighboring outputs, in positions.
+        dilation: Distance between the positions in a window.
+        padding: Padding with zeros at the ends.
 
     Raises:
-        ValueError: For a number below 1.
+        ValueError: If a number is below 1.
     """
 
     size: int
@@ -84,12 +90,12 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """The positions from the first that an output reads to the last."""
+        """The span from the first to the last position that an output reads."""
         return self.dilation * (self.size - 1) + 1
 
     @property
     def zeros(self) -> tuple[int, int]:
-        """The zeros before the first position and behind the last."""
+        """The numbers of zeros before the first position and after the last."""
         match self.padding:
             case Padding.SAME:
                 return (self.reach - 1) // 2, self.reach // 2
@@ -99,12 +105,12 @@ class Window:
                 return 0, 0
 
     def outputs(self, lengths: Int[Array, "*B"]) -> Int[Array, "*B"]:
-        """How many outputs sequences of these lengths have."""
+        """The number of outputs of sequences of these lengths."""
         return jnp.maximum((lengths + sum(self.zeros) - self.reach) // self.stride + 1, 0)
 
 
 class _Convolution(Module):
-    """The parameters of a convolution over one axis or more: y = f(sum over the window of x W + b)."""
+    """A convolution over one or more axes: y = f(sum over the window of x W + b)."""
 
     def __init__(
         self,
@@ -137,13 +143,13 @@ class _Convolution(Module):
         self.gate_bias = vector() if bias and activation.gated else None
 
     def _kernel(self, given: Array | None, dtype: jnp.dtype) -> Array:
-        """W of a and, behind it, of b; `given` stands in for the first."""
+        """W of a, followed by that of b if gated; `given` replaces the first."""
         first = self.kernel[...] if given is None else given
         both = first if self.gate_kernel is None else jnp.concatenate([first, self.gate_kernel[...]], axis=-1)
         return jnp.asarray(both, dtype)
 
     def _finish(self, sums: Array) -> Array:
-        """The sums with their biases, activated."""
+        """Add the biases to the sums and activate."""
         if self.bias is not None:
             biases = [self.bias[...]] if self.gate_bias is None else [self.bias[...], self.gate_bias[...]]
             sums = sums + jax.lax.broadcast_to_rank(jnp.concatenate(biases).astype(sums.dtype), sums.ndim)
@@ -151,9 +157,16 @@ class _Convolution(Module):
 
 
 class Convolution1D(_Convolution):
-    """y_t = f(sum_i x_(t stride + i dilation - before) W_i + b) over a sequence, i counting the window's positions.
+    """Convolution over a sequence, y_t = f(sum_i x_(t stride + i dilation - before) W_i + b), i over the window.
 
-    From `inputs` features to `outputs`, the logical name and the number of the new ones.
+    Args:
+        inputs: Input features.
+        outputs: Logical name and number of the output features.
+        window: Size, stride, dilation and padding.
+        activation: The activation f.
+        bias: Whether there is a bias.
+        role: Selects the kernel's initialization.
+        builder: Makes the parameters.
     """
 
     def __init__(
@@ -185,9 +198,15 @@ class Convolution1D(_Convolution):
         *,
         kernel: Float[Array, "W I F"] | None = None,
     ) -> Float[Array, "B U F"]:
-        """The outputs, zero beyond `window.outputs(lengths)`; positions beyond a row's length count as zeros.
+        """Convolve whole sequences.
 
-        Without lengths all positions are real. `kernel` stands in for its own (a normed one).
+        Args:
+            x_BxTxI: The sequences; positions beyond a row's length count as zeros.
+            lengths_B: Real positions of each row; None means all.
+            kernel: Replaces the layer's own kernel, such as one with weight or spectral normalization.
+
+        Returns:
+            The outputs, zero beyond `window.outputs(lengths_B)`.
         """
         if lengths_B is None:
             return self._convolve(x_BxTxI, kernel)
@@ -197,7 +216,7 @@ class Convolution1D(_Convolution):
         return jnp.where(real_BxU[..., None], y_BxUxF, 0)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P I"]:
-        """What `step` reads before the first position: zeros, fit for `Cache.rows`."""
+        """The state of `step` before the first position: zeros, suitable for `Cache.rows`."""
         return jnp.zeros((rows, self.window.reach - 1, self.inputs), dtype)
 
     def step(
@@ -207,12 +226,18 @@ class Convolution1D(_Convolution):
         *,
         kernel: Float[Array, "W I F"] | None = None,
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P I"]]:
-        """The output at one more position of every row, and the newest inputs, which the next step reads.
+        """Compute the output at one more position of every row.
 
-        `kernel` stands in for its own.
+        Args:
+            x_RxI: The new inputs.
+            past_RxPxI: The previous inputs, from `initial` or the last step.
+            kernel: Replaces the layer's own kernel.
+
+        Returns:
+            The outputs, and the newest inputs for the next step.
 
         Raises:
-            ValueError: For a convolution that is not causal or skips positions.
+            ValueError: If the convolution is not causal or has a stride above 1.
         """
         if self.window.padding is not Padding.CAUSAL or self.window.stride != 1:
             raise ValueError(
@@ -223,10 +248,10 @@ class Convolution1D(_Convolution):
         return self._products(seen_RxPxI[:, :: self.window.dilation], kernel), seen_RxPxI[:, 1:]
 
     def _convolve(self, x_BxTxI: Array, kernel: Array | None) -> Array:
-        """The outputs of whole sequences.
+        """Convolve whole sequences.
 
-        As one product of all windows: a compiler for CPUs takes a hundred times as long for a convolution within a
-        loop, as layers, microbatches and vmapped runs put it.
+        As one product of all windows: XLA on CPUs takes a hundred times as long for a convolution inside a
+        loop, such as over layers, microbatches or vmapped runs.
         """
         window = self.window
         padded = jnp.pad(x_BxTxI, ((0, 0), window.zeros, (0, 0)))
@@ -240,10 +265,18 @@ class Convolution1D(_Convolution):
 
 
 class Convolution2D(_Convolution):
-    """The same over a grid [rows, columns], with a window along each.
+    """Convolution over a grid [rows, columns], with a window along each axis.
+
+    Args:
+        inputs: Input features.
+        outputs: Logical name and number of the output features.
+        windows: The windows along rows and along columns.
+        activation: The activation f.
+        bias: Whether there is a bias.
+        builder: Makes the parameters.
 
     Raises:
-        ValueError: For causal padding, which grids do not have.
+        ValueError: If a window has causal padding.
     """
 
     def __init__(
@@ -272,7 +305,7 @@ class Convolution2D(_Convolution):
     def __call__(
         self, x_BxYxXxI: Float[Array, "B Y X I"], *, kernel: Float[Array, "V W I F"] | None = None
     ) -> Float[Array, "B U T F"]:
-        """The outputs; `kernel` stands in for its own (a normed one)."""
+        """Convolve whole grids; `kernel` replaces the layer's own."""
         # A grid is whole on every device that has its example: divided along its places, as attention over them would
         # leave it, the compiler makes a kernel's gradient zero (jax 0.12.0 on CPUs).
         whole = ("batch", None, None, None)

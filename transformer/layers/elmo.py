@@ -1,4 +1,4 @@
-"""Features from the layers of a bidirectional language model (ELMo; Peters et al. 2018)."""
+"""ELMo: features from the layers of a bidirectional language model (Peters et al. 2018)."""
 
 import dataclasses
 
@@ -15,31 +15,40 @@ from transformer.layers.sequence_lengths import real_positions
 
 @dataclasses.dataclass(frozen=True)
 class ElmoConfig(Config, path="config.model.elmo"):
-    """The `layers` of each direction of a bidirectional language model, and their `width`; 0 layers: no features.
+    """The bidirectional language model whose layers ELMo reads.
+
+    Attributes:
+        layers: LSTM layers of each direction; 0 means no ELMo features.
+        width: Features of a token in each direction.
 
     Raises:
-        UserError: For a negative number of layers, and for a width below 1.
+        UserError: If `layers` is negative or `width` below 1.
     """
 
     layers: LayersIfAny = 0
     width: Positive = 256
 
     def stack(self, direction: Direction) -> RecurrentConfig:
-        """The layers of one direction."""
+        """The configuration of one direction's layers."""
         return RecurrentConfig(width=self.width, layers=self.layers, direction=direction)
 
     @property
     def output_width(self) -> int:
-        """The features of a token: those of both directions."""
+        """The features of a token from both directions; 0 without layers."""
         return 2 * self.width if self.layers else 0
 
 
 class Elmo(Module):
-    """gamma sum_j s_j h_kj of token k, s = softmax(w), j = 0 ... L (section 3.2, equation 1).
+    """ELMo features gamma sum_j s_j h_kj of token k, s = softmax(w), j = 0 ... L (section 3.2, equation 1).
 
-    h_kj is both directions' output of layer j side by side, h_k0 the word vector twice. w, which begins at zero, and
-    gamma, which begins at one, are `weights` and `scale`; all else is `pretrained`, the parameters of
+    h_kj is layer j's output in both directions, concatenated; h_k0 is the word vector twice. w (`weights`, initially
+    zero) and gamma (`scale`, initially one) are trained; the parameters of `pretrained` are those of
     transformer.models.bidirectional_language_model, which the paper freezes.
+
+    Args:
+        config: The language model's size.
+        vocabulary: Number of tokens.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
@@ -50,14 +59,14 @@ class Elmo(Module):
     def __call__(
         self, tokens_BxT: Int[Array, "B T"], lengths_B: Int[Array, " B"], dtype: jax.typing.DTypeLike
     ) -> Float[Array, "B T F"]:
-        """The features of every token, zero at padding."""
+        """Compute the features of every token in `dtype`, zero at padding."""
         h_LxBxTxF = self.pretrained(tokens_BxT, lengths_B, dtype)
         s_L = jax.nn.softmax(self.weights[...]).astype(dtype)
         return self.scale[...].astype(dtype) * jnp.einsum("l,lbtf->btf", s_L, h_LxBxTxF)
 
 
 class _Layers(Module):
-    """Word vectors and the LSTMs of both directions."""
+    """The word vectors and the LSTMs of both directions."""
 
     def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
         self.embedding = Embedding(vocabulary, config.width, builder=builder)

@@ -11,10 +11,10 @@ from transformer.layers.linear import product
 
 
 def rows_for(tokens: int, rows: int | None) -> int:
-    """The rows of a table for so many tokens: `rows` where a config says so, such as a multiple that a mesh divides.
+    """The number of embedding rows: `rows` if set (such as a multiple that a mesh divides), else the number of tokens.
 
     Raises:
-        UserError: If the tokens are more.
+        UserError: If `rows` is less than the number of tokens.
     """
     if rows is not None and rows < tokens:
         raise UserError(
@@ -24,7 +24,14 @@ def rows_for(tokens: int, rows: int | None) -> int:
 
 
 class Embedding(Module):
-    """A table of token vectors, which can also score vectors against every token."""
+    """A table of token vectors, which can also compute logits.
+
+    Args:
+        vocabulary: Number of tokens.
+        width: Features of a vector.
+        role: Selects the table's initialization.
+        builder: Makes the table.
+    """
 
     def __init__(self, vocabulary: int, width: int, *, role: Role = Role.EMBEDDING, builder: Builder):
         self.table = builder.parameter(
@@ -32,26 +39,26 @@ class Embedding(Module):
         )
 
     def __call__(self, tokens: Int[Array, "*B"], dtype: jax.typing.DTypeLike) -> Float[Array, "*B E"]:
-        """The tokens' vectors."""
+        """Look up the vectors of tokens, in `dtype`."""
         return jnp.take(self.table[...], tokens, axis=0).astype(dtype)
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every token with the same table, in at least float32."""
+        """Compute the logit of every token with the same table, in float32 or wider."""
         at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
         return product(x, self.scoring(x.dtype), dtype=at_least_float32)
 
     def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
-        """The matrix that scores vectors of this type."""
+        """The transposed table, the matrix that computes logits, in `dtype`."""
         return jnp.asarray(self.table[...], dtype).T
 
 
 class LearnedPositions(Module):
-    """A table of one vector a position (Gehring et al. 2017; Vaswani et al. 2017, table 3, row E)."""
+    """A table of one vector per position (Gehring et al. 2017; Vaswani et al. 2017, table 3, row E)."""
 
     def __init__(self, max_length: int, width: int, *, builder: Builder):
         rule = builder.rule(Role.POSITIONS, max_length, width)
         self.table = builder.parameter(rule, (max_length, width), ("positions", "embed"))
 
     def __call__(self, positions: Int[Array, "*B"]) -> Float[Array, "*B E"]:
-        """The positions' vectors."""
+        """Look up the vectors of positions."""
         return jnp.take(self.table[...], positions, axis=0)

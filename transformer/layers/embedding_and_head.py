@@ -1,4 +1,4 @@
-"""The two ends of a Transformer over tokens: tokens to vectors, and vectors to the score of every token."""
+"""The embeddings and the vocabulary head of a Transformer over tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,26 @@ from transformer.logical_axes import place
 
 
 class Bias(Module):
-    """One number for each token, added to its logit."""
+    """A bias on each token's logit."""
 
     def __init__(self, size: int, *, builder: Builder):
         self.bias = builder.parameter(jax.nn.initializers.zeros, (size,), ("vocabulary",))
 
     def __call__(self, logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
-        """The logits with the bias."""
+        """Add the bias to the logits."""
         return logits + jax.lax.broadcast_to_rank(self.bias[...].astype(logits.dtype), logits.ndim)
 
 
 class TokenEnds(Module):
-    """Embeddings and vocabulary head, which a family inherits and builds its blocks between.
+    """Embeddings and vocabulary head; model families inherit from it and build their blocks in between.
 
-    `positions` tables have `max_length` + `offset` rows: the first `offset` are never read by a token (RoBERTa).
+    Args:
+        config: The configuration of the Transformer.
+        vocabulary: Number of tokens.
+        types: Number of token types, such as sentence A and B; 0 for none.
+        offset: Rows before position 0 in the table of learned positions, which has `max_length` + `offset` rows
+            (RoBERTa).
+        builder: Makes the parameters.
     """
 
     def __init__(
@@ -61,7 +67,17 @@ class TokenEnds(Module):
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T E"]:
-        """Dropout over the embeddings of token, position and type together (Vaswani et al. 2017, section 5.4)."""
+        """Embed tokens, with dropout on the sum of token, position and type vectors (Vaswani et al. 2017, section 5.4).
+
+        Args:
+            tokens_BxT: The tokens.
+            positions_BxT: Their positions.
+            key: Random key for dropout; None applies none.
+            types_BxT: Their types; None means type 0.
+
+        Returns:
+            The embeddings, in the compute type.
+        """
         width = self.config.width
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
         if (scale := self.config.embedding_scale.factor(width)) != 1:
@@ -75,7 +91,7 @@ class TokenEnds(Module):
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T E"]:
-        """As `embed`, of vectors that are no tokens', such as those of sound."""
+        """As `embed`, but for vectors that do not come from tokens, such as audio features."""
         width = self.config.width
         match self.config.positions:
             case Positions.LEARNED:
@@ -95,28 +111,28 @@ class TokenEnds(Module):
         return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
     def _joined(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
-        """Tokens with their positions, as `PositionJoin` says."""
+        """Combine tokens with their positions as `PositionJoin` says."""
         if self.join is None:
             return x_BxTxE + p_BxTxE.astype(self.dtype)
         p_BxTxE = jnp.broadcast_to(p_BxTxE, x_BxTxE.shape).astype(self.dtype)
         return self.join(jnp.concatenate([x_BxTxE, p_BxTxE], axis=-1))
 
     def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
-        """The matrix that scores vectors of this type.
+        """The matrix that computes logits, in `dtype`.
 
-        One row's product with a tied table that lies the other way round takes eight times as long on a CPU: for many
-        steps it is turned once.
+        A matrix-vector product with the transposed tied table is eight times slower on a CPU, so for many steps it is
+        transposed once.
         """
         if self.unembedding is None:
             return self.embedding.scoring(dtype)
         return jnp.asarray(self.unembedding.kernel[...], dtype)
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every token, in at least float32."""
+        """Compute the logit of every token, in float32 or wider."""
         return self.logits_by(self.scoring(x.dtype), x)
 
     def logits_by(self, scoring_ExV: Float[Array, "E V"], x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The same by a matrix that `scoring` gave."""
+        """Compute the same logits with the matrix from `scoring`."""
         if (scale := self.config.logit_scale.factor(self.config.width)) != 1:
             x = x * jnp.asarray(scale, x.dtype)
         logits = product(x, scoring_ExV.astype(x.dtype), dtype=jnp.promote_types(x.dtype, jnp.float32))
@@ -125,9 +141,13 @@ class TokenEnds(Module):
 
 
 class ClassHead(Module):
-    """logits = h_m W, h_m the state at the last of a text's m tokens (Radford et al. 2018, equation 3).
+    """Classify a text by logits = h_m W, h_m the state at the last of m tokens (Radford et al. 2018, equation 3).
 
-    `rate` is that of the dropout on h_m.
+    Args:
+        width: Features of a state.
+        classes: Number of classes.
+        rate: Dropout rate on h_m.
+        builder: Makes the parameters.
     """
 
     def __init__(self, width: int, classes: int, *, rate: float, builder: Builder):
@@ -140,7 +160,7 @@ class ClassHead(Module):
         lengths_B: Int[Array, " B"],
         key: Key[Array, ""] | None,
     ) -> Float[Array, "B C"]:
-        """The logits in at least float32; those of a text without tokens mean nothing."""
+        """Compute the logits, in float32 or wider; those of an empty text are meaningless."""
         last_Bx1x1 = jnp.maximum(lengths_B - 1, 0)[:, None, None]
         last_BxE = jnp.take_along_axis(x_BxTxE, last_Bx1x1, axis=1)[:, 0]
         logits_BxC = self.output(dropout(last_BxE, self.rate, key))

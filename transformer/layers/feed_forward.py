@@ -14,11 +14,11 @@ from transformer.logical_axes import place
 
 
 class Activation(enum.Enum):
-    """What stands between the two maps.
+    """The activation between the two linear maps.
 
     gelu is x Phi(x) (Hendrycks and Gimpel 2016); gelu_tanh its approximation by a hyperbolic tangent, with which
-    GPT and BERT's code were trained; silu is x sigmoid(x). swiglu, geglu and geglu_tanh gate a second map by silu
-    or gelu of the first (Shazeer 2020, section 2).
+    GPT and BERT's code were trained; silu is x sigmoid(x). swiglu, geglu and geglu_tanh multiply a second map by the
+    silu or gelu of the first (Shazeer 2020, section 2).
     """
 
     RELU = "relu"
@@ -31,12 +31,12 @@ class Activation(enum.Enum):
 
     @property
     def gated(self) -> bool:
-        """Whether a second map is multiplied with the activation of the first."""
+        """Whether a second map is multiplied by the activation of the first."""
         return self in (Activation.SWIGLU, Activation.GEGLU, Activation.GEGLU_TANH)
 
     @property
     def function(self) -> Callable[[Array], Array]:
-        """The function of one number."""
+        """The elementwise function."""
         match self:
             case Activation.RELU:
                 return jax.nn.relu
@@ -49,9 +49,16 @@ class Activation(enum.Enum):
 
 
 class FeedForward(Module):
-    """FFN(x) = f(x W_1 + b_1) W_2 + b_2, f = relu in Vaswani et al. 2017, equation 2.
+    """The feed-forward network f(x W_1 + b_1) W_2 + b_2; f = relu in Vaswani et al. 2017, equation 2.
 
     A gated activation has a third matrix: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6).
+
+    Args:
+        width: Input and output features.
+        hidden: Hidden units.
+        activation: The activation f.
+        bias: Whether the maps have biases.
+        builder: Makes the parameters.
     """
 
     def __init__(
@@ -71,7 +78,7 @@ class FeedForward(Module):
         self.activation = activation
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Map every position by itself."""
+        """Apply the network to each position."""
         function = self.activation.function
         hidden = function(self.expand(x)) if self.gate is None else function(self.gate(x)) * self.expand(x)
         return self.contract(place(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden)

@@ -1,7 +1,7 @@
-"""The fence around Flax NNX: modules hold parameters, and everything past this file is pure functions.
+"""The interface to Flax NNX: modules hold parameters, and all code outside this file is pure functions.
 
-Outside, parameters are nested dicts of arrays keyed by name. A module is built abstractly once; binding
-arrays to it gives an object whose methods are pure functions of those arrays.
+Outside, parameters are nested dicts of arrays keyed by name. A module is built abstractly once; binding arrays to it
+gives an object whose methods are pure functions of those arrays.
 """
 
 import copy
@@ -30,7 +30,15 @@ class Module(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Precision(Config, path="config.precision"):
-    """The type that parameters are kept in, and the type that a forward pass computes in."""
+    """The types of parameters and computation.
+
+    Attributes:
+        parameters: The type in which parameters are stored.
+        compute: The type in which a forward pass computes.
+
+    Raises:
+        UserError: If a type is not a floating-point type.
+    """
 
     parameters: str = "float32"
     compute: str = "float32"
@@ -50,10 +58,14 @@ FLOAT32, XAVIER = Precision(), Initialize()
 
 
 class Builder:
-    """Makes the parameters of one model: from a stream of keys, in one precision, its matrices by one rule.
+    """Makes the parameters of one model.
 
-    A constructor hands its builder on to the modules within: each parameter draws the stream's next key. `dtype` is the
-    type that the forward pass computes in.
+    A constructor passes its builder on to its submodules; each parameter takes the next key of one stream.
+
+    Args:
+        key: The random key from which the stream is derived.
+        precision: The types of parameters and computation.
+        rule: The initialization, from a matrix's role, fan-in and fan-out.
     """
 
     def __init__(self, key: Key[jax.Array, ""], precision: Precision = FLOAT32, rule: Rule = XAVIER):
@@ -62,7 +74,7 @@ class Builder:
         self._keys = (jax.random.fold_in(key, number) for number in itertools.count(1))
 
     def with_rule(self, rule: Rule) -> "Builder":
-        """The same builder with another rule; both draw from one stream."""
+        """A copy of the builder with another rule; both draw from the same stream of keys."""
         other = copy.copy(self)
         other.rule = rule
         return other
@@ -71,9 +83,12 @@ class Builder:
         """Make one trainable array.
 
         Args:
-            initializer: Its distribution.
+            initializer: Its distribution; constants draw no key.
             shape: Its shape.
             axes: The logical name of each dimension (`transformer.logical_axes`, or the family's own).
+
+        Returns:
+            The parameter, in the parameters' type.
 
         Raises:
             ValueError: If there are more or fewer names than dimensions.
@@ -88,7 +103,16 @@ class Builder:
         return nnx.Param(initializer(key, shape, jnp.dtype(self.precision.parameters)), out_sharding=axes)
 
     def stack[M: Module](self, make: Callable[["Builder"], M], count: int, axis: str = "layers") -> M:
-        """`count` modules of one structure as one module whose parameters carry a leading axis of this name."""
+        """Build `count` modules of the same structure as one module whose parameters have a leading axis.
+
+        Args:
+            make: Builds one module.
+            count: Number of modules.
+            axis: Logical name of the leading axis.
+
+        Returns:
+            The stacked module, for `scan` or `one_by_one`.
+        """
         build = nnx.vmap(
             lambda key: make(Builder(key, self.precision, self.rule)),
             in_axes=0,
@@ -108,10 +132,19 @@ def scan(
     unroll: int = 1,
     checkpoint: Callable[..., Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Run `function(blocks, carry, input) -> (carry, output)` over the layers of a stacked module, `period` at a time.
+    """Scan over the layers of a stacked module, `period` at a time.
 
-    `inputs` and the returned outputs have a leading axis of periods. `scan_unroll` periods are compiled in line.
-    `checkpoint` is a policy of jax.checkpoint by which each call's forward pass is kept; None keeps everything.
+    Args:
+        function: `function(blocks, carry, input) -> (carry, output)`, where `blocks` are `period` layers.
+        stacked: The module from `Builder.stack`.
+        carry: The initial carry.
+        inputs: A tree with a leading axis of periods.
+        period: Layers per call.
+        unroll: How many periods are compiled inline.
+        checkpoint: The `jax.checkpoint` policy for each call's forward pass; None stores everything.
+
+    Returns:
+        The final carry, and the outputs with a leading axis of periods.
     """
     definition, state = nnx.split(stacked)
     grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), nnx.to_pure_dict(state))
@@ -128,23 +161,23 @@ def scan(
 
 
 def entry(tree: Any, number: int) -> Any:
-    """The entry of this number of every leaf's leading axis."""
+    """Index the leading axis of every leaf."""
     return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
 def unstacked(stacked: Module, count: int) -> tuple[Params, ...]:
-    """The parameters of each layer of a stacked module by itself."""
+    """The parameters of each layer of a stacked module."""
     params = nnx.to_pure_dict(nnx.state(stacked))
     return tuple(entry(params, number) for number in range(count))
 
 
 def layer_of(stacked: Module, params: Params) -> Any:
-    """One layer of a stacked module, with these parameters in it."""
+    """One layer of a stacked module, with these parameters."""
     return nnx.merge(nnx.graphdef(stacked), params)
 
 
 def one_by_one(stacked: Module) -> tuple[Callable[[Params, Array], Array], Params]:
-    """A stacked module as f(params, x), each module of its own entry of x, and its parameters."""
+    """Split a stacked module into f(params, x), which applies each module to its own entry of x, and its parameters."""
     definition, state = nnx.split(stacked)
 
     def of_one(params: Params, x: Array) -> Array:
@@ -156,8 +189,9 @@ def one_by_one(stacked: Module) -> tuple[Callable[[Params, Array], Array], Param
 class Functional[M: Module]:
     """A module as pure functions of its parameters.
 
-    `make(builder)` builds the module, in this precision; it is run abstractly first, so that no array is made before
-    `init`.
+    Args:
+        make: Builds the module; it is run abstractly first, so that no array is made before `init`.
+        precision: The types of parameters and computation.
     """
 
     def __init__(self, make: Callable[[Builder], M], precision: Precision = FLOAT32):
@@ -167,20 +201,20 @@ class Functional[M: Module]:
         self._definition, self._state = nnx.split(abstract)
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """Fresh parameters; pure, so that it can run under jit with output shardings."""
+        """Initialize the parameters; pure, so that it can run under jit with output shardings."""
         with nnx.use_eager_sharding(False):
             _, state = nnx.split(self._make(Builder(key, self._precision)))
         return nnx.to_pure_dict(state)
 
     def shapes(self) -> Params:
-        """The shape and type of every parameter, without any array."""
+        """The shape and dtype of every parameter, without making any array."""
         return nnx.to_pure_dict(self._state)
 
     def axes(self) -> Params:
-        """The logical axis names of every parameter: a tuple where `shapes` has an array."""
+        """The logical axis names of every parameter, as a tuple in the place of each array of `shapes`."""
         specs = nnx.to_pure_dict(nnx.get_partition_spec(self._state))
         return jax.tree.map(tuple, specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
 
     def bind(self, params: Params) -> M:
-        """The module with these arrays in it."""
+        """The module with these parameters."""
         return nnx.merge(self._definition, params)

@@ -1,4 +1,4 @@
-"""An image as a grid of features: the convolutions beneath every attention over images."""
+"""A convolutional encoder of images into a grid of features, used below every attention over images."""
 
 import dataclasses
 import math
@@ -17,12 +17,15 @@ _KERNEL = 3
 
 @dataclasses.dataclass(frozen=True)
 class GridEncoderConfig(Config):
-    """Stages of convolutions of 3 x 3, each to so many `channels`, the first of a stage with its stride.
+    """Stages of 3 x 3 convolutions.
 
-    `blocks` residual blocks of two convolutions (He et al. 2016, Identity mappings) follow in each stage.
+    Attributes:
+        channels: Output features of each stage.
+        strides: Stride of the first convolution of each stage.
+        blocks: Residual blocks of two convolutions that follow in each stage (He et al. 2016, Identity mappings).
 
     Raises:
-        UserError: For no stage, for lists of two lengths, and for numbers below 1 (`blocks`: 0).
+        UserError: If there is no stage, if `channels` and `strides` differ in length, or if a number is out of range.
     """
 
     channels: tuple[Positive, ...] = (32, 64, 128)
@@ -38,11 +41,11 @@ class GridEncoderConfig(Config):
 
     @property
     def width(self) -> int:
-        """The features of a place of the grid."""
+        """The features of a grid position."""
         return self.channels[-1]
 
     def stages(self, height: int, width: int) -> tuple[tuple[int, int], ...]:
-        """The rows and columns behind each stage, of an image of so many pixels."""
+        """The rows and columns after each stage, for an image of this many pixels."""
         sizes = []
         for stride in self.strides:
             height, width = -(-height // stride), -(-width // stride)
@@ -50,10 +53,18 @@ class GridEncoderConfig(Config):
         return tuple(sizes)
 
     def axis(self, name: str, height: int, width: int) -> Axis:
-        """The places of the grid as the axis of a map over such an image.
+        """The grid as the axis of a map over images of this size.
+
+        Args:
+            name: Name of the axis.
+            height: Pixels of a column.
+            width: Pixels of a row.
+
+        Returns:
+            The axis.
 
         Raises:
-            UserError: For an image that the strides do not divide.
+            UserError: If the product of the strides does not divide the image's sides.
         """
         stride = math.prod(self.strides)
         if height % stride or width % stride:
@@ -65,9 +76,9 @@ class GridEncoderConfig(Config):
 
 
 class ResidualBlock(Module):
-    """x + conv(relu(norm(conv(relu(norm(x)))))), each norm over the features of a place.
+    """A residual block x + conv(relu(norm(conv(relu(norm(x)))))), with layer norms over the features of a position.
 
-    He et al. 2016 (Identity mappings, figure 4e) have batch norms.
+    He et al. 2016 (Identity mappings, figure 4e) use batch normalization instead.
     """
 
     def __init__(self, channels: int, *, builder: Builder):
@@ -78,13 +89,13 @@ class ResidualBlock(Module):
         self.second = Convolution2D(channels, outputs, windows, builder=builder)
 
     def __call__(self, x_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B Y X C"]:
-        """The grid with what the block adds to it."""
+        """Apply the block."""
         y = self.first(jax.nn.relu(self.first_norm(x_BxYxXxC)))
         return x_BxYxXxC + self.second(jax.nn.relu(self.second_norm(y)))
 
 
 class Stage(Module):
-    """relu(norm(conv(x))) with a stride, and residual blocks behind it."""
+    """A stage relu(norm(conv(x))) with a stride, followed by residual blocks."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, blocks: int, *, builder: Builder):
         windows = (Window(_KERNEL, stride), Window(_KERNEL, stride))
@@ -96,7 +107,7 @@ class Stage(Module):
             setattr(self, f"block_{number}", ResidualBlock(outputs, builder=builder))
 
     def __call__(self, x_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B V W C"]:
-        """The next stage's grid."""
+        """Compute the stage's grid."""
         y = jax.nn.relu(self.norm(self.convolution(x_BxYxXxI)))
         for number in range(self.blocks):
             y = getattr(self, f"block_{number}")(y)
@@ -104,7 +115,7 @@ class Stage(Module):
 
 
 class GridEncoder(Module):
-    """Stages of convolutions in a row, from images of `inputs` channels."""
+    """Stages of convolutions, from images with `inputs` channels."""
 
     def __init__(self, config: GridEncoderConfig, inputs: int, *, builder: Builder):
         self.count = len(config.channels)
@@ -113,7 +124,7 @@ class GridEncoder(Module):
             setattr(self, f"stage_{number}", Stage(*size, config.blocks, builder=builder))
 
     def __call__(self, image_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B V W C"]:
-        """The features of every place of the grid."""
+        """Compute the features of every grid position."""
         y = image_BxYxXxI
         for number in range(self.count):
             y = getattr(self, f"stage_{number}")(y)

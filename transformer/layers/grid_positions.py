@@ -1,4 +1,4 @@
-"""Where a patch stands in its image, as a vector that is added to the patch's."""
+"""Position embeddings of image patches."""
 
 import enum
 from typing import assert_never
@@ -13,13 +13,13 @@ from transformer.layers.initialization import Role
 
 
 class GridPositions(enum.Enum):
-    """How the patches of an image are told where they stand.
+    """How the patches of an image are given their positions.
 
     none: not at all, so that an image is a set of patches.
-    learned: one vector for each place, class tokens included (Dosovitskiy et al. 2021, section 3.1).
-    learned_2d: one vector of half the width for each row, one for each column, side by side; class tokens have none
+    learned: a vector per position, class tokens included (Dosovitskiy et al. 2021, section 3.1).
+    learned_2d: a vector of half the width per row and one per column, concatenated; class tokens have none
       (appendix D.4).
-    sinusoidal_2d: the sines and cosines of the column, then of the row, in a quarter of the width each; class tokens
+    sinusoidal_2d: sines and cosines of the column, then of the row, a quarter of the width each; class tokens
       have none (Beyer et al. 2022, Better plain ViT baselines).
     """
 
@@ -29,10 +29,10 @@ class GridPositions(enum.Enum):
     SINUSOIDAL_2D = "sinusoidal_2d"
 
     def check(self, width: int) -> None:
-        """Refuse a width that does not divide into the parts of the vector.
+        """Check that the width divides into the parts of the vector.
 
         Raises:
-            UserError: As described above.
+            UserError: If it is not a multiple of 2 for learned_2d, or of 4 for sinusoidal_2d.
         """
         parts = {GridPositions.LEARNED_2D: 2, GridPositions.SINUSOIDAL_2D: 4}.get(self, 1)
         if width % parts:
@@ -43,10 +43,17 @@ class GridPositions(enum.Enum):
 
 
 class GridTable(Module):
-    """The vectors of all places of a grid of `shape`, row by row, behind `leading` class tokens.
+    """The position vectors of a grid, in row-major order after the class tokens.
+
+    Args:
+        kind: The kind of vectors.
+        shape: Rows and columns.
+        width: Features of a vector.
+        leading: Number of class tokens.
+        builder: Makes the parameters.
 
     Raises:
-        UserError: For a width that does not fit.
+        UserError: If the kind cannot have this width.
     """
 
     def __init__(self, kind: GridPositions, shape: tuple[int, int], width: int, *, leading: int = 0, builder: Builder):
@@ -63,7 +70,7 @@ class GridTable(Module):
         self.columns = table(columns, width // 2) if halves else None
 
     def __call__(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
-        """The class tokens and patches with the vectors of their places."""
+        """Add the position vectors to class tokens and patches."""
         match self.kind:
             case GridPositions.NONE:
                 return x_BxNxE
@@ -82,14 +89,14 @@ class GridTable(Module):
         return x_BxNxE + added.astype(x_BxNxE.dtype)[None]
 
     def _waves(self, count: int) -> Float[Array, "N F"]:
-        """Sin and cos of n / 10000^(k / (width / 4 - 1)), k from 0 to width / 4 - 1."""
+        """Sines and cosines of n / 10000^(k / (width / 4 - 1)), k from 0 to width / 4 - 1."""
         quarter = self.width // 4
         # The slowest wave has a length of 10,000, so that the base is taken to the power of k / (quarter - 1).
         base = 10000.0 ** (quarter / max(quarter - 1, 1))
         return jnp.concatenate(sinusoids(jnp.arange(count), 2 * quarter, base, jnp.dtype(jnp.float32)), axis=-1)
 
     def _each(self, first: Array, second: Array, *, columns_first: bool = False) -> Array:
-        """[leading + rows x columns, width]: what a row says beside what a column says, or the other way around."""
+        """[leading + rows x columns, width]: the row vectors beside the column vectors, or the other way around."""
         rows, columns = self.shape
         if columns_first:
             halves = jnp.tile(first, (rows, 1)), jnp.repeat(second, columns, axis=0)

@@ -1,4 +1,4 @@
-"""Attention over the places of an image: of a question, and of the places themselves (Zhang et al. 2019, SAGAN)."""
+"""Attention over the grid of an image: from a question, and of the grid over itself (SAGAN, Zhang et al. 2019)."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ _SPEC = AttentionSpec(INNER_PRODUCT)
 
 
 class ImageReadout(enum.Enum):
-    """What of an image an answer is made from.
+    """How an image is summarized for an answer.
 
-    attention: sums of its places, each weighted by what the question makes of it. mean: their mean. nothing: the
+    attention: sums over its grid, weighted by attention from the question. mean: the mean over its grid. nothing: the
     question alone answers, and no image is read.
     """
 
@@ -34,19 +34,25 @@ class ImageReadout(enum.Enum):
 
 
 class GridFeatures(Module):
-    """The features of every place of an image's grid, row by row, with a vector that says where it stands.
+    """The features of an image's grid in row-major order, with position vectors.
 
-    Without such a vector neither a weighted sum nor a correlation could tell one place from another that looks alike.
+    Without them, neither a weighted sum nor a correlation could distinguish positions that look alike.
+
+    Args:
+        config: The convolutions.
+        positions: The kind of position vectors.
+        image: Height, width and channels of the images.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: GridEncoderConfig, positions: GridPositions, image: Sequence[int], *, builder: Builder):
-        """`image`: its height, width and channels."""
+        """Build the encoder and the position vectors."""
         height, width, channels = image
         self.encoder = GridEncoder(config, channels, builder=builder)
         self.positions = GridTable(positions, config.stages(height, width)[-1], config.width, builder=builder)
 
     def __call__(self, image_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B L C"]:
-        """All places of the grid."""
+        """Compute the features of all L grid positions."""
         grid_BxRxWxC = self.encoder(image_BxYxXxI)
         return self.positions(grid_BxRxWxC.reshape(grid_BxRxWxC.shape[0], -1, grid_BxRxWxC.shape[-1]))
 
@@ -54,7 +60,15 @@ class GridFeatures(Module):
 def grid_softmax(
     logits_BxL: Float[Array, "B L"], asked: Capture | None
 ) -> tuple[Float[Array, "B L"], CapturedAttention | None]:
-    """The softmax over the places, in at least float32, and what was asked for of it: a map of one query."""
+    """Compute the softmax over grid positions, in float32 or wider inside.
+
+    Args:
+        logits_BxL: A logit per position.
+        asked: Which maps and statistics to capture; None captures nothing.
+
+    Returns:
+        The weights in the logits' type, and what was captured, as a map of one query.
+    """
     logits_Bx1x1xL = logits_BxL.astype(jnp.promote_types(logits_BxL.dtype, jnp.float32))[:, None, None]
     weights_Bx1x1xL = softmax(logits_Bx1x1xL)
     return weights_Bx1x1xL[:, 0, 0].astype(logits_BxL.dtype), capture_weights(
@@ -63,26 +77,40 @@ def grid_softmax(
 
 
 def stack_glimpses(site: str, looks: Sequence[CapturedAttention | None]) -> dict[str, CapturedAttention]:
-    """`Aux.maps` of looks at one image, one after another: a layer each; empty where nothing was asked for."""
+    """The entries of `Aux.maps` for successive glimpses at an image, one layer each; empty if nothing was captured."""
     captured = [each for each in looks if each is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
 
 
 def grid_site(name: str, config: GridEncoderConfig, image: Sequence[int], looks: int) -> Site:
-    """The site of so many looks: the answer is the one query, the places are the keys.
+    """The attention site of some glimpses: the answer is the only query, grid positions are the keys.
+
+    Args:
+        name: Name of the site.
+        config: The convolutions.
+        image: Height and width of the images, in pixels; more entries are ignored.
+        looks: Number of glimpses, which are the site's layers.
+
+    Returns:
+        The site.
 
     Raises:
-        UserError: For an image that the strides of the convolutions do not divide.
+        UserError: If the strides of the convolutions do not divide the image.
     """
     query, key = Axis("answer", AxisKind.SLOTS, size=1), config.axis("grid", *image[:2])
     return Site(name, query, key, layers=tuple(map(str, range(looks))), heads=("0",))
 
 
 class GridAttention(Module):
-    """y_j = gamma o_j + x_j with o_j = W_v sum_i beta_ji W_h x_i (Zhang et al. 2019, equations 1 to 3).
+    """Self-attention over a grid: y_j = gamma o_j + x_j, o_j = W_v sum_i beta_ji W_h x_i (Zhang et al. 2019, eqs. 1-3).
 
-    beta_ji is the softmax over the places i of (W_f x_i)' (W_g x_j), without a scale; f, g and h have 1 / `reduction`
-    of the features, at least one. gamma is one number that begins at 0, so that the block is the identity.
+    beta_ji is the softmax over positions i of (W_f x_i)' (W_g x_j), without a scale. gamma is a scalar that begins at
+    0, so that the block is the identity.
+
+    Args:
+        channels: Input and output features.
+        reduction: f, g and h have channels / reduction features, at least one.
+        builder: Makes the parameters.
     """
 
     def __init__(self, channels: int, *, reduction: int = 8, builder: Builder):
@@ -101,7 +129,17 @@ class GridAttention(Module):
         kernels: Mapping[str, Array] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Y X C"], CapturedAttention | None]:
-        """The grid with what it reads of itself; `kernels` by name stand in for its own (normed ones)."""
+        """Apply the block.
+
+        Args:
+            x_BxYxXxC: The grid.
+            kernels: Kernels that replace the layer's own ("query", "key", "value", "output"), such as spectrally
+                normalized ones.
+            capture: Which maps and statistics to capture; None captures nothing.
+
+        Returns:
+            The new grid, and what was captured.
+        """
         batch, rows, columns, _ = x_BxYxXxC.shape
         x_BxNxC, given = x_BxYxXxC.reshape(batch, rows * columns, -1), kernels or {}
         q, k, v = (

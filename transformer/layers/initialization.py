@@ -1,4 +1,4 @@
-"""How parameters begin: published initializations by name, each a rule from a parameter's role to its distribution."""
+"""Published initializations by name, each a rule from a parameter's role to its distribution."""
 
 import dataclasses
 import enum
@@ -12,21 +12,21 @@ from transformer.attention.component import Initializer, ParameterSpec, normal, 
 
 
 class Initialization(enum.Enum):
-    """Whose initialization it is.
+    """A published initialization.
 
     xavier: matrices U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16), embeddings
       N(0, 1 / width).
     gpt: everything N(0, 0.02^2) (Radford et al. 2018, section 4.1).
     gpt2: the same, but residual outputs N(0, 0.02^2 / N) for N residual sub-layers (Radford et al. 2019, section
       2.3) and positions N(0, 0.01^2) (its code).
-    bert: everything N(0, 0.02^2), cut off at two standard deviations (Devlin et al. 2019, its code).
+    bert: everything N(0, 0.02^2), truncated at two standard deviations (Devlin et al. 2019, its code).
     bahdanau: everything N(0, 0.01^2) (Bahdanau et al. 2015, appendix B.1).
-    t5: N(0, 1 / fan_in), queries divided by sqrt(D) besides, which stands for the missing scale of its scores;
+    t5: N(0, 1 / fan_in), queries also divided by sqrt(D), which stands for the missing scale of its scores;
       embeddings N(0, 1) (Raffel et al. 2020, its code).
-    deepnorm: Xavier normal, values, outputs and feed-forward multiplied with beta, which falls with the depth
+    deepnorm: Xavier normal, with values, outputs and feed-forward multiplied by beta, which falls with the depth
       (Wang et al. 2022, figure 2).
-    gehring: N(0, p / fan_in), of what feeds a gated linear unit N(0, 4 p / fan_in), for inputs that dropout keeps with
-      the probability p; embeddings N(0, 0.1^2) (Gehring et al. 2017, section 3.5).
+    gehring: N(0, p / fan_in), and N(0, 4 p / fan_in) for the input of a gated linear unit, p being the probability
+      that dropout keeps an input; embeddings N(0, 0.1^2) (Gehring et al. 2017, section 3.5).
     """
 
     XAVIER = "xavier"
@@ -40,7 +40,7 @@ class Initialization(enum.Enum):
 
 
 class Role(enum.Enum):
-    """What a parameter is for; `gated` feeds a gated linear unit, `dense` is any other matrix outside the blocks."""
+    """What a parameter is for. `GATED` feeds a gated linear unit; `DENSE` is any other matrix outside the blocks."""
 
     EMBEDDING = "embedding"
     POSITIONS = "positions"
@@ -61,9 +61,14 @@ _TABLES = frozenset({Role.EMBEDDING, Role.POSITIONS})
 
 @dataclasses.dataclass(frozen=True)
 class Initialize:
-    """An initialization for stacks of `residuals` residual sub-layers in all, heads of depth `depth`.
+    """An initialization with the sizes that it depends on.
 
-    `gain` is deepnorm's beta, `retained` the share of a matrix's inputs that dropout keeps, which gehring asks for.
+    Attributes:
+        name: The initialization.
+        residuals: Residual sub-layers in all (gpt2).
+        depth: Features of a head (t5).
+        gain: beta (deepnorm).
+        retained: Fraction of a matrix's inputs that dropout keeps (gehring).
     """
 
     name: Initialization = Initialization.XAVIER
@@ -73,7 +78,16 @@ class Initialize:
     retained: float = 1.0
 
     def __call__(self, role: Role, fan_in: int, fan_out: int) -> Initializer:
-        """The distribution of a matrix from `fan_in` to `fan_out` features; of a table, `fan_out` is its width."""
+        """The distribution of a matrix.
+
+        Args:
+            role: What the matrix is for.
+            fan_in: Input features; for a table, its rows.
+            fan_out: Output features; for a table, its width.
+
+        Returns:
+            The initializer.
+        """
         match self.name:
             case Initialization.XAVIER:
                 return normal(fan_out**-0.5) if role in _TABLES else xavier_uniform(fan_in, fan_out)
@@ -105,9 +119,9 @@ class Initialize:
 
 
 class RecurrentInitialization(enum.Enum):
-    """How the matrix begins by which a recurrent cell reads its state, each gate's by itself.
+    """The initialization of a recurrent cell's state-to-state matrices, each gate's on its own.
 
-    orthogonal: drawn uniformly from the orthogonal matrices, which neither shrink nor stretch a state (Saxe et al.
+    orthogonal: uniformly random orthogonal matrices, which neither shrink nor stretch a state (Saxe et al.
       2014).
     xavier: U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16).
     """
@@ -125,16 +139,16 @@ class RecurrentInitialization(enum.Enum):
 
 
 def orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Matrices [rows, gate, columns], each orthogonal and drawn by itself (Saxe et al. 2014)."""
+    """Draw matrices [rows, gate, columns], each orthogonal and independent (Saxe et al. 2014)."""
     rows, gates, columns = shape
     draw = jax.nn.initializers.orthogonal()
     return jnp.stack([draw(one, (rows, columns), dtype) for one in jax.random.split(key, gates)], axis=1)
 
 
 class ScoreInitialization(enum.Enum):
-    """How the trained part of a score begins.
+    """The initialization of a score's parameters.
 
-    own: as its block of `transformer.attention` says (Xavier). bahdanau: matrices N(0, 0.001^2) and the vector behind
+    own: as the score's class defines it (Xavier). bahdanau: matrices N(0, 0.001^2) and the vector after
       the hidden layer zero, so that attention begins uniform (Bahdanau et al. 2015, appendix B.1).
     """
 
@@ -142,7 +156,7 @@ class ScoreInitialization(enum.Enum):
     BAHDANAU = "bahdanau"
 
     def __call__(self, name: str, weight: ParameterSpec) -> ParameterSpec:
-        """The weight of this name, beginning so."""
+        """The spec of the parameter called `name` with this initialization."""
         if self is ScoreInitialization.OWN or weight.initializer is zeros:
             return weight
         return weight._replace(initializer=zeros if name == "vector" else normal(0.001))
@@ -150,21 +164,28 @@ class ScoreInitialization(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class DeepNorm:
-    """alpha, which multiplies what a residual connection carries, and beta, the gain of the initialization."""
+    """DeepNorm's constants: alpha multiplies the residual, beta is the gain of the initialization."""
 
     alpha: float
     beta: float
 
 
 def deepnorm(layers: int) -> DeepNorm:
-    """Of a lone encoder or decoder of N layers: (2 N)^(1/4) and (8 N)^(-1/4) (Wang et al. 2022, figure 2)."""
+    """The constants of a lone encoder or decoder of N layers: (2 N)^(1/4), (8 N)^(-1/4) (Wang et al. 2022, fig. 2)."""
     return DeepNorm((2 * layers) ** 0.25, (8 * layers) ** -0.25)
 
 
 def deepnorm_encoder_decoder(encoder_layers: int, decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
-    """Of an encoder of N layers and the decoder of M layers that reads it (Wang et al. 2022, figure 2).
+    """The constants of an encoder of N layers and a decoder of M layers (Wang et al. 2022, figure 2).
 
     Encoder: 0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16); decoder: (3 M)^(1/4) and (12 M)^(-1/4).
+
+    Args:
+        encoder_layers: N.
+        decoder_layers: M.
+
+    Returns:
+        The encoder's constants, and the decoder's.
     """
     joint = (encoder_layers**4 * decoder_layers) ** (1 / 16)
     encoder = DeepNorm(0.81 * joint, 0.87 / joint)

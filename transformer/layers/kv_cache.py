@@ -1,7 +1,8 @@
-"""Caches of keys and values: rings, in which position p lies at slot p mod their length.
+"""Ring-buffer caches of keys and values, where position p is stored at slot p mod the number of slots.
 
-A ring has the axes [S, G, N, K, D]: the N rows of an example share one, or each row has its own and N is 1. Where they
-share, no beam's history is ever moved: `ancestors` says which row wrote what a row has at a position.
+A cache has the axes [S, G, N, K, D]: either the N rows (beams) of an example share one, or each row has its own and
+N is 1. In a shared cache no beam's history is ever moved: `ancestors` gives the row that wrote each position of a
+row's history.
 """
 
 import jax
@@ -22,17 +23,26 @@ IN_PLACE = 8
 
 
 def sharing(beams: int) -> int:
-    """How many rows share a ring where an example has `beams`."""
+    """How many rows share a cache if an example has this many beams."""
     return beams if beams <= MOST_SHARED else 1
 
 
 def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:
-    """The position that each slot of a ring holds when `position` is the newest; negative where it is still empty."""
+    """The position stored in each slot when `position_R` is the newest; negative while the slot is empty."""
     return position_R[:, None] - (position_R[:, None] - jnp.arange(slots)) % slots
 
 
 def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"], slots: int) -> Float[Array, "B K G D"]:
-    """What a ring of `slots` holds of the values at positions up to each row's `last`."""
+    """Fill the slots of a cache with the values at positions up to each row's last one.
+
+    Args:
+        values_BxPxGxD: Keys or values of all positions.
+        last_B: The last real position of each row.
+        slots: K, the number of slots.
+
+    Returns:
+        The newest values in their slots, zero in empty slots.
+    """
     held_BxK = slot_positions(last_B, slots)
     index = jnp.clip(held_BxK, 0, values_BxPxGxD.shape[1] - 1)[:, :, None, None]
     picked = jnp.take_along_axis(values_BxPxGxD, index, axis=1)
@@ -40,7 +50,7 @@ def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"],
 
 
 def ring_of(values_BxKxGxD: Float[Array, "B K G D"], beams: int) -> Float[Array, "S G N K D"]:
-    """The rings of examples whose `beams` rows begin alike."""
+    """Repeat the caches of examples whose `beams` rows begin alike, in the layout [S, G, N, K, D]."""
     values_BxGx1xKxD = jnp.moveaxis(values_BxKxGxD, 2, 1)[:, :, None]
     shared = sharing(beams)
     return jnp.repeat(jnp.repeat(values_BxGx1xKxD, shared, axis=2), beams // shared, axis=0)
@@ -49,9 +59,18 @@ def ring_of(values_BxKxGxD: Float[Array, "B K G D"], beams: int) -> Float[Array,
 def write_slot(
     ring_SxGxNxKxD: Float[Array, "S G N K D"], new_Rx1xGxD: Float[Array, "R 1 G D"], position_R: Int[Array, " R"]
 ) -> Float[Array, "S G N K D"]:
-    """The ring with each row's new key or value at the slot of its position; rows that share a ring have one position.
+    """Write each row's new key or value at the slot of its position.
 
-    A few are written in place, many at once, which reads the ring whole; so are those that devices divide.
+    Rows that share a cache have the same position. Few caches are updated in place; many, or sharded ones, by one pass
+    over the whole array.
+
+    Args:
+        ring_SxGxNxKxD: The cache.
+        new_Rx1xGxD: New keys or values.
+        position_R: The position of each row.
+
+    Returns:
+        The updated cache.
     """
     shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
     new = jnp.swapaxes(new_Rx1xGxD.reshape(shares, rows, groups, depth), 1, 2)[:, :, :, None]
@@ -66,7 +85,15 @@ def write_slot(
 
 
 def own(ring_SxGxNxKxD: Float[Array, "S G N K D"], writer_RxK: Int[Array, "R K"]) -> Float[Array, "R K G D"]:
-    """Each row's keys or values, copied from where the rows of its example wrote them."""
+    """Gather each row's keys or values from the rows that wrote them.
+
+    Args:
+        ring_SxGxNxKxD: The cache.
+        writer_RxK: For each row and slot, the row of its example that wrote it.
+
+    Returns:
+        The keys or values of each row.
+    """
     shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
     index = writer_RxK.reshape(shares, 1, rows, slots, 1)
     picked = jnp.take_along_axis(ring_SxGxNxKxD, index, axis=2) if rows > 1 else ring_SxGxNxKxD
@@ -74,18 +101,35 @@ def own(ring_SxGxNxKxD: Float[Array, "S G N K D"], writer_RxK: Int[Array, "R K"]
 
 
 def writers(ancestors_RxT: Int[Array, "R T"], held_RxK: Int[Array, "R K"]) -> Int[Array, "R K"]:
-    """Which row of its example wrote what each row has at the positions that a ring holds."""
+    """Look up which row of an example wrote each slot of a row's history.
+
+    Args:
+        ancestors_RxT: For each row and position, the row that wrote it.
+        held_RxK: The position in each slot.
+
+    Returns:
+        The row that wrote each slot.
+    """
     return jnp.take_along_axis(ancestors_RxT, jnp.clip(held_RxK, 0), axis=1)
 
 
 def first_ancestors(rows: int, beams: int, length: int) -> Int[Array, "R T"]:
-    """Each row is its own ancestor."""
+    """The ancestors at the beginning: each row is its own."""
     own_R = jnp.arange(rows, dtype=jnp.int32) % sharing(beams)
     return jnp.broadcast_to(own_R[:, None], (rows, length))
 
 
 def with_own(ancestors_RxT: Int[Array, "R T"], position_R: Int[Array, " R"], shared: int) -> Int[Array, "R T"]:
-    """The ancestors when each row has written its position itself."""
+    """Update the ancestors after each row has written its position itself.
+
+    Args:
+        ancestors_RxT: The ancestors so far.
+        position_R: The position that each row wrote.
+        shared: How many rows share a cache.
+
+    Returns:
+        The new ancestors.
+    """
     rows, length = ancestors_RxT.shape
     here_RxT = jnp.arange(length) == position_R[:, None]
     return jnp.where(here_RxT, (jnp.arange(rows, dtype=jnp.int32) % shared)[:, None], ancestors_RxT)
@@ -99,10 +143,21 @@ def read_rings(
     spec: AttentionSpec,
     bias_Rx_x1xK: Float[Array, "#R #H 1 K"] | None,
 ) -> Float[Array, "R 1 H D"]:
-    """Attention of one new position of each row by a score that is the product of query and key.
+    """Attend from one new position of each row to the cache, for scores that are a product of query and key.
 
-    The rows of an example and the heads of a group are queries of one product, so that keys and values are read where
-    they lie: never repeated, moved or cleared. What a row does not see has a weight of exactly 0.
+    The rows of an example and the heads of a group are queries of a single product, so that keys and values are read in
+    place: never repeated, moved or cleared. What a row does not see has a weight of exactly 0.
+
+    Args:
+        q_Rx1xHxD: A query per row.
+        rings: The caches of keys and of values.
+        seen_RxK: Which slots each row sees.
+        writer_RxK: The row that wrote each slot.
+        spec: The score, scale and normalizer.
+        bias_Rx_x1xK: Added to the logits.
+
+    Returns:
+        The output of each row.
     """
     shares, groups, shared, slots, depth = rings[0].shape
     k_SxGxMxD, v_SxGxMxD = (ring.reshape(shares, groups, shared * slots, -1) for ring in rings)

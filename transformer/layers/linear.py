@@ -17,10 +17,19 @@ Axes = tuple[tuple[str, int], ...]
 def product(
     x: Float[Array, "..."], weights: Float[Array, "..."], contracted: int = 1, dtype: jax.typing.DTypeLike | None = None
 ) -> Float[Array, "..."]:
-    """The product x W over the last `contracted` axes of x and the first of W, as `dtype` or the type of x.
+    """Compute x W over the last `contracted` axes of x and the first of W.
 
-    On one device it is the product of two matrices: a compiler for CPUs copies arrays of more axes into other layouts,
-    in the backward pass most of all. Where devices divide the axes, they are kept as they are.
+    On one device it is a matrix product: XLA on CPUs copies arrays with more axes into other layouts, especially
+    in the backward pass. Where axes are sharded, they are kept as they are.
+
+    Args:
+        x: The inputs.
+        weights: W.
+        contracted: Number of axes to contract.
+        dtype: Type of the result; None means the type of x.
+
+    Returns:
+        The product.
     """
     if divided():
         return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
@@ -31,10 +40,17 @@ def product(
 
 
 class Linear(Module):
-    """y = x W + b over the last axes of x, from axes `inputs` to axes `outputs`, each a list of (name, size).
+    """A linear map y = x W + b over the last axes of x. It computes in the type of x.
 
-    Computed in the type of x; parameters are cast to it. W begins by the builder's rule for its `role`, biases
-    at zero. `lora` is added to the map of x, where a low rank is learned beside W (transformer.layers.lora).
+    Args:
+        inputs: Logical name and size of each input axis.
+        outputs: Logical name and size of each output axis.
+        bias: Whether there is a bias, initially zero.
+        role: Selects the initialization of W.
+        builder: Makes the parameters.
+
+    Attributes:
+        lora: A low-rank map that is added (transformer.layers.lora), or None.
     """
 
     lora: Any = None
@@ -58,7 +74,7 @@ class Linear(Module):
         self.bias = builder.parameter(jax.nn.initializers.zeros, output_sizes, bias_names) if bias else None
 
     def __call__(self, x: Float[Array, "..."], kernel: Float[Array, "..."] | None = None) -> Float[Array, "..."]:
-        """Contract the last axes of x with the kernel's first ones; `kernel` stands in for its own (a normed one)."""
+        """Apply the map; `kernel` replaces the layer's own W, such as a spectrally normalized one."""
         weights = self.kernel[...] if kernel is None else kernel
         y = product(x, jnp.asarray(weights, x.dtype), self.contracted)
         if self.lora is not None:
@@ -66,6 +82,6 @@ class Linear(Module):
         return y if self.bias is None else y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
 
     def whole(self) -> Float[Array, "..."]:
-        """The matrix of the map: W, with what is learned beside it."""
+        """The matrix of the map: W plus its low-rank update, if any."""
         kernel = jnp.asarray(self.kernel[...])
         return kernel if self.lora is None else kernel + self.lora.matrix()

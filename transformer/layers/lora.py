@@ -1,4 +1,4 @@
-"""LoRA: a trained matrix of low rank beside a frozen one (Hu et al. 2021, Low-Rank Adaptation, section 4.1)."""
+"""LoRA: a trained low-rank update of a frozen matrix (Hu et al. 2021, Low-Rank Adaptation, section 4.1)."""
 
 import dataclasses
 import enum
@@ -20,7 +20,7 @@ NAME = "lora"
 
 
 class LoraTarget(enum.Enum):
-    """Beside which maps of a block a low rank is: one of attention's four, or those of the feed-forward network."""
+    """A map of a block that gets a low-rank update: one of attention's four, or all of the feed-forward network's."""
 
     QUERY = "query"
     KEY = "key"
@@ -31,10 +31,16 @@ class LoraTarget(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig(Config, path="config.model.lora"):
-    """The low rank beside the matrices of a stack of blocks; `rank` 0: none, all else is not read.
+    """The low-rank updates of a stack of blocks.
 
-    `alpha`: what is learned is multiplied by alpha / rank. `where`: beside which matrices; those of queries and values
-    are the best use of a number of parameters (Hu et al. 2021, table 5).
+    Attributes:
+        rank: r; 0 means no LoRA, and the other fields are ignored.
+        alpha: The update is multiplied by alpha / r.
+        targets: Which maps have an update. For a given number of parameters, queries and values are the best choice (Hu
+            et al. 2021, table 5).
+
+    Raises:
+        UserError: If `targets` is empty although `rank` is above 0, or if a number is out of range.
     """
 
     rank: Count = 0
@@ -50,19 +56,24 @@ class LoraConfig(Config, path="config.model.lora"):
 
     @property
     def scale(self) -> float:
-        """What the product of the two matrices is multiplied with."""
+        """The factor alpha / r of the product of the two matrices."""
         return self.alpha / self.rank
 
 
 class LowRank(Module):
-    """x -> (alpha / r) x A B, beside a linear map x -> x W + b: A [inputs, r] normal, B [r, outputs] zero.
+    """The low-rank update (alpha / r) x A B of a linear map: A [inputs, r] is initially normal, B [r, outputs] zero.
 
-    As x W + (alpha / r) x A B = x (W + (alpha / r) A B), it is one more matrix of the same map, of rank r at most; at
-    first it is zero. The paper multiplies from the left: its A is our A', its B our B'. A is drawn with deviation
-    inputs^-1/2, so that x A has the size of x. Each lies on devices as the axes of W do, r whole.
+    x W + (alpha / r) x A B = x (W + (alpha / r) A B): at first the update is zero. The paper multiplies from the left:
+    its A is our A', its B our B'. A has standard deviation inputs^-1/2, so that x A has the scale of x. A and B are
+    sharded as the axes of W are; r is not sharded.
+
+    Args:
+        linear: The map to update.
+        config: The rank and alpha.
+        builder: Makes the parameters.
 
     Raises:
-        UserError: For a rank above that of any W.
+        UserError: If the rank is above the smaller side of W.
     """
 
     def __init__(self, linear: Linear, config: LoraConfig, *, builder: Builder):
@@ -78,12 +89,12 @@ class LowRank(Module):
         self.up = builder.parameter(jax.nn.initializers.zeros, *_shape_and_axes(rank + outputs))
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """What is added to the map of x."""
+        """Compute what is added to the map of x."""
         low = product(x, jnp.asarray(self.down[...], x.dtype), self.contracted)
         return product(low * jnp.asarray(self.scale, x.dtype), jnp.asarray(self.up[...], x.dtype))
 
     def matrix(self) -> Float[Array, "..."]:
-        """(alpha / r) A B, in the shape of W."""
+        """The update (alpha / r) A B, in the shape of W."""
         return self.scale * jnp.tensordot(self.down[...], self.up[...], axes=1)
 
 
@@ -92,9 +103,17 @@ def _shape_and_axes(axes: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...],
 
 
 def adapted[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
-    """A block of a Transformer with what the config asks for beside its maps.
+    """Add the low-rank updates of the config to a block of a Transformer.
 
-    It draws its keys behind those of the block, which begins as it would alone.
+    Their keys are drawn after the block's, so that the block is initialized as it would be without them.
+
+    Args:
+        block: The block.
+        config: The rank and targets.
+        builder: Makes the parameters.
+
+    Returns:
+        The same block.
     """
     if config.rank:
         for linear in _maps(block, config.targets):
@@ -103,7 +122,7 @@ def adapted[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
 
 
 def _maps(block: Any, where: Collection[LoraTarget]) -> Iterator[Linear]:
-    """In an order of their own, whatever that of `where`."""
+    """The maps to update, in an order that does not depend on that of `where`."""
     attentions = [each for each in (block.attention, block.cross) if each is not None]
     for projection in LoraTarget:
         if projection not in where:
@@ -116,25 +135,30 @@ def _maps(block: Any, where: Collection[LoraTarget]) -> Iterator[Linear]:
 
 
 def beside(path: str) -> tuple[str, str]:
-    """The paths of the two matrices A and B beside a kernel, where it has them."""
+    """The paths of the matrices A and B that update the kernel at this path."""
     folder = path.rpartition("/")[0]
     return f"{folder}/{NAME}/down", f"{folder}/{NAME}/up"
 
 
 def low_rank(path: str) -> bool:
-    """Whether this is the path of one of the two matrices of a low rank."""
+    """Whether this is the path of one of the two matrices of a low-rank update."""
     return f"/{NAME}/" in path
 
 
 def has_low_rank(path: str, paths: Collection[str]) -> bool:
-    """Whether this parameter is a kernel with a low rank beside it, among the paths of a model."""
+    """Whether this is the path of a kernel with a low-rank update among a model's paths."""
     return path.endswith("/kernel") and beside(path)[0] in paths
 
 
 def merged(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:
-    """The parameters of the same model without LoRA: W + (alpha / r) A B in the place of each W that has it beside.
+    """Merge the low-rank updates into the kernels: W + (alpha / r) A B.
 
-    Arrays of NumPy or JAX, those of stacked layers with their leading axes.
+    Args:
+        params: Parameters, as NumPy or JAX arrays; stacked layers keep their leading axes.
+        config: The rank and alpha.
+
+    Returns:
+        The parameters of the same model without LoRA.
     """
     plain = {name: merged(each, config) if isinstance(each, Mapping) else each for name, each in params.items()}
     low = plain.pop(NAME, None)
@@ -144,7 +168,17 @@ def merged(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:
 
 
 def with_low_rank(kernel: Any, down: Any, up: Any, scale: float) -> Any:
-    """W + scale A B in the type of W, computed in at least float32; axes that all three begin with are layers'."""
+    """Compute W + scale A B in the type of W, in float32 or wider inside.
+
+    Args:
+        kernel: W.
+        down: A.
+        up: B.
+        scale: The factor.
+
+    Returns:
+        The merged matrix. Leading axes that all three share are those of stacked layers.
+    """
     layers = down.ndim + up.ndim - 2 - kernel.ndim
     stacked, rank, wide = kernel.shape[:layers], down.shape[-1], np.promote_types(kernel.dtype, np.float32)
     a, b = down.astype(wide).reshape(*stacked, -1, rank), up.astype(wide).reshape(*stacked, rank, -1)

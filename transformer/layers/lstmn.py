@@ -20,9 +20,13 @@ _SCORE = AttentionCellConfig.score
 
 
 class Tape(NamedTuple):
-    """The states behind the inputs so far, of each row: `written` of its slots, and the h~ that was read last.
+    """The past states of each row.
 
-    `keys` is what `prepare_keys` made of h_i, `values` are h_i and c_i side by side.
+    Attributes:
+        keys: The result of `prepare_keys` for h_i.
+        values: h_i and c_i, concatenated.
+        written: How many slots are filled.
+        read: The last h~.
     """
 
     keys: PreparedKeys
@@ -32,11 +36,18 @@ class Tape(NamedTuple):
 
 
 class TapeLayer(Module):
-    """h_t, c_t = LSTM(x_t, (h~_t, c~_t)), h~_t and c~_t being read of a tape of all past states (section 3.1).
+    """An LSTM over attention to all past states: h_t, c_t = LSTM(x_t, (h~_t, c~_t)) (section 3.1).
 
     a_i = v' tanh(W_h h_i + W [x_t ; h~_{t-1}]) for i < t (equation 4), s = softmax(a) (equation 5),
     h~_t = sum_i s_i h_i and c~_t = sum_i s_i c_i (equation 6); before the first input both are zero. The LSTM's own
     equations are 7 to 9.
+
+    Args:
+        inputs: Features of an input.
+        width: Features of a state.
+        hidden: Units of the score's hidden layer.
+        forget_bias: Initial bias of the forget gate.
+        builder: Makes the parameters.
     """
 
     def __init__(self, inputs: int, width: int, hidden: int, *, forget_bias: float, builder: Builder):
@@ -54,7 +65,7 @@ class TapeLayer(Module):
         )
 
     def initial(self, rows: int, slots: int, dtype: jax.typing.DTypeLike) -> Tape:
-        """A tape with room for `slots` states, none of them written."""
+        """An empty tape with `slots` slots."""
         empty = jnp.zeros((rows, slots, 1, self.width), dtype)
         shapes = jax.eval_shape(self._prepared, empty)
         keys = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -66,7 +77,15 @@ class TapeLayer(Module):
         )
 
     def step(self, tape: Tape, x_RxI: Float[Array, "R I"]) -> tuple[Tape, Float[Array, "R F"], Alignment]:
-        """One input further: the tape with one more state, the output h_t, and the weights over the slots [R, 1, K]."""
+        """Process one input of every row.
+
+        Args:
+            tape: The past states.
+            x_RxI: The inputs.
+
+        Returns:
+            The tape with one more state, the output h_t, and the weights over the slots [R, 1, K].
+        """
         params, slots = self._parameters(x_RxI.dtype), tape.values.shape[1]
         q_Rx1x1xD = jnp.concatenate([x_RxI, tape.read], axis=-1)[:, None, None]
         logits_Rx1x1xK = score(q_Rx1x1xD, tape.keys, _SCORE, params=params)
@@ -92,5 +111,5 @@ class TapeLayer(Module):
 
 
 def _written(slots_RxKx: Array, new_Rx1x: Array, place_R: Int[Array, " R"]) -> Array:
-    """The slots with one more of them written in every row."""
+    """Write one more slot of every row."""
     return slots_RxKx.at[jnp.arange(len(place_R)), place_R].set(new_Rx1x[:, 0].astype(slots_RxKx.dtype))

@@ -1,4 +1,4 @@
-"""A mixture of experts: networks of which every position chooses a few (Shazeer et al. 2017)."""
+"""Mixture of experts: feed-forward networks of which each position uses a few (Shazeer et al. 2017)."""
 
 import dataclasses
 import functools
@@ -32,12 +32,20 @@ _ROWS_AT_ONCE = 8
 
 @dataclasses.dataclass(frozen=True)
 class ExpertsConfig(Config, path="config.model.experts"):
-    """The mixtures of experts of a stack of blocks (Shazeer et al. 2017); `count` 0: none, all else is not read.
+    """The mixtures of experts of a stack of blocks (Shazeer et al. 2017).
 
-    Of `count` feed-forward networks every position uses `chosen`, in every block (`every` 1), every other (2) ... of
-    a stack, the last of each period. `importance` and `load` are the weights of the two losses that balance them
-    (w_importance and w_load, appendix A). `room` is how many rows an expert computes in one go, where 1 is an even
-    share: an expert that more positions choose computes several times, and none is left out.
+    Attributes:
+        count: Number of experts; 0 means none, and the other fields are ignored.
+        top_k: Experts that each position uses.
+        every_n_layers: Every how many blocks have experts in place of the feed-forward network: the last block of each
+            period.
+        importance_loss: Weight of the importance loss (w_importance, appendix A).
+        load_loss: Weight of the load loss (w_load, appendix A).
+        capacity_factor: Rows that an expert computes in one pass, relative to an even share. An expert with more makes
+            further passes; no position is dropped.
+
+    Raises:
+        UserError: If `top_k` is below 2 or not below `count`, or if a number is out of range.
     """
 
     count: Count = 0
@@ -56,19 +64,21 @@ class ExpertsConfig(Config, path="config.model.experts"):
 
     @property
     def group(self) -> int:
-        """How many blocks one after another are unlike: those of a period in which the last alone has experts."""
+        """The period of blocks of which only the last has experts; 1 if all are alike."""
         return self.every_n_layers if self.count else 1
 
     def layers(self, count: int) -> tuple[int, ...]:
-        """The numbers of the blocks that have experts, of a stack of `count`."""
+        """The indices of the blocks with experts, in a stack of `count`."""
         return tuple(range(self.every_n_layers - 1, count, self.every_n_layers)) if self.count else ()
 
 
 class Balance(NamedTuple):
-    """How unevenly experts are used by some positions, of which there are `positions`.
+    """How unevenly some positions use the experts.
 
-    `importance`: CV(sum_x G(x))^2, the squared coefficient of variation over the experts (equations 6 and 7);
-    `load`: CV(sum_x P(x))^2, P(x) the probability of being chosen under other noise (equations 8 to 11).
+    Attributes:
+        importance: CV(sum_x G(x))^2, the squared coefficient of variation over the experts (equations 6 and 7).
+        load: CV(sum_x P(x))^2, P(x) being the probability of selection under fresh noise (equations 8 to 11).
+        positions: Number of positions.
     """
 
     importance: Float[Array, "*layers"]
@@ -77,9 +87,12 @@ class Balance(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Which experts each position chose, their gates (which sum to 1), and of every expert how probably it is chosen.
+    """The experts selected for each position.
 
-    `probability` is P(x, i) of equation 8: of being chosen if this expert's noise alone were drawn again.
+    Attributes:
+        experts: Indices of the k experts, by falling gate.
+        gates: Their gates, which sum to 1.
+        probability: P(x, i) of equation 8: the probability that expert i is selected if only its noise is redrawn.
     """
 
     experts: Int[Array, "*B k"]
@@ -93,11 +106,19 @@ def route(
     noise: Float[Array, "*B X"] | None,
     chosen: int,
 ) -> Routing:
-    """G(x) = softmax(KeepTopK(H(x), k)), H(x)_i = (x W_g)_i + noise_i softplus((x W_noise)_i) (equations 3 to 5).
+    """Select experts: G(x) = softmax(KeepTopK(H(x), k)), H(x)_i = (x W_g)_i + noise_i softplus((x W_noise)_i).
 
-    `clean` is x W_g, `deviation` the softplus, `noise` standard normal (None: zero), `chosen` k, below the number of
-    experts. Of equal ones those of lower numbers are chosen. P(x, i) = Phi(((x W_g)_i - kth_excluding(H(x), k, i)) /
-    deviation_i) (equation 9), whose threshold is the k-th largest of the other experts' H.
+    These are equations 3 to 5. Ties go to the lower index. P(x, i) = Phi(((x W_g)_i - kth_excluding(H(x), k, i)) /
+    deviation_i) (equation 9), whose threshold is the k-th largest H of the other experts.
+
+    Args:
+        clean: x W_g.
+        deviation: The softplus of x W_noise.
+        noise: Standard normal noise; None means zero.
+        chosen: k, below the number of experts.
+
+    Returns:
+        The routing.
     """
     noisy = clean if noise is None else clean + noise * deviation
     largest, experts = _largest(noisy, chosen + 1)
@@ -111,7 +132,7 @@ def route(
 
 
 def _largest(x: Array, count: int) -> tuple[Array, Array]:
-    """As `jax.lax.top_k`, for which devices that divide the positions would first gather all of them."""
+    """`jax.lax.top_k` that works on sharded positions, which the original would gather first."""
     found, left = [], x
     for _ in range(count):
         index = jnp.argmax(left, axis=-1)
@@ -123,19 +144,23 @@ def _largest(x: Array, count: int) -> tuple[Array, Array]:
 
 
 def squared_variation(x: Float[Array, " X"]) -> Float[Array, ""]:
-    """CV(x)^2 = variance / mean^2, of the whole population; 0 of zeros."""
+    """Compute CV(x)^2 = variance / mean^2 of the whole population; 0 if all are zero."""
     mean = jnp.mean(x)
     return jnp.where(mean > 0, jnp.var(x) / jnp.square(jnp.where(mean > 0, mean, 1)), 0)
 
 
 class Experts(Module):
-    """y = sum_i G(x)_i E_i(x) over networks E_i that `make` builds (Shazeer et al. 2017, equation 1).
+    """A mixture of experts: y = sum_i G(x)_i E_i(x) (Shazeer et al. 2017, equation 1).
 
-    W_g and W_noise begin at zero, so that at first noise alone chooses (appendix A). The noise is drawn only where a
-    key is given, as while training.
+    W_g and W_noise begin at zero, so that at first noise alone selects (appendix A). Each expert computes up to its
+    capacity in one pass, and makes further passes while any expert has rows left: the result is exact whatever the
+    capacity, and an example's result does not depend on the rest of the batch.
 
-    Each expert computes up to its room of rows at a time, and again while any has more: the result is exact whatever
-    the room, and what an example comes to does not depend on the others beside it.
+    Args:
+        config: Number of experts, k and capacity.
+        width: Input and output features.
+        make: Builds one expert.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: ExpertsConfig, width: int, make: Callable[[Builder], FeedForward], *, builder: Builder):
@@ -153,9 +178,17 @@ class Experts(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, Balance]:
-        """What the experts make of each position, the map of its gates [B, 1, T, X], and how even their use is.
+        """Apply the experts to each position.
 
-        Positions at or beyond an example's length are padding: they choose none, and count nowhere.
+        Args:
+            x_BxTxE: The inputs.
+            lengths_B: Real positions of each example; padding selects no expert and counts nowhere. None means all are
+                real.
+            key: Random key for the noise, as in training; None adds none.
+            capture: Which maps and statistics of the gates [B, 1, T, X] to capture.
+
+        Returns:
+            The outputs, what was captured, and how even the use of the experts is.
         """
         config, count = self.config, self.config.count
         batch, length, _ = x_BxTxE.shape
@@ -200,7 +233,7 @@ class Experts(Module):
         return y_GxSxNxE if room == positions else y_GxSxNxE + _further(go, room, given, queue)
 
     def _of_each(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
-        """Equation 1 as it stands: each position meets copies of the networks that it chose, and no others."""
+        """Equation 1 as written: each position meets copies of the networks selected for it, and no others."""
         networks, params = one_by_one(self.networks)
         chosen = jax.tree.map(lambda leaf: jnp.take(leaf, experts_GxSxNxK.ravel(), axis=0), params)
         x_Rx1xE = jnp.repeat(x_GxSxNxE, self.config.top_k, axis=2).reshape(-1, 1, x_GxSxNxE.shape[-1])
@@ -209,7 +242,13 @@ class Experts(Module):
 
 
 class Queue(NamedTuple):
-    """The experts that each position chose, its place in their queues (-1: in none), and the longest queue's length."""
+    """The experts selected for each position and its place in their queues.
+
+    Attributes:
+        experts: The experts of each position.
+        places: The position's place in each expert's queue; -1 for padding.
+        longest: Length of the longest queue.
+    """
 
     experts: Int[Array, "G S N k"]
     places: Int[Array, "G S N k"]
@@ -217,7 +256,7 @@ class Queue(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What the experts' work is differentiated by."""
+    """The inputs with respect to which the experts' computation is differentiated."""
 
     params: Params
     x: Float[Array, "G S N E"]
@@ -230,7 +269,7 @@ Go = Callable[[Given, Queue, Array | int], Array]
 def _go(
     networks: Callable[[Params, Array], Array], count: int, room: int, given: Given, queue: Queue, turn: Any
 ) -> Any:
-    """What the experts add to each position's output when they compute places turn x room and on of their queues."""
+    """The experts' contribution to each position in one pass: places turn x room up to the next in their queues."""
     groups, parts, _, width = given.x.shape
     row_GxSxNxK = queue.places - turn * room
     served = (row_GxSxNxK >= 0) & (row_GxSxNxK < room) & (queue.places >= 0)
@@ -249,7 +288,7 @@ def _go(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _further(go: Go, room: int, given: Given, queue: Queue) -> Array:
-    """The sum of `go` over all turns but the first. What a turn made is computed again for its gradient."""
+    """The sum of `go` over all passes but the first; the gradient recomputes each pass."""
     return _over_turns(room, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
 
 
@@ -284,26 +323,26 @@ def _at_zero(role: Role, fan_in: int, fan_out: int) -> Initializer:
 
 
 def _each(function: Callable[..., Array], *static: int) -> Callable[..., Array]:
-    """The function of each group of examples and part of their positions by itself."""
+    """Map a function over groups of examples and parts of their positions."""
     return jax.vmap(jax.vmap(functools.partial(function, *static)))
 
 
 def _rows(values_RxE: Array, index: Array) -> Array:
-    """The rows of these numbers; zeros for a number beyond the last."""
+    """The rows of these indices; zeros for an index past the end."""
     return jnp.take(values_RxE, index, axis=0, mode="fill", fill_value=0)
 
 
 def _readers(slots: int, slot_NxK: Array) -> Array:
-    """The position that stands in each slot; one beyond the last where none does."""
+    """The position in each slot; one past the end for an empty slot."""
     positions, chosen = slot_NxK.shape
     numbers_NxK = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32)[:, None], (positions, chosen))
     return jnp.full(slots, positions, jnp.int32).at[slot_NxK].set(numbers_NxK, mode="drop")
 
 
 def _groups(batch: int, length: int) -> tuple[int, int]:
-    """Into how many parts devices divide the batch and its positions: each part fills its own rows of each expert.
+    """The numbers of shards of the batch and of positions; each shard fills its own rows of each expert.
 
-    So that what devices exchange are the rows alone, by an all-to-all.
+    Devices then exchange only these rows, by an all-to-all.
     """
     placed = placement()
     if placed is None:
@@ -313,7 +352,7 @@ def _groups(batch: int, length: int) -> tuple[int, int]:
 
 
 def _in_groups(x_BxTxF: Array, groups: tuple[int, int]) -> Array:
-    """[B, T, F] as [groups of examples, parts of their positions, positions of both, F]."""
+    """Reshape [B, T, F] to [groups of examples, parts of their positions, positions of both, F]."""
     (batches, parts), (batch, length, features) = groups, x_BxTxF.shape
     cut = x_BxTxF.reshape(batches, batch // batches, parts, length // parts, features)
     return place(cut.swapaxes(1, 2).reshape(batches, parts, -1, features), "batch", "length", None, None)

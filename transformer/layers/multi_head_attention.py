@@ -1,4 +1,4 @@
-"""Multi-head attention: four projections around attend(), whole or one position at a time over a cache."""
+"""Multi-head attention: four projections around attend(), over whole sequences or stepwise with a cache."""
 
 import dataclasses
 import functools
@@ -30,8 +30,12 @@ OUTPUT_NAME = "attention_output"
 class MultiHeadAttention(Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
 
-    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighboring heads share keys and values. Attention
-    over another sequence (`cross`) has no relative positions.
+    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighboring heads share keys and values.
+
+    Args:
+        config: The configuration of the Transformer.
+        cross: Whether it attends to another sequence, without relative positions.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, cross: bool, builder: Builder):
@@ -52,7 +56,7 @@ class MultiHeadAttention(Module):
         self.relative = TrainedPositions(SCHEMES[position], config.sizes(), builder=builder)
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
-        """The projected keys and values of a memory, without positions."""
+        """Project the keys and values of a memory, without positions."""
         names = ("batch", "length", "groups", None)
         return place(self.key(memory_BxKxE), *names), place(self.value(memory_BxKxE), *names)
 
@@ -67,7 +71,20 @@ class MultiHeadAttention(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
-        """Attend from x to keys and values that are already projected; with a key, as in training."""
+        """Attend from x to keys and values that are already projected.
+
+        Args:
+            x_BxQxE: The inputs of the queries.
+            k_BxKxGxD: Projected keys.
+            v_BxKxGxD: Projected values.
+            mask: Which keys each query may see.
+            table: The position scheme's parameters that layers share, if any.
+            key: Random key for dropout of weights; None means evaluation.
+            capture: Which maps and statistics to capture; None captures nothing.
+
+        Returns:
+            The output, and what was captured.
+        """
         names = ("batch", "length", "heads", None)
         q_BxQxHxD = self.query(x_BxQxE)
         if self.mean:
@@ -103,12 +120,24 @@ class MultiHeadAttention(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
-        """Attend from x to a memory; self-attention where both are the same."""
+        """Attend from x to a memory; self-attention if both are the same.
+
+        Args:
+            x_BxQxE: The inputs of the queries.
+            memory_BxKxE: The inputs of the keys and values.
+            mask: Which keys each query may see.
+            table: The position scheme's parameters that layers share, if any.
+            key: Random key for dropout of weights; None means evaluation.
+            capture: Which maps and statistics to capture; None captures nothing.
+
+        Returns:
+            The output, and what was captured.
+        """
         projected = self.keys_and_values(memory_BxKxE)
         return self.read(x_BxQxE, *projected, mask=mask, table=table, key=key, capture=capture)
 
     def cacheable(self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"]) -> KeysAndValues:
-        """Keys and values as `step` keeps them: keys are turned once, by the position that they came from."""
+        """Keys and values as the cache stores them: with rotary positions, keys are rotated once and stored so."""
         keys, values = keys_and_values
         turns = SCHEMES[self.spec.position].turns
         return (self._scheme(None, keys.dtype).key(keys, positions_BxK) if turns else keys), values
@@ -124,9 +153,19 @@ class MultiHeadAttention(Module):
         table: PositionScheme | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, CapturedAttention | None]:
-        """Attend from each row's new position to its past: the output, the rings with the new key and value, the maps.
+        """Attend from each row's new position to its past.
 
-        A map's keys are the slots of `transformer.layers.kv_cache`.
+        Args:
+            x_Rx1xE: The inputs at the new position.
+            rings: The caches of keys and of values (transformer.layers.kv_cache).
+            position_R: The new position of each row.
+            window: How many positions back a query sees; 0 means all.
+            ancestors_RxT: For each row and position, the row of its example that wrote it.
+            table: The position scheme's parameters that layers share, if any.
+            capture: Which maps to capture; their keys are the slots of the cache. None captures nothing.
+
+        Returns:
+            The output, the caches with the new key and value, and what was captured.
         """
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
         # Behind the barrier a ring is one array for the read and for the next step: else each has a copy of its own.
@@ -164,7 +203,7 @@ class MultiHeadAttention(Module):
         return self.output(output), grown, attended.captured
 
     def cache_length(self, length: int, window: int) -> int:
-        """The slots that a cache of `length` positions needs, where a query sees `window` back (0: all)."""
+        """The slots needed by a cache for `length` positions if a query sees `window` positions back (0: all)."""
         return length if self.indexed or not window else min(window + 1, length)
 
     def _scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:

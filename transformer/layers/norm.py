@@ -1,4 +1,4 @@
-"""Normalization of one vector."""
+"""Layer normalization and RMS normalization."""
 
 import enum
 
@@ -10,16 +10,22 @@ from transformer.layers.functional_module import Builder, Module
 
 
 class Norm(enum.Enum):
-    """Which norm: with its mean taken out, or by its root mean square alone."""
+    """The kind of norm: layer normalization, or by the root mean square alone."""
 
     LAYER = "layer"
     RMS = "rms"
 
 
 class LayerNorm(Module):
-    """y = scale (x - mean) / sqrt(variance + epsilon) + bias over the last axis (Ba et al. 2016, equation 4).
+    """Layer normalization y = scale (x - mean) / sqrt(variance + epsilon) + bias (Ba et al. 2016, equation 4).
 
-    The variance is the biased one; the paper has no epsilon. Statistics are at least float32.
+    It acts on the last axis. The variance is biased; the paper has no epsilon. Statistics are in float32 or wider.
+
+    Args:
+        width: Size of the last axis.
+        builder: Makes the parameters.
+        epsilon: Added to the variance.
+        bias: Whether there is a bias.
     """
 
     def __init__(self, width: int, *, builder: Builder, epsilon: float = 1e-6, bias: bool = True):
@@ -28,7 +34,7 @@ class LayerNorm(Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Normalize every vector by itself, in the type of x."""
+        """Normalize each vector, in the type of x."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
@@ -39,9 +45,14 @@ class LayerNorm(Module):
 
 
 class RmsNorm(Module):
-    """y = scale x / sqrt(mean(x^2) + epsilon) over the last axis (Zhang and Sennrich 2019, equation 4).
+    """RMS normalization y = scale x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, equation 4).
 
-    The mean square is at least float32.
+    It acts on the last axis. The mean square is in float32 or wider.
+
+    Args:
+        width: Size of the last axis.
+        builder: Makes the scale.
+        epsilon: Added to the mean square.
     """
 
     def __init__(self, width: int, *, builder: Builder, epsilon: float = 1e-6):
@@ -49,7 +60,7 @@ class RmsNorm(Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Normalize every vector by itself, in the type of x."""
+        """Normalize each vector, in the type of x."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = jax.lax.broadcast_to_rank(self.scale[...], x.ndim)

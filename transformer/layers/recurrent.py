@@ -1,4 +1,4 @@
-"""Recurrent layers over sequences: masked by lengths, in either direction or both, stacked; or a step at a time."""
+"""Recurrent layers over padded sequences, unidirectional, bidirectional or stacked; or one step at a time."""
 
 import dataclasses
 import enum
@@ -20,14 +20,14 @@ from transformer.logical_axes import place
 
 
 class Cell(enum.Enum):
-    """Which equations; x is the input, h the state, s the logistic function, * the product of features.
+    """The equations of a cell; x is the input, h the state, s the logistic function, * the elementwise product.
 
     vanilla: h' = tanh(W x + b + U h) (Elman 1990).
     gru_reset_before: r = s(W_r x + b_r + U_r h), z = s(W_z x + b_z + U_z h), n = tanh(W_n x + b_n + U_n (r * h)),
       h' = (1 - z) * n + z * h (Cho et al. 2014, equations 5 to 8). Bahdanau et al. 2015, appendix A.1.1, swap z and
       1 - z, which is the same family of functions.
-    gru_reset_after: the same but n = tanh(W_n x + b_n + r * (U_n h + c)), the reset gate behind the product: one
-      product a step instead of two (cuDNN and PyTorch).
+    gru_reset_after: the same but n = tanh(W_n x + b_n + r * (U_n h + c)), the reset gate after the product: one
+      product per step instead of two (cuDNN and PyTorch).
     lstm: i, f, o = s(W x + b + U h) each by its own matrices, g = tanh(W_g x + b_g + U_g h), c' = f * c + i * g,
       h' = o * tanh(c') (Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000), no peepholes.
     """
@@ -39,7 +39,7 @@ class Cell(enum.Enum):
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The gates, in the order in which kernels and biases hold them."""
+        """The names of the gates, in the order in which kernels and biases store them."""
         match self:
             case Cell.VANILLA:
                 return ("state",)
@@ -50,25 +50,43 @@ class Cell(enum.Enum):
 
 
 class CellState(NamedTuple):
-    """What a step hands to the next: `hidden` is also its output, `memory` is the LSTM's c and None elsewhere."""
+    """The state that a step passes to the next.
+
+    Attributes:
+        hidden: h, which is also the step's output.
+        memory: The LSTM's c; None for other cells.
+    """
 
     hidden: Float[Array, "*D R F"]
     memory: Float[Array, "*D R F"] | None = None
 
 
 class RecurrentWeights(NamedTuple):
-    """What a step reads beside the projected input: U of every gate, and c of gru_reset_after."""
+    """The weights that a step needs after the input is projected.
+
+    Attributes:
+        kernel_FxGxF: U of every gate.
+        candidate_bias_F: c of gru_reset_after; None for other cells.
+    """
 
     kernel_FxGxF: Float[Array, "*D F G F"]
     candidate_bias_F: Float[Array, "*D F"] | None
 
 
 class RecurrentCell(Module):
-    """The parameters of one cell from `inputs` features to a state of `width`.
+    """The parameters of one recurrent cell.
 
-    Biases begin at zero, the LSTM's forget gate's at `forget_bias` (Jozefowicz et al. 2015 advise 1).
-    Parameters are divided along the state's width alone: a state that is divided over `tensor` would have to be
-    gathered at every step.
+    They are sharded along the state's width only: a state sharded over `tensor` would have to be gathered at every
+    step.
+
+    Args:
+        kind: The equations.
+        inputs: Features of an input.
+        width: Features of the state.
+        recurrent_initialization: Initialization of the state-to-state matrices.
+        forget_bias: Initial bias of the LSTM's forget gate (Jozefowicz et al. 2015 advise 1); other biases begin at
+            zero.
+        builder: Makes the parameters.
     """
 
     def __init__(
@@ -91,12 +109,12 @@ class RecurrentCell(Module):
         self.candidate_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",)) if after else None
 
     def project(self, x: Float[Array, "*B I"]) -> Float[Array, "*B G F"]:
-        """W x + b of every gate, for as many steps at once as x has: nothing in it waits for a state."""
+        """Compute W x + b of every gate for any number of steps at once, since it does not depend on the state."""
         y = product(x, jnp.asarray(self.kernel[...], x.dtype))
         return y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
 
     def weights(self, dtype: jnp.dtype) -> RecurrentWeights:
-        """What `advance` reads, in the type that it computes in."""
+        """The weights for `advance`, in this type."""
         bias = self.candidate_bias
         return RecurrentWeights(
             jnp.asarray(self.recurrent_kernel[...], dtype), None if bias is None else bias[...].astype(dtype)
@@ -108,18 +126,28 @@ class RecurrentCell(Module):
         return CellState(zeros, zeros if self.kind is Cell.LSTM else None)
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
-        """The state behind one input of every row."""
+        """Compute the state after one input of every row."""
         return self.step_over(self.project(x_RxI), state)
 
     def step_over(self, projected_RxGxF: Float[Array, "R G F"], state: CellState) -> CellState:
-        """As `step`, of an input that is projected already."""
+        """As `step`, for an input that is already projected."""
         return advance(self.kind, self.weights(projected_RxGxF.dtype), projected_RxGxF, state)
 
 
 def advance(
     kind: Cell, weights: RecurrentWeights, projected_RxGxF: Float[Array, "R G F"], state: CellState
 ) -> CellState:
-    """The next state from an input's projection: the equations of `Cell`."""
+    """Compute the next state from a projected input, by the equations of `Cell`.
+
+    Args:
+        kind: The equations.
+        weights: The weights from `RecurrentCell.weights`.
+        projected_RxGxF: The result of `RecurrentCell.project`.
+        state: The state before.
+
+    Returns:
+        The state after.
+    """
     hidden_RxF, kernel_FxGxF = state.hidden, weights.kernel_FxGxF
     match kind:
         case Cell.VANILLA:
@@ -147,16 +175,16 @@ def advance(
 
 
 def _forget_bias(kind: Cell, value: float) -> Initializer:
-    """Zeros, and `value` in the row of the forget gate."""
+    """An initializer of zeros, with `value` in the forget gate's row."""
     row = kind.gates.index("forget")
     return lambda key, shape, dtype: jnp.zeros(shape, dtype).at[row].set(value)
 
 
 class Direction(enum.Enum):
-    """In which order the layers of a stack read a sequence.
+    """The order in which the layers of a stack read a sequence.
 
-    backward begins at the last real position of each row. bidirectional has a cell for each order and puts their
-    outputs side by side, forward first (Schuster and Paliwal 1997). bidirectional_below: the lowest layer is
+    backward begins at the last real position of each row. bidirectional has a cell per direction and concatenates their
+    outputs, forward first (Schuster and Paliwal 1997). bidirectional_below: the lowest layer is
     bidirectional, those above it read forward (Wu et al. 2016, section 3.2). alternating: the lowest layer reads
     forward, the next one backward, and so on (Zhou et al. 2016, Deep-Att, section 3.1).
     """
@@ -168,7 +196,7 @@ class Direction(enum.Enum):
     ALTERNATING = "alternating"
 
     def orders(self, layer: int) -> tuple[str, ...]:
-        """The orders of the cells of a layer, which is counted from 0."""
+        """The directions of the cells of layer `layer`, counted from 0."""
         match self:
             case Direction.FORWARD | Direction.BACKWARD:
                 return (self.value,)
@@ -181,11 +209,11 @@ class Direction(enum.Enum):
 
 
 class SkipConnections(enum.Enum):
-    """What passes by the layers of a stack.
+    """The skip connections between the layers of a stack.
 
     residual: all layers above the first add their input to their output (Wu et al. 2016, section 3.1, equation 6).
     gnmt: those from the third on do, as in that paper's figure 1. fast_forward: a layer reads, beside the output h of
-      the one beneath, that layer's own projected input f = W x, which no non-linearity has touched: f' = W' [f ; h]
+      the layer below, that layer's projected input f = W x, before any non-linearity: f' = W' [f ; h]
       (Zhou et al. 2016, Deep-Att, section 3.1).
     """
 
@@ -195,7 +223,7 @@ class SkipConnections(enum.Enum):
     FAST_FORWARD = "fast_forward"
 
     def adds(self, layer: int) -> bool:
-        """Whether the layer of this number, counted from 0, adds its input to its output."""
+        """Whether layer `layer`, counted from 0, adds its input to its output."""
         match self:
             case SkipConnections.NONE | SkipConnections.FAST_FORWARD:
                 return False
@@ -209,13 +237,18 @@ class SkipConnections(enum.Enum):
 class RecurrentConfig(Config):
     """A stack of recurrent layers.
 
-    `width` is that of one cell's state. `dropout` acts on the inputs of all layers above the first (Zaremba et al.
-    2014, section 3.1). `forget_bias` is where the LSTM's bias begins. `recurrent` is how the matrices begin that read
-    the state.
+    Attributes:
+        cell: The equations of a cell.
+        width: Features of one cell's state.
+        layers: Number of layers.
+        direction: The order in which the layers read.
+        skip_connections: The skip connections between layers.
+        dropout: Dropout rate on the inputs of all layers above the first (Zaremba et al. 2014, section 3.1).
+        forget_bias: Initial bias of the LSTM's forget gate.
+        recurrent_initialization: Initialization of the state-to-state matrices.
 
     Raises:
-        UserError: For a width or number of layers below 1, and for links that add what has another width.
-        ValueError: For a dropout outside [0, 1).
+        UserError: If a number is out of range, or if a skip connection would add features of another width.
     """
 
     cell: Cell = Cell.LSTM
@@ -237,24 +270,30 @@ class RecurrentConfig(Config):
                 )
 
     def width_of(self, layer: int) -> int:
-        """The features of a layer's outputs: those of both its cells where it has two."""
+        """The output features of a layer: those of both cells if it has two."""
         return self.width * len(self.direction.orders(layer))
 
     def passed_by(self, layer: int) -> int:
-        """The features that a layer hands to the next: its output, and with fast-forward links its projected input."""
+        """The features that a layer passes on: its output, and with fast-forward connections its projected input."""
         projected = len(self.cell.gates) if self.skip_connections is SkipConnections.FAST_FORWARD else 0
         return self.width_of(layer) * (1 + projected)
 
     @property
     def output_width(self) -> int:
-        """The features of the last layer's outputs, and of its `CellState.hidden`."""
+        """The output features of the last layer, which are also those of its `CellState.hidden`."""
         return self.width_of(self.layers - 1)
 
 
 class RecurrentLayer(Module):
-    """The layer of this number over a sequence: a cell for each of its orders, one scan over time for all of them.
+    """One layer of a stack over whole sequences: a cell per direction, in one scan over time.
 
-    The state of a bidirectional layer is both cells' side by side, as its outputs are.
+    The state of a bidirectional layer is both cells' concatenated, as its outputs are.
+
+    Args:
+        config: The configuration of the stack.
+        inputs: Features of an input.
+        builder: Makes the parameters.
+        number: Index of the layer, counted from 0, which may determine its direction.
     """
 
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder, number: int = 0):
@@ -277,23 +316,27 @@ class RecurrentLayer(Module):
         return tuple(getattr(self, order) for order in self.orders)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
-        """A state of zeros for every direction."""
+        """A state of zeros."""
         return _side_by_side(self._by_direction(None, rows, dtype))
 
     def project(self, x: Float[Array, "*B I"]) -> tuple[Float[Array, "*B G F"], ...]:
-        """What the gates of each direction's cell make of inputs, before any state is read."""
+        """Project inputs for the gates of each direction's cell."""
         return tuple(cell.project(x) for cell in self.cells)
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
-        """The state behind one more input of every row.
+        """Compute the state after one more input of every row.
 
         Raises:
-            ValueError: For a layer that does not read forward alone.
+            ValueError: If the layer does not read forward only.
         """
         return self.step_over(self.project(x_RxI), state)
 
     def step_over(self, projected: tuple[Float[Array, "R G F"], ...], state: CellState) -> CellState:
-        """As `step`, of an input that is projected already."""
+        """As `step`, for an input that is already projected.
+
+        Raises:
+            ValueError: If the layer does not read forward only.
+        """
         if self.orders != ("forward",):
             raise ValueError(f"direction={self.direction.value} reads what is to come: only forward can take a step")
         (projected_RxGxF,) = projected
@@ -305,10 +348,15 @@ class RecurrentLayer(Module):
         lengths_B: Int[Array, " B"] | None = None,
         state: CellState | None = None,
     ) -> tuple[Float[Array, "B T F"], CellState]:
-        """The output at every position, zero at padding, and the state behind the last real one.
+        """Run the layer over whole sequences.
 
-        A row's positions at or beyond its length are padding, which nothing reads, NaN included. Without lengths all
-        positions are real; without a state it begins at zero.
+        Args:
+            x_BxTxI: The inputs; positions at or beyond a row's length are never read, NaN included.
+            lengths_B: Real positions of each row; None means all.
+            state: The initial state; None means zeros.
+
+        Returns:
+            The output at every position, zero at padding, and the state after the last real one.
         """
         return self.over(self.project(_without_padding(x_BxTxI, lengths_B)), lengths_B, state)
 
@@ -318,7 +366,7 @@ class RecurrentLayer(Module):
         lengths_B: Int[Array, " B"] | None,
         state: CellState | None,
     ) -> tuple[Float[Array, "B T F"], CellState]:
-        """As a call, of inputs that are projected already and finite at padding."""
+        """As a call, for inputs that are already projected and finite at padding."""
         (batch, count, *_), dtype = projected_D[0].shape, projected_D[0].dtype
         real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
         orders = self.orders
@@ -353,7 +401,7 @@ class RecurrentLayer(Module):
         return place(jnp.concatenate(outputs, axis=-1), "batch", "length", None), _side_by_side(state_DxBxF)
 
     def _by_direction(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
-        """The state [D, R, F] of its cells, from one that has them side by side."""
+        """Split a concatenated state into one of its cells, [D, R, F]; zeros for None."""
         directions = len(self.orders)
         if state is None:
             zeros = jnp.zeros((directions, rows, self.width), dtype)
@@ -364,9 +412,12 @@ class RecurrentLayer(Module):
 
 
 class RecurrentStack(Module):
-    """`config.layers` recurrent layers over `inputs` features, each reading the outputs of the one beneath it.
+    """A stack of recurrent layers. Its carry is a tuple of each layer's `CellState`, arrays [row, features].
 
-    Its carry is a tuple with the `CellState` of each layer, arrays [row, features]: fit for `Cache.rows`.
+    Args:
+        config: The configuration.
+        inputs: Features of an input.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
@@ -378,7 +429,7 @@ class RecurrentStack(Module):
 
     @property
     def layers(self) -> tuple[RecurrentLayer, ...]:
-        """The layers, from the one that reads the input upwards."""
+        """The layers, from the lowest upwards."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> tuple[CellState, ...]:
@@ -393,9 +444,16 @@ class RecurrentStack(Module):
         *,
         key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "B T F"], tuple[CellState, ...]]:
-        """The last layer's output at every position, zero at padding, and the carry behind the last real one.
+        """Run the stack over whole sequences.
 
-        With a key, as in training, inputs of the upper layers are dropped.
+        Args:
+            x_BxTxI: The inputs.
+            lengths_B: Real positions of each row; None means all.
+            carry: The initial carry; None means zeros.
+            key: Random key for dropout between layers; None applies none.
+
+        Returns:
+            The last layer's output at every position, zero at padding, and the carry after the last real one.
         """
         x_BxTxI = _without_padding(x_BxTxI, lengths_B)
         after = []
@@ -409,10 +467,18 @@ class RecurrentStack(Module):
     def step(
         self, x_RxI: Float[Array, "R I"], carry: tuple[CellState, ...], *, key: Key[Array, ""] | None = None
     ) -> tuple[Float[Array, "R F"], tuple[CellState, ...]]:
-        """The last layer's output for one more input of every row, and the carry behind it.
+        """Process one more input of every row.
+
+        Args:
+            x_RxI: The inputs.
+            carry: The carry before.
+            key: Random key for dropout between layers; None applies none.
+
+        Returns:
+            The last layer's output, and the carry after.
 
         Raises:
-            ValueError: For a stack that does not read forward alone.
+            ValueError: If a layer does not read forward only.
         """
         after = []
         for number, (layer, state) in enumerate(zip(self.layers, carry, strict=True)):
@@ -423,7 +489,7 @@ class RecurrentStack(Module):
         return x_RxI, tuple(after)
 
     def _linked(self, number: int, projected: tuple[Array, ...], x: Array, y: Array) -> Array:
-        """What a layer of input x, which it projected, and output y hands on; that of the last is the stack's."""
+        """The features that a layer with input x and output y passes on; those of the last layer are the stack's."""
         if self.config.skip_connections is SkipConnections.FAST_FORWARD and number < self.config.layers - 1:
             return jnp.concatenate([*(each.reshape(*each.shape[:-2], -1) for each in projected), y], axis=-1)
         return y + x if self.config.skip_connections.adds(number) else y
@@ -434,20 +500,20 @@ class RecurrentStack(Module):
 
 
 def _without_padding(x_BxTxI: Array, lengths_B: Array | None) -> Array:
-    """Zero at padding, whatever stood there."""
+    """Set padding to zero."""
     if lengths_B is None:
         return x_BxTxI
     return jnp.where(real_positions(lengths_B, x_BxTxI.shape[1])[..., None], x_BxTxI, 0)
 
 
 def _in_reading_order(x_BxT: Array, order: str) -> Array:
-    """[T, B, ...] as a direction reads it; backward, padding comes first and leaves the initial state as it is."""
+    """[T, B, ...] in a direction's reading order; backward, padding comes first and leaves the initial state as is."""
     x_TxB = jnp.moveaxis(x_BxT, 1, 0)
     return x_TxB if order == "forward" else jnp.flip(x_TxB, 0)
 
 
 def _side_by_side(state_DxRxF: CellState) -> CellState:
-    """The cells' states [D, R, F] as one [R, D x F]."""
+    """Concatenate the cells' states [D, R, F] to [R, D x F]."""
     return jax.tree.map(lambda leaf: jnp.concatenate(jnp.unstack(leaf), axis=-1), state_DxRxF)
 
 

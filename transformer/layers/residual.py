@@ -1,4 +1,4 @@
-"""Residual connections: where the norm stands around a sub-layer, and what is dropped on the way."""
+"""Residual connections: the placement of norms around sub-layers, dropout and stochastic depth."""
 
 import enum
 from collections.abc import Callable
@@ -16,14 +16,14 @@ Sublayer = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
 class NormPlacement(enum.Enum):
-    """Where the norm stands around a sub-layer F.
+    """The placement of the norm around a sub-layer F.
 
     post: x = norm(x + F(x)) (Vaswani et al. 2017, section 3.1).
-    pre: x = x + F(norm(x)), and a norm behind the last block (Xiong et al. 2020, section 3.1).
-    sandwich: x = x + norm(F(norm(x))), and a norm behind the last block (Ding et al. 2021, section 2.4).
+    pre: x = x + F(norm(x)), and a norm after the last block (Xiong et al. 2020, section 3.1).
+    sandwich: x = x + norm(F(norm(x))), and a norm after the last block (Ding et al. 2021, section 2.4).
     deepnorm: x = norm(alpha x + F(x)), alpha from the depth (Wang et al. 2022, figure 2).
     parallel: x = x + attention(norm(x)) + feed_forward(norm(x)), one norm for all sub-layers of a block, and a norm
-      behind the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
+      after the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
     """
 
     POST = "post"
@@ -34,21 +34,24 @@ class NormPlacement(enum.Enum):
 
     @property
     def final_norm(self) -> bool:
-        """Whether the residual stream is left as a sum, which a norm behind the last block must close."""
+        """Whether the residual stream needs a norm after the last block."""
         return self in (NormPlacement.PRE, NormPlacement.SANDWICH, NormPlacement.PARALLEL)
 
 
 class Drops(NamedTuple):
-    """What is left out while training: a share of a sub-layer's features, and of whole sub-layers (by example)."""
+    """Dropout rates in training: of a sub-layer's features (`dropout`), of whole sub-layers per example (`depth`)."""
 
     dropout: float
     depth: Float[Array, ""] | float
 
 
 class Residual(Module):
-    """The norms and the addition around one sub-layer; `alpha` is deepnorm's.
+    """The residual connection and norms around one sub-layer.
 
-    `make_norm` is None for a sub-layer that reads another's norm (parallel).
+    Args:
+        placement: The placement of the norm.
+        make_norm: Makes a norm; None for a sub-layer that reads another's norm (parallel).
+        alpha: DeepNorm's factor of x.
     """
 
     def __init__(
@@ -62,7 +65,20 @@ class Residual(Module):
     def __call__(
         self, x: Float[Array, "B *N E"], function: Sublayer, drops: Drops, key: Key[Array, ""] | None
     ) -> tuple[Float[Array, "B *N E"], Any]:
-        """Apply `function`, which takes x and a key and returns its output and whatever else it has to say."""
+        """Apply a sub-layer with its residual connection.
+
+        Args:
+            x: The residual stream.
+            function: The sub-layer F: takes x and a key, and returns its output and anything else.
+            drops: Dropout rates.
+            key: Random key; None means evaluation.
+
+        Returns:
+            The new residual stream, and what else `function` returned.
+
+        Raises:
+            ValueError: If the placement is parallel (use `apply_sublayers`).
+        """
         inner, outer = (None, None) if key is None else jax.random.split(key)
         match self.placement:
             case NormPlacement.POST | NormPlacement.DEEPNORM:
@@ -88,9 +104,18 @@ def apply_sublayers(
     drops: Drops,
     key: Key[Array, ""] | None,
 ) -> tuple[Float[Array, "B *N E"], tuple[Any, ...]]:
-    """The sub-layers of one block, one behind another, or side by side where the placement is parallel.
+    """Apply the sub-layers of a block in sequence, or in parallel if that is the norm placement.
 
     Parallel sub-layers all read the first one's norm.
+
+    Args:
+        x: The residual stream.
+        sublayers: Each sub-layer's residual connection and function.
+        drops: Dropout rates.
+        key: Random key; None means evaluation.
+
+    Returns:
+        The new residual stream, and what else each function returned.
     """
     keys = [None] * len(sublayers) if key is None else list(jax.random.split(key, len(sublayers)))
     extras = []
@@ -109,10 +134,18 @@ def apply_sublayers(
 
 
 def drop(y: Float[Array, "B *N E"], drops: Drops, key: Key[Array, ""] | None) -> Float[Array, "B *N E"]:
-    """Dropout, then stochastic depth: an example's whole sub-layer is left out at the rate `drops.depth`.
+    """Apply dropout, then stochastic depth, which drops an example's whole sub-layer at the rate `drops.depth`.
 
-    What remains is divided by 1 - rate, so that nothing changes at evaluation (Huang et al. 2016, section 3, scale
-    their survival probability in at test time instead). The identity without a key.
+    What remains is divided by 1 - rate, so that nothing changes in evaluation (Huang et al. 2016, section 3, multiply
+    by the survival probability at test time instead).
+
+    Args:
+        y: The output of a sub-layer.
+        drops: The rates.
+        key: Random key; None returns y unchanged.
+
+    Returns:
+        The output, with parts set to zero and the rest scaled.
     """
     if key is None:
         return y

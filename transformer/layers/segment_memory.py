@@ -1,7 +1,7 @@
-"""Recurrence from segment to segment: what a layer attended to before lies in front of its keys (Dai et al. 2019).
+"""Segment-level recurrence: attention also reads a layer's inputs of earlier segments (Dai et al. 2019).
 
-A long text is read in segments. Of each layer the states that its attention read in the last M positions are kept, and
-the next segment's queries attend to them as well; no gradient enters them (section 3.2).
+A long text is read in segments. The states that each layer's attention read at the last M positions are stored, and
+the next segment's queries attend to them as well, without gradient (section 3.2).
 """
 
 import dataclasses
@@ -23,30 +23,30 @@ MEMORY_AND_TOKENS = Axis("memory and tokens")
 
 
 def key_axis(memory: int) -> Axis:
-    """What the keys of a segment's queries are, behind a memory of so many positions."""
+    """The axis of the keys of a segment's queries, with a memory of this many positions."""
     return MEMORY_AND_TOKENS if memory else TOKENS
 
 
 def joined(memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B T E"]) -> Float[Array, "B _ E"]:
-    """What keys and values are made of: [SG(memory) ; x] (Dai et al. 2019, section 3.2), SG the stopped gradient."""
+    """The inputs of keys and values: [SG(memory) ; x], SG being the stopped gradient (Dai et al. 2019, section 3.2)."""
     if memory_BxMxE is None:
         return x_BxTxE
     return jnp.concatenate([jax.lax.stop_gradient(memory_BxMxE).astype(x_BxTxE.dtype), x_BxTxE], axis=1)
 
 
 def remembered(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array, "B M E"]:
-    """The last `memory` positions of what was attended to, without gradient; zeros in front where it has fewer."""
+    """The last `memory` positions that were attended to, without gradient; zeros in front if there are fewer."""
     kept = jax.lax.stop_gradient(joined_BxKxE[:, max(joined_BxKxE.shape[1] - memory, 0) :])
     return jnp.pad(kept, ((0, 0), (memory - kept.shape[1], 0), (0, 0)))
 
 
 def filled(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:
-    """Which keys are real behind `past` positions of the same text: the memory's last ones, and the segment's."""
+    """Which keys are real after `past` positions of the same text: the memory's last ones, and all of the segment's."""
     return jnp.arange(memory + length)[None] >= memory - past_B[:, None]
 
 
 def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Mask:
-    """The mask of a segment of `length` positions whose keys stand behind those of a memory."""
+    """The mask of a segment of `length` positions whose keys follow those of a memory."""
     lengths_B = None if mask.key_lengths is None else mask.key_lengths + memory
     return dataclasses.replace(
         mask,
@@ -66,7 +66,20 @@ def read_on(
     table: PositionScheme | None = None,
     asked: BlockCapture,
 ) -> tuple[Float[Array, "B T E"], BlockAux, Float[Array, "B K E"]]:
-    """One layer over a segment behind its memory: its output, what sub-layers return, and what was attended to."""
+    """Run one layer over a segment with its memory.
+
+    Args:
+        block: The layer's block.
+        x_BxTxE: The segment.
+        layer: The layer's window, dropout and key.
+        memory_BxMxE: The stored states of earlier segments; None for none.
+        mask: Which keys, those of the memory first, each query may see.
+        table: The position scheme's parameters that layers share, if any.
+        asked: Which maps to capture.
+
+    Returns:
+        The layer's output, what its sub-layers captured, and the states that attention read.
+    """
 
     def attend(x: Array, key: Any) -> tuple[Array, tuple[CapturedAttention | None, Array]]:
         keys = joined(memory_BxMxE, x)
@@ -79,7 +92,7 @@ def read_on(
 
 
 def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None:
-    """A memory [B, L, M, E] as `run_layers` hands it to layers: for each of a period, with an axis of periods."""
+    """Reshape a memory [B, L, M, E] for `run_layers`: an array per layer of a period, with an axis of periods."""
     if memory_BxLxMxE is None:
         return None
     memory_LxBxMxE = jnp.moveaxis(memory_BxLxMxE, 1, 0)
@@ -87,5 +100,5 @@ def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None
 
 
 def by_example(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
-    """What the layers of a period have kept, as the memory of each example."""
+    """Reshape what the layers of a period stored to the memory of each example."""
     return jnp.moveaxis(interleave_periods(*kept), 0, 1)

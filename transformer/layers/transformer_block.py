@@ -1,4 +1,4 @@
-"""The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
+"""The Transformer block, and stacks of blocks: over whole sequences, to prefill caches, and one position at a time."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ BLOCK_AXES = ("batch", "length", None)
 
 
 class BlockCapture(NamedTuple):
-    """The maps that are asked for of each sub-layer that has one."""
+    """Which maps to capture of each kind of sub-layer; None captures nothing."""
 
     attention: Capture | None = None
     cross: Capture | None = None
@@ -37,7 +37,7 @@ NO_CAPTURE = BlockCapture()
 
 
 class BlockAux(NamedTuple):
-    """The maps of each sub-layer that was asked for one, and how even the use of experts is where there are any."""
+    """What each sub-layer captured, and the balance of experts where there are any."""
 
     attention: CapturedAttention | None
     cross: CapturedAttention | None
@@ -46,7 +46,7 @@ class BlockAux(NamedTuple):
 
 
 class LayerContext(NamedTuple):
-    """What a layer is told beside its parameters: its window (0: none), what it drops, and a key while training."""
+    """The inputs of a layer that differ between layers: its window (0: none), dropout rates, and a key in training."""
 
     window: int
     drops: Drops
@@ -54,16 +54,26 @@ class LayerContext(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a decoder's blocks read beside their own sequence: an encoder's output, or its keys and values."""
+    """What a decoder's blocks attend to besides their own sequence.
+
+    Attributes:
+        content: An encoder's output [B, K, E], or in decoding its projected keys and values.
+        mask: The mask of attention over it.
+    """
 
     content: Any
     mask: Mask
 
 
 class Block(Module):
-    """Self-attention, attention over a memory where `cross`, and a feed-forward network or a mixture of such experts.
+    """A Transformer block: self-attention, optional cross-attention, and a feed-forward network or experts.
 
-    `alpha` is deepnorm's factor of the residual connections.
+    Args:
+        config: The configuration of the Transformer.
+        cross: Whether there is cross-attention to a memory.
+        experts: Whether a mixture of experts replaces the feed-forward network.
+        alpha: DeepNorm's factor of the residual stream.
+        builder: Makes the parameters.
     """
 
     def __init__(
@@ -98,7 +108,7 @@ class Block(Module):
 
     @property
     def blocks(self) -> tuple["Block", ...]:
-        """Itself: as an entry of a stack it is one block."""
+        """The blocks in this entry of a stack: only itself."""
         return (self,)
 
     def __call__(
@@ -111,7 +121,19 @@ class Block(Module):
         memory: Memory | None = None,
         asked: BlockCapture = NO_CAPTURE,
     ) -> tuple[Float[Array, "B T E"], BlockAux]:
-        """One layer over whole sequences, and what its sub-layers returned beside."""
+        """Run the block over whole sequences.
+
+        Args:
+            x_BxTxE: The residual stream.
+            layer: The layer's window, dropout and key.
+            mask: Which keys each query may see.
+            table: The position scheme's parameters that layers share, if any.
+            memory: The memory of cross-attention; None if there is none.
+            asked: Which maps to capture.
+
+        Returns:
+            The new residual stream, and what the sub-layers captured.
+        """
 
         def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
             return self.attention(x, x, mask=mask, table=table, key=key, capture=asked.attention)
@@ -133,7 +155,19 @@ class Block(Module):
         length: int,
         table: PositionScheme | None = None,
     ) -> tuple[Float[Array, "B P E"], KeysAndValues]:
-        """One layer over prompts, and what its rings for `length` positions hold up to each prompt's `last` one."""
+        """Run the block over prompts and fill its caches.
+
+        Args:
+            x_BxPxE: The residual stream of the prompts.
+            layer: The layer's window, dropout and key.
+            mask: Which keys each query may see.
+            last_B: The last real position of each prompt.
+            length: The greatest number of positions that will be decoded, the prompt included.
+            table: The position scheme's parameters that layers share, if any.
+
+        Returns:
+            The new residual stream, and the caches of keys and values up to each prompt's last position.
+        """
 
         def attend(x: Array, key: None) -> tuple[Array, KeysAndValues]:
             projected = self.attention.keys_and_values(x)
@@ -157,7 +191,21 @@ class Block(Module):
         memory: Memory | None = None,
         asked: BlockCapture = NO_CAPTURE,
     ) -> tuple[Float[Array, "R E"], KeysAndValues, BlockAux]:
-        """One layer over one new position of every row: the output, the grown rings, and what else it returns."""
+        """Run the block over one new position of every row.
+
+        Args:
+            x_RxE: The residual stream at the new position.
+            layer: The layer's window, dropout and key.
+            rings: The caches of keys and values.
+            position_R: The new position of each row.
+            ancestors_RxT: For each row and position, the row of its example that wrote it.
+            table: The position scheme's parameters that layers share, if any.
+            memory: The memory of cross-attention, as projected keys and values; None if there is none.
+            asked: Which maps to capture.
+
+        Returns:
+            The new residual stream, the updated caches, and what the sub-layers captured.
+        """
 
         def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, CapturedAttention | None]]:
             output, grown, captured = self.attention.step(
@@ -194,7 +242,19 @@ class Block(Module):
         lengths_B: Array | None = None,
         capture: Capture | None = None,
     ) -> tuple[Array, Any]:
-        """The sub-layers, and as `BlockAux` whatever each of them has to say."""
+        """Apply the sub-layers with their residual connections.
+
+        Args:
+            x: The residual stream.
+            layer: The layer's window, dropout and key.
+            attend: The self-attention sub-layer, a function of x and a key.
+            attend_to_memory: The cross-attention sub-layer; None if there is none.
+            lengths_B: Real positions of each example, for experts; None means all.
+            capture: Which maps of experts to capture.
+
+        Returns:
+            The new residual stream, and a `BlockAux` of what each sub-layer returned besides its output.
+        """
 
         def feed_forward(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Any]:
             if self.experts is None:
@@ -214,9 +274,12 @@ class Block(Module):
 
 
 class BlockGroup(Module):
-    """`count` blocks one after another, of which the last alone has experts, as one entry of a stack.
+    """`count` successive blocks of which only the last has experts, as one entry of a stack.
 
-    `make(experts, builder)` builds a block.
+    Args:
+        make: `make(experts, builder)` builds a block.
+        count: Number of blocks.
+        builder: Makes the parameters.
     """
 
     def __init__(self, make: Callable[[bool, Builder], Block], count: int, builder: Builder):
@@ -225,7 +288,7 @@ class BlockGroup(Module):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """They, in order."""
+        """The blocks in this entry of a stack, in order."""
         dense = (layer_of(self.dense, params) for params in unstacked(self.dense, self.count - 1))
         return (*dense, self.last)
 
@@ -240,11 +303,21 @@ def run_layers(
     key: Key[Array, ""] | None = None,
     inputs: tuple[Any, ...] | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Run `function(block, x, layer, input) -> (x, output)` over the `count` layers of a stacked block.
+    """Scan over the layers of a stacked block, by periods of attention windows.
 
-    The layers are scanned by periods of windows. `inputs` and the returned outputs are tuples with one tree for each
-    layer of a period, with a leading axis of the periods, so that layers of unlike windows may have caches of unlike
-    lengths; `stack_by_layer` puts outputs in the order of the layers.
+    Args:
+        stacked: The stack of blocks.
+        config: The configuration of the Transformer.
+        count: Number of layers.
+        function: `function(block, x, layer, input) -> (x, output)`, run for each layer.
+        x: The residual stream.
+        key: Random key for dropout; None means evaluation.
+        inputs: A tuple with a tree for each layer of a period, with a leading axis of periods, so that layers with
+            different windows may have caches of different lengths; None for no inputs.
+
+    Returns:
+        The final residual stream, and the outputs, in the same layout as `inputs`; `stack_by_layer` restores the order
+        of the layers.
     """
     period = config.period
     periods = count // len(period)
@@ -278,7 +351,7 @@ def run_layers(
 
 
 def with_window(mask: Mask, window: int) -> Mask:
-    """The mask with a layer's window: so many positions back, and ahead too where it is not causal."""
+    """Add a layer's window to a mask: so many positions back, and as many ahead unless it is causal; 0 adds none."""
     if not window:
         return mask
     return Mask(**{name: getattr(mask, name) for name in mask.facts()}, window=(window, 0 if mask.causal else window))
@@ -292,12 +365,20 @@ def step_layers(
     x: Array,
     inputs: Sequence[Any],
 ) -> tuple[Array, tuple[Any, ...]]:
-    """Run the function of `run_layers` over layers in line, each with its own input.
+    """Run the function of `run_layers` over unrolled layers, each with its own input.
 
-    `params` are those of each entry of the stack.
+    A scan would copy each layer's parameters and caches out of their stacks and back, more than a decoding step reads.
 
-    A loop over layers would copy each layer's parameters and caches out of their stacks, and back: more than a step
-    of decoding reads.
+    Args:
+        stacked: The stack of blocks.
+        config: The configuration of the Transformer.
+        params: The parameters of each entry of the stack (`unstacked`).
+        function: `function(block, x, layer, input) -> (x, output)`, run for each layer.
+        x: The residual stream.
+        inputs: The input of each layer.
+
+    Returns:
+        The final residual stream, and the output of each layer.
     """
     outputs = []
     blocks = [block for entry_params in params for block in layer_of(stacked, entry_params).blocks]
@@ -310,29 +391,29 @@ def step_layers(
 
 
 def outputs_of_each_layer(outputs: tuple[Any, ...]) -> list[Any]:
-    """Outputs of `run_layers`, one tree for each layer."""
+    """Convert the outputs of `run_layers` to a list with one tree per layer."""
     periods = len(jax.tree.leaves(outputs)[0])
     return [entry(output, number) for number in range(periods) for output in outputs]
 
 
 def stack_by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
-    """What `run_layers` returned for the layers of a period, with one leading axis of the layers that have it."""
+    """Stack what `run_layers` returned along one leading axis of the layers that have it."""
     return stack_aux(outputs, interleave_periods)
 
 
 def interleave_periods(*leaves: Array) -> Array:
-    """Arrays with an axis of periods, one for each layer of a period, as one with an axis of the layers."""
+    """Merge arrays with an axis of periods, one array per layer of a period, into one array with an axis of layers."""
     return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
 
 
 def stack_aux(outputs: Sequence[BlockAux], joined: Callable[..., Array]) -> BlockAux:
-    """The same of several layers, joined among those that have it."""
+    """Join the `BlockAux` of several layers, field by field, among the layers that have it."""
     present = ([each for each in of_field if each is not None] for of_field in zip(*outputs, strict=True))
     return BlockAux(*(jax.tree.map(joined, *each) if each else None for each in present))
 
 
 def _checkpoint_policy(remat: Remat) -> Callable[..., Any] | None:
-    """What a block's backward pass finds kept; None: everything."""
+    """The checkpoint policy of a block; None stores everything."""
     match remat:
         case Remat.NONE:
             return None

@@ -1,4 +1,4 @@
-"""How the blocks of a Transformer are arranged: the choices that all its families share."""
+"""The configuration that all Transformer families share."""
 
 import dataclasses
 import enum
@@ -23,11 +23,11 @@ from transformer.logical_axes import Placement, SequenceParallel
 
 
 class Positions(enum.Enum):
-    """How a model knows positions: in its embeddings, within its attention, or not at all.
+    """How a model represents positions: in its embeddings, within its attention, or not at all.
 
-    sinusoidal: the waves of Vaswani et al. 2017, sine and cosine in turn; sinusoidal_halves: all sines, then all
-    cosines, as in its authors' code and in Marian. learned: a table (their table 3, row E). The others are relative
-    and act within attention: transformer.attention.positions.AttentionPosition says which is which.
+    sinusoidal: the encodings of Vaswani et al. 2017, sine and cosine interleaved; sinusoidal_halves: all sines, then
+    all cosines, as in its authors' code and in Marian. learned: a table (their table 3, row E). The others are relative
+    and act within attention; see transformer.attention.positions.AttentionPosition.
     """
 
     NONE = "none"
@@ -43,7 +43,7 @@ class Positions(enum.Enum):
 
     @property
     def within_attention(self) -> AttentionPosition:
-        """The scheme that self-attention applies; none where positions are in the embeddings."""
+        """The position scheme of self-attention; NONE if positions are in the embeddings."""
         try:
             return AttentionPosition(self.value)
         except ValueError:
@@ -51,7 +51,7 @@ class Positions(enum.Enum):
 
     @property
     def scheme(self) -> type[PositionScheme]:
-        """What self-attention's scheme says of itself."""
+        """The class of self-attention's position scheme."""
         return SCHEMES[self.within_attention]
 
 
@@ -61,10 +61,10 @@ WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
 
 
 class PositionJoin(enum.Enum):
-    """How the vector p of a position joins the vector x of a token.
+    """How the vector p of a position is combined with the vector x of a token.
 
     added: x + p (Vaswani et al. 2017, section 3.5). concatenated: W [x ; p], two matrices side by side, which is
-    x + p after a map of its own for each.
+    x + p with a linear map for each.
     """
 
     ADDED = "added"
@@ -72,7 +72,7 @@ class PositionJoin(enum.Enum):
 
 
 class Biases(enum.Enum):
-    """Which sums have a bias: all of them, all but attention's projections (Vaswani et al. 2017), or none."""
+    """Which linear maps have a bias: all of them, all but attention's projections (Vaswani et al. 2017), or none."""
 
     ALL = "all"
     FEED_FORWARD = "feed_forward"
@@ -80,14 +80,14 @@ class Biases(enum.Enum):
 
 
 class Scale(enum.Enum):
-    """What embeddings or logits are multiplied with: 1, sqrt(width) or 1 / sqrt(width)."""
+    """The factor on embeddings or logits: 1, sqrt(width) or 1 / sqrt(width)."""
 
     NONE = "none"
     SQRT_WIDTH = "sqrt_width"
     INVERSE_SQRT_WIDTH = "inverse_sqrt_width"
 
     def factor(self, width: int) -> float:
-        """The factor of a width."""
+        """The factor for this width."""
         match self:
             case Scale.NONE:
                 return 1.0
@@ -98,10 +98,10 @@ class Scale(enum.Enum):
 
 
 class Cross(enum.Enum):
-    """What a decoder reads of its source: what its attention finds there, or the mean of all of it.
+    """What a decoder's cross-attention computes: attention, or the mean of the whole source.
 
-    mean: every query is zero, so that every key has the same weight and no place of the source can be asked for (the
-    queries' and keys' projections stay as they began). It is what remains of an encoder-decoder without attention.
+    mean: every query is zero, so that every key has the same weight (the projections of queries and keys
+    stay as initialized). It is an encoder-decoder without attention, for comparison.
     """
 
     ATTENTION = "attention"
@@ -109,10 +109,10 @@ class Cross(enum.Enum):
 
 
 class Remat(enum.Enum):
-    """What of a block's forward pass is kept for its backward pass; the rest is computed again.
+    """Which activations of a block are stored for the backward pass; the others are recomputed.
 
-    none: everything is kept. full: the input alone of each block (of each period of windows). dots: the results of
-    matrix products without a batch axis, so that norms and activations are computed again. attention: the outputs of
+    none: all are stored. full: only the input of each block (of each period of windows). dots: the results of
+    matrix products without a batch axis, so that norms and activations are recomputed. attention: the outputs of
     attention.
     """
 
@@ -124,21 +124,49 @@ class Remat(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(Config, path="config.model"):
-    """What the blocks and the ends of every Transformer have in common.
+    """The configuration that all Transformer families share: blocks, embeddings and vocabulary head.
 
-    `kv_heads`: heads of keys and values, which neighboring query heads share (grouped-query attention, Ainslie et
-    al. 2023); none: as many as `heads`. `head_dim`: none: width / heads. `attention_windows` is a period over the
-    layers: a layer of window w sees w positions back (an encoder also w ahead), a layer of window 0 sees all; (0, 128)
-    alternates. `max_length`: the greatest number of positions. `rotary_base` is that of rotary positions, `buckets`
-    that of T5's, `max_distance` the distance from which on T5's and Shaw's positions are one.
-    `embedding_norm` puts a norm behind the embeddings, `output_bias` a bias on every token's logit; `tie_embeddings`
-    scores with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
-    sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
-    `vocab_size` is the size of the vocabulary that the model has room for, where that is more than its task's tokens.
-    `scan_unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the place
-    of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside those of
-    the blocks, for `config.optimizer.trainable` to train alone. `size` names a published model whose values fill the
-    keys that are not given (transformer.models.model_family).
+    Attributes:
+        width: Features of the residual stream.
+        heads: Query heads.
+        kv_heads: Key and value heads, which neighboring query heads share (grouped-query attention, Ainslie et al.
+            2023); None means as many as `heads`.
+        head_dim: Features of a head; None means width / heads.
+        feed_forward: Hidden units of the feed-forward network.
+        activation: Its activation.
+        norm: The kind of norm.
+        norm_epsilon: The norm's epsilon.
+        norm_placement: Where the norm stands around a sub-layer.
+        biases: Which linear maps have a bias.
+        initialization: The initialization of the parameters.
+        dropout: Dropout rate of embeddings and sub-layers.
+        attention_dropout: Dropout rate of attention weights.
+        stochastic_depth: Rate at which the last layer's sub-layers are dropped; those of earlier layers rise to it in
+            proportion to the depth (Huang et al. 2016, equation 4).
+        positions: How positions are represented.
+        position_join: How position embeddings are combined with token embeddings.
+        rotary_base: Base of the rotary frequencies.
+        relative_attention_num_buckets: T5's number of distance buckets.
+        relative_attention_max_distance: The distance from which on T5's and Shaw's positions are the same.
+        attention_windows: A period over the layers: a layer of window w sees w positions back (an encoder also w
+            ahead), a layer of window 0 sees all; (0, 128) alternates.
+        max_length: The greatest number of positions.
+        score: The score function of attention.
+        backend: The program that computes attention.
+        embedding_scale: Factor on the embeddings.
+        logit_scale: Factor on the last states before the vocabulary head.
+        embedding_norm: Whether a norm follows the embeddings.
+        tie_embeddings: Whether the embedding table is also the vocabulary head (Press and Wolf 2017).
+        output_bias: Whether each token's logit has a bias.
+        remat: Which activations are stored for the backward pass.
+        vocab_size: Rows of the embedding table, if more than the task's tokens; None means as many.
+        scan_unroll: How many layers (periods of windows) are compiled inline.
+        experts: Mixtures of experts in place of feed-forward networks, each expert of the network's size.
+        lora: Low-rank updates of the blocks' matrices, to be trained alone by `config.optimizer.trainable`.
+        size: A published model whose values fill the keys that are not set (transformer.models.model_family).
+
+    Raises:
+        UserError: If a value is out of range, or if values do not fit each other.
     """
 
     width: Positive = 512
@@ -181,27 +209,27 @@ class TransformerConfig(Config, path="config.model"):
 
     @property
     def depth(self) -> int:
-        """D, the depth of a head."""
+        """D, the features of a head."""
         return self.width // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def groups(self) -> int:
-        """G, the heads of keys and values."""
+        """G, the number of key and value heads."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
     def cross(self) -> Cross:
-        """What attention over another sequence reads of it."""
+        """What cross-attention computes."""
         return Cross.ATTENTION
 
     @property
     def period(self) -> tuple[int, ...]:
-        """The windows of one period of layers, which begins again where the layers with experts do as well."""
+        """The windows of one period of layers, which is also a whole number of periods of layers with experts."""
         windows = self.attention_windows or (0,)
         return windows * (math.lcm(len(windows), self.experts.group) // len(windows))
 
     def make_norm(self, builder: Builder) -> LayerNorm | RmsNorm:
-        """A norm of this kind over the width; only a layer norm can have a bias."""
+        """Make a norm over the width; only a layer norm can have a bias."""
         match self.norm:
             case Norm.LAYER:
                 bias = self.biases is not Biases.NONE
@@ -210,15 +238,15 @@ class TransformerConfig(Config, path="config.model"):
                 return RmsNorm(self.width, builder=builder, epsilon=self.norm_epsilon)
 
     def rows(self, tokens: int) -> int:
-        """The rows of the embedding for a task of so many tokens.
+        """The number of rows of the embedding table for a task with this many tokens.
 
         Raises:
-            UserError: If the tokens are more than `vocab_size`.
+            UserError: If there are more tokens than `vocab_size`.
         """
         return rows_for(tokens, self.vocab_size)
 
     def sizes(self, *, bidirectional: bool = False) -> AttentionSizes:
-        """What the trained arrays of these blocks' attention are as large as."""
+        """The sizes of the trained arrays of these blocks' attention."""
         settings = (
             self.max_length,
             self.width,
@@ -230,7 +258,7 @@ class TransformerConfig(Config, path="config.model"):
         return AttentionSizes(self.heads, self.depth, self.depth, self.depth, *settings)
 
     def spec(self, position: AttentionPosition) -> AttentionSpec:
-        """The attention of these blocks with relative positions of a kind."""
+        """The attention spec of these blocks with this position scheme."""
         return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
 
     def _check(self) -> None:
@@ -283,10 +311,10 @@ class TransformerConfig(Config, path="config.model"):
             )
 
     def check_attention(self) -> None:
-        """Refuse a score, positions, a backend and a dropout of weights that do not go together.
+        """Check that score, positions, backend and dropout of attention can be combined.
 
         Raises:
-            UserError: Naming the keys, their values and what would do.
+            UserError: If they cannot; gives the keys, their values and what would be right.
         """
         position = self.positions.within_attention
         why = why_incompatible(self.score, position)
@@ -308,10 +336,13 @@ class TransformerConfig(Config, path="config.model"):
             )
 
     def check_period(self, layers: str) -> None:
-        """Refuse a number of layers, that of field `layers`, which is no multiple of the period of windows and experts.
+        """Check that a number of layers is a multiple of the periods of windows and of experts.
+
+        Args:
+            layers: Name of the field with the number of layers.
 
         Raises:
-            UserError: Naming them.
+            UserError: If it is not.
         """
         count, experts = getattr(self, layers), self.experts
         if self.attention_windows and count % len(self.attention_windows):
@@ -333,17 +364,21 @@ def _nearest_divisor(whole: int, wanted: int) -> int:
 
 
 def blocks_of(config: Any) -> TransformerConfig:
-    """The blocks of a family whose config is another: its fields of the same names, and no positions."""
+    """The Transformer config of a family that has another one: its fields of the same names, without positions."""
     shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in shared}
     return TransformerConfig(positions=Positions.NONE, **given)
 
 
 def check_ring(model: TransformerConfig, placement: Placement) -> None:
-    """Refuse attention that cannot go around a ring, where the placement asks for one.
+    """Check that the attention can run as a ring, where the placement asks for one.
+
+    Args:
+        model: The configuration of the Transformer.
+        placement: The placement on the mesh.
 
     Raises:
-        UserError: Naming the keys that can change it.
+        UserError: If it cannot; gives the keys that could change it.
     """
     parts = placement.parts("length")
     if parts == 1 or placement.attention is not SequenceParallel.RING:

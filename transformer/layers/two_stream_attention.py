@@ -1,4 +1,4 @@
-"""Two-stream self-attention: one stream sees a position's own token, the other only where it is (Yang et al. 2019)."""
+"""Two-stream self-attention: the content stream sees a position's token, the query stream not (Yang et al. 2019)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -25,13 +25,17 @@ NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
 
 @pytree_dataclass
 class Kinds(PositionScheme):
-    """Whether query and key are of two kinds: what blocks hand to attention beside what its layer has learned."""
+    """Whether query and key are of different kinds, such as sentences; passed to attention as its `table`.
+
+    Attributes:
+        differ_BxQxK: True where they are.
+    """
 
     differ_BxQxK: Bool[Array, "B Q K"] = array_field("batch", "queries", "keys")
 
 
 class _TrainedKinds(TrainedPositions):
-    """A layer's own positions, and what it has learned of kinds."""
+    """A layer's relative positions, with trained encodings of kinds."""
 
     def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         super().__init__(scheme, sizes, builder=builder)
@@ -51,7 +55,7 @@ class _TrainedKinds(TrainedPositions):
 
 
 def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Builder) -> Block:
-    """A block whose attention has relative encodings of segments where `kinds`."""
+    """Build a block, with relative segment encodings if `kinds`."""
     block = Block(config, cross=False, experts=False, alpha=alpha, builder=builder)
     if kinds:
         block.attention.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
@@ -59,21 +63,26 @@ def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Buil
 
 
 class Streams(NamedTuple):
-    """What both streams of a segment are: of `query` the predicted positions alone, None where nobody asks for it."""
+    """The two streams of a segment.
+
+    Attributes:
+        content: The content stream, at every position.
+        query: The query stream, at the predicted positions only; None if there are none.
+    """
 
     content: Float[Array, "B T E"]
     query: Float[Array, "B P E"] | None
 
 
 class Masks(NamedTuple):
-    """What each stream sees."""
+    """The mask of each stream."""
 
     content: Mask
     query: Mask
 
 
 class Asked(NamedTuple):
-    """The maps that are asked for of each stream."""
+    """Which maps of each stream to capture, or those that were captured."""
 
     content: Capture | None = None
     query: Capture | None = None
@@ -85,11 +94,20 @@ def masks_of(
     predicted_BxT: Bool[Array, "B T"],
     filled_BxM: Bool[Array, "B M"],
 ) -> Masks:
-    """Content sees what is not behind it in the order, itself included, queries what stands before them.
+    """Build the masks of both streams from a factorization order.
 
-    A segment's order counts from 0; all of a memory stands before it. Positions of one order see each other, but not
-    queries of that order. Padding, and a memory's empty positions, nobody sees; queries that nobody `predicts` see
-    nothing.
+    Content sees positions at or before its own in the order, queries only those before. A memory comes before the whole
+    segment. Positions of the same order see each other, but not queries of that order. Nobody sees padding
+    or a memory's empty positions; queries that are not predicted see nothing.
+
+    Args:
+        order_BxT: The order of each position, from 0.
+        real_BxT: False at padding.
+        predicted_BxT: True at predicted positions.
+        filled_BxM: Which positions of the memory are filled; M = 0 without a memory.
+
+    Returns:
+        The masks, with the memory's keys first.
     """
     of_memory = jnp.where(filled_BxM, -1, NEVER)
     of_keys = jnp.concatenate([of_memory, jnp.where(real_BxT, order_BxT, NEVER)], axis=1).astype(jnp.int32)
@@ -111,9 +129,22 @@ def two_streams(
     table: PositionScheme | None,
     asked: Asked,
 ) -> tuple[Streams, Asked, Float[Array, "B K E"]]:
-    """One layer of both streams (Yang et al. 2019, section 2.3): the next streams, their maps, what both attended to.
+    """Run one layer of both streams (Yang et al. 2019, section 2.3).
 
     g_z = Attention(Q = g_z, KV = h_<z) and h_z = Attention(Q = h_z, KV = h_<=z), with the same parameters.
+
+    Args:
+        block: The layer's block.
+        streams: The streams before.
+        layer: The layer's window, dropout and key.
+        memory_BxMxE: The stored states of earlier segments; None for none.
+        masks: The mask of each stream.
+        predicted_BxP: The predicted positions.
+        table: The relative positions' kinds, if any.
+        asked: Which maps of each stream to capture.
+
+    Returns:
+        The streams after, what was captured of each, and the states that attention read.
     """
     keys = None if layer.key is None else jax.random.split(layer.key)
 
