@@ -45,13 +45,13 @@ faults: ## kill, tear, fill, flip and plant, and see that no run is lost and not
 
 bench: ## measure what the loop, head statistics and maps add to the demo's bare step
 	@.ci/install run
-	$(PYTHON) -m launch.bench --name=loop
-	$(PYTHON) -m launch.bench --name=capture
-	$(PYTHON) -m launch.bench --name=maps
+	$(PYTHON) -m launch.benchmark --name=loop
+	$(PYTHON) -m launch.benchmark --name=capture
+	$(PYTHON) -m launch.benchmark --name=maps
 
 pods: ## compile every experiment for the pod that it names, and record what it needs there (hours on two cores)
 	@.ci/install dev
-	$(PYTHON) -m launch.pods
+	$(PYTHON) -m launch.compile_experiments
 
 pages: ## measure how large pages of maps are, and how quick in a browser
 	@.ci/install dev
@@ -59,9 +59,9 @@ pages: ## measure how large pages of maps are, and how quick in a browser
 
 docs: ## write the generated pages of docs/ and build the documentation site into site/
 	@.ci/install docs
-	$(PYTHON) -m launch.support > docs/page.new && mv docs/page.new docs/guides/attention_backends.md
+	$(PYTHON) -m launch.backend_support > docs/page.new && mv docs/page.new docs/guides/attention_backends.md
 	for page in projects results $(RESULTS); do \
-	  $(PYTHON) -m launch.projects --page=$$page > docs/page.new && mv docs/page.new docs/$$page.md || exit 1; \
+	  $(PYTHON) -m launch.generate_docs --page=$$page > docs/page.new && mv docs/page.new docs/$$page.md || exit 1; \
 	done
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 	@echo "Open site/index.html in a browser. Its search needs a server: $(PYTHON) -m http.server --directory site"

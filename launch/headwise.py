@@ -11,36 +11,44 @@ from typing import NoReturn
 
 from launch import (
     ablate,
-    align,
-    backends,
-    bench,
+    alignment_error_rate,
+    backend_support,
+    benchmark,
+    benchmark_backends,
+    benchmark_layers,
     compile,
+    compile_experiments,
     convert,
     evaluate,
     generate,
-    layers,
+    generate_docs,
     maps,
-    pods,
-    projects,
-    scaling,
-    sizes,
-    support,
+    model_sizes,
+    scaling_laws,
     sweep,
     train,
 )
 from launch.cli import one_line, run
 from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.launcher import run_launcher
+from launch.clusters.launcher_common import run_launcher
 from launch.platform import exit_process
 from transformer.config import nearest
 from transformer.installation import start_as_console_script
 
 # In the order in which --help lists them: a run, studies, models, many machines, measurements.
-_RUN = (train, evaluate, generate, maps, align)
-_STUDY = (sweep, ablate, scaling)
-_MODEL = (convert, sizes)
+_RUN = (train, evaluate, generate, maps, alignment_error_rate)
+_STUDY = (sweep, ablate, scaling_laws)
+_MODEL = (convert, model_sizes)
 _CLUSTER = (local, slurm, tpu_vm, gke)
-_MEASURE = (compile, bench, backends, layers, pods, support, projects)
+_MEASURE = (
+    compile,
+    benchmark,
+    benchmark_backends,
+    benchmark_layers,
+    compile_experiments,
+    backend_support,
+    generate_docs,
+)
 COMMANDS: Mapping[str, ModuleType] = {
     module.COMMAND.name: module for module in (*_RUN, *_STUDY, *_MODEL, *_CLUSTER, *_MEASURE)
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launch import cli, evaluate, sizes, train
+from launch import cli, evaluate, model_sizes, train
 from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.model_family import ModelFamily
@@ -138,7 +138,7 @@ def test_nothing_is_imported_that_is_not_trusted(
 ) -> None:
     config = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": model, "optimizer": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for command in (train, evaluate, sizes):
+    for command in (train, evaluate, model_sizes):
         assert cli.run(command.COMMAND, command.main, [f"--workdir={tmp_path}"]) == 2
         assert "add --trust=named_here.sized if" in capsys.readouterr().err
     assert not any(name.startswith("named_here") for name in sys.modules)

@@ -5,7 +5,7 @@ import re
 import sys
 from typing import Any
 
-from launch.clusters.launcher import (
+from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,

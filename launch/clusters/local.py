@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
-from launch.clusters.launcher import DRY_RUN, TrainCommand, run_launcher, shell_line
+from launch.clusters.launcher_common import DRY_RUN, TrainCommand, run_launcher, shell_line
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 from transformer.installation import process_words

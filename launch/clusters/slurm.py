@@ -5,7 +5,7 @@ import shlex
 import sys
 from typing import NamedTuple
 
-from launch.clusters.launcher import (
+from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,

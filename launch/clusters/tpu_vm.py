@@ -7,7 +7,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from launch.clusters.launcher import (
+from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import transformer.attention
-from launch import cli, support
+from launch import backend_support, cli
 from transformer.attention.api import attend
 from transformer.attention.backends import (
     BACKENDS,
@@ -173,14 +173,14 @@ def test_a_name_that_does_not_exist_is_found(root: Path) -> None:
 def test_the_support_page_is_the_one_that_the_command_prints(
     pages: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(support.COMMAND, support.main, []) == 0
+    assert cli.run(backend_support.COMMAND, backend_support.main, []) == 0
     assert capsys.readouterr().out == pages["attention_backends.md"], "out of date: run make docs"
 
 
 def test_the_command_explains_itself_and_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(support.COMMAND, support.main, ["--help"]) == 0
-    assert support.COMMAND.example_call in capsys.readouterr().out
-    assert cli.run(support.COMMAND, support.main, ["--workdir=x"]) == 2
+    assert cli.run(backend_support.COMMAND, backend_support.main, ["--help"]) == 0
+    assert backend_support.COMMAND.example_call in capsys.readouterr().out
+    assert cli.run(backend_support.COMMAND, backend_support.main, ["--workdir=x"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from launch import cli, layers
+from launch import benchmark_layers, cli
 from transformer.benchmarks.gradient_by_distance import gradient_norms_by_distance
 from transformer.benchmarks.layer_costs import LayerCost, crossover_length, growth_exponent, time_layers
 from transformer.benchmarks.layer_types import LAYER_TYPES
@@ -55,7 +55,7 @@ def test_a_gradient_shrinks_by_the_radius_of_a_vanilla_networks_matrix() -> None
 @pytest.mark.slow
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--sequence_lengths=8,16", "--width=4", "--repeats=1", "--distances=1,3", "--seeds=1"]
-    assert cli.run(layers.COMMAND, layers.main, words) == 0
+    assert cli.run(benchmark_layers.COMMAND, benchmark_layers.main, words) == 0
     printed = capsys.readouterr().out
     for name in LAYER_TYPES:
         assert printed.count(f"\n{name} ") >= 3
@@ -68,5 +68,5 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> N
 def test_wrong_numbers_are_refused_before_anything_is_measured(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(layers.COMMAND, layers.main, words) == 2
+    assert cli.run(benchmark_layers.COMMAND, benchmark_layers.main, words) == 2
     assert words[0] in capsys.readouterr().err

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, projects
+from launch import cli, generate_docs
 from launch.config_files import load_config
-from launch.projects import TOPICS
+from launch.generate_docs import TOPICS
 from tests.experiments.variants import CHECKOUT, FILES, arguments_of
 from transformer.config import flatten
 from transformer.overrides import leaves
@@ -125,6 +125,6 @@ def test_a_record_that_a_docstring_names_lies_beside_its_config(file: Path) -> N
 
 @pytest.mark.parametrize("page", ["projects", "results", *(f"results/{topic}" for topic in TOPICS)])
 def test_the_collected_pages_are_up_to_date(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(projects.COMMAND, projects.main, [f"--page={page}"]) == 0
+    assert cli.run(generate_docs.COMMAND, generate_docs.main, [f"--page={page}"]) == 0
     shown = (CHECKOUT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out == shown, f"docs/{page}.md is out of date: run make docs"

@@ -38,8 +38,8 @@ RUN_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "train": ("train", (_D,)),
     "maps": ("maps", (_D,)),
     "maps of a text": ("maps", (_D, "--text=one", "--target_language=de")),
-    "sizes": ("sizes", (_D,)),
-    "scaling": ("scaling", ("--runs={run}",)),
+    "sizes": ("model_sizes", (_D,)),
+    "scaling": ("scaling_laws", ("--runs={run}",)),
     "convert": ("convert", (_D, "--save_pretrained={d}/out")),
     "from": ("train", ("--config={o}/config.py", "--workdir={d}/new", "--config.initialize_from.run={run}")),
 }

@@ -21,9 +21,12 @@ READERS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("train", ()),
     ("maps", ()),
     ("maps", ("--text=one", "--target_language=de")),
-    ("sizes", ()),
-    ("scaling", ()),
-    ("align", ("--source_text={d}/s", "--target_text={d}/s", "--alignments={d}/l", "--target_language=de")),
+    ("model_sizes", ()),
+    ("scaling_laws", ()),
+    (
+        "alignment_error_rate",
+        ("--source_text={d}/s", "--target_text={d}/s", "--alignments={d}/l", "--target_language=de"),
+    ),
     ("convert", ("--save_pretrained={d}/out",)),
 )
 Spoil = Callable[[Path, "Places"], None]
@@ -220,7 +223,7 @@ def runs(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
                 # A page of maps and the sizes need neither the code nor the data set that a config names, and a text
                 # is read without the data set.
                 stored = command == "maps" and not more
-                without_code = (stored and "own" in name) or ((stored or command == "sizes") and "module" in name)
+                without_code = (stored and "own" in name) or ((stored or command == "model_sizes") and "module" in name)
                 of = f"{command}{' --text' if command == 'maps' and more else ''}"
                 yield Case(f"{of}: a run with {name}", command, prepare, (0, 2) if without_code else codes)
 

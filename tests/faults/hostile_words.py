@@ -12,30 +12,35 @@ from tests.faults.sandbox import COMMANDS, Case, Sandbox
 NUMBERS = ("100000000000000000000", "-1", "nan", "inf", "1e400", "", "0x10", "9" * 5000, "١٢x")
 TEXTS = ("", "\x1b[31mred\nsecond line", "x/../y", "x" * 5000, "\udcff", "/dev/null", "/proc/self/mem", "~nobody/x")
 # What begins to measure or to compile before it can know that there is no end to it.
-_ENDLESS = {("bench", "rounds"), ("layers", "seeds"), ("layers", "repeats"), ("backends", "repeats")}
+_ENDLESS = {
+    ("benchmark", "rounds"),
+    ("benchmark_layers", "seeds"),
+    ("benchmark_layers", "repeats"),
+    ("benchmark_backends", "repeats"),
+}
 # Words that make a call right but for one more.
 RIGHT = {
     "train": ("--config={o}/config.py", "--workdir={d}/new", "--show_config"),
     "evaluate": ("--workdir={d}/translation",),
     "generate": ("--workdir={d}/translation", "--target_language=de", "--text=one", "--no_maps"),
     "maps": ("--workdir={d}/translation",),
-    "align": (
+    "alignment_error_rate": (
         "--workdir={d}/translation",
         "--source_text={d}/s",
         "--target_text={d}/s",
         "--alignments={d}/l",
         "--target_language=de",
     ),
-    "sizes": ("--workdir={d}/translation",),
+    "model_sizes": ("--workdir={d}/translation",),
     "convert": ("--workdir={d}/new", "--from_pretrained={o}/published"),
     # Its trials end at once, as their data set is none.
     "sweep": ("--config={o}/config.py", "--workdir={d}/new", "--worker", "--config.task.dataset=/dev/null"),
     "ablate": ("--config={o}/config.py", "--workdir={d}/new"),
     "compile": ("--config={o}/config.py", "--topology=cpu:1"),
-    "bench": ("--name=none",),
-    "backends": ("--sequence_lengths=0",),
-    "layers": ("--sequence_lengths=0",),
-    "pods": ("--filter=none-has-this-in-its-name", "--results_file={d}/pods.json"),
+    "benchmark": ("--name=none",),
+    "benchmark_backends": ("--sequence_lengths=0",),
+    "benchmark_layers": ("--sequence_lengths=0",),
+    "compile_experiments": ("--filter=none-has-this-in-its-name", "--results_file={d}/pods.json"),
     "clusters.local": ("--dry_run", "--", "--config={o}/config.py", "--workdir={d}/new"),
     "clusters.tpu_vm": (
         "--dry_run",
@@ -54,11 +59,11 @@ RIGHT = {
         "--workdir=gs://b/r",
     ),
     "clusters.slurm": ("--dry_run", "--topology=gpu:8", "--", "--config={o}/config.py", "--workdir={d}/new"),
-    "support": (),
-    "projects": ("--page=experiments",),
-    "scaling": ("--runs={d}/translation",),
+    "backend_support": (),
+    "generate_docs": ("--page=experiments",),
+    "scaling_laws": ("--runs={d}/translation",),
 }
-_RUNS = ("evaluate", "generate", "maps", "align", "sizes")
+_RUNS = ("evaluate", "generate", "maps", "alignment_error_rate", "model_sizes")
 
 
 def declared(command: str) -> Command:

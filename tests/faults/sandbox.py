@@ -221,7 +221,7 @@ def call(command: str, words: Sequence[str]) -> int:
     """The exit code of `python -m launch.COMMAND WORDS`, in this process."""
     module = importlib.import_module(f"launch.{command}")
     if command.startswith("clusters."):
-        from launch.clusters.launcher import run_launcher
+        from launch.clusters.launcher_common import run_launcher
 
         return run_launcher(module.COMMAND, module.main, words)
     return run(module.COMMAND, module.main, words)
@@ -289,7 +289,26 @@ def import_all() -> None:
 
 
 COMMANDS = (
-    *("train", "evaluate", "generate", "maps", "align", "sizes", "convert", "sweep", "ablate", "compile", "bench"),
-    *("backends", "layers", "pods", "support", "projects", "scaling"),
+    *(
+        "train",
+        "evaluate",
+        "generate",
+        "maps",
+        "alignment_error_rate",
+        "model_sizes",
+        "convert",
+        "sweep",
+        "ablate",
+        "compile",
+        "benchmark",
+    ),
+    *(
+        "benchmark_backends",
+        "benchmark_layers",
+        "compile_experiments",
+        "backend_support",
+        "generate_docs",
+        "scaling_laws",
+    ),
     *("clusters.local", "clusters.tpu_vm", "clusters.gke", "clusters.slurm"),
 )

@@ -16,7 +16,7 @@ def test_no_input_crashes_runs_code_writes_elsewhere_or_calls_out(root: Path) ->
 
 @pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(root: Path) -> None:
-    words = [sys.executable, "-m", "launch.sizes"]
+    words = [sys.executable, "-m", "launch.model_sizes"]
     done = subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.stdout is not None
     assert done.stderr is not None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.launcher import check_word, parse_extra_options, run_launcher, run_name, shell_line
+from launch.clusters.launcher_common import check_word, parse_extra_options, run_launcher, run_name, shell_line
 from transformer.config import UserError
 
 ENGINES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launch.clusters import gke
-from launch.clusters.launcher import run_launcher
+from launch.clusters.launcher_common import run_launcher
 from tests.launch.engines import HOSTILE, Engines
 
 OWN = ("--image=registry/image:1", "--topology=v5p:4x4x8")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import local
-from launch.clusters.launcher import run_launcher
+from launch.clusters.launcher_common import run_launcher
 from launch.clusters.local import ProcessSpec, run_processes
 from tests.launch.engines import HOSTILE_THREES, Engines
 

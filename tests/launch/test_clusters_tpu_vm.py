@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import tpu_vm
-from launch.clusters.launcher import run_launcher
+from launch.clusters.launcher_common import run_launcher
 from tests.launch.engines import HOSTILE_THREES, Engines
 
 OWN = ("--zone=us-east5-a", "--topology=v5e:4x4")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch import cli, compile, pods
+from launch import cli, compile, compile_experiments
 from launch.config_files import load_config
 from transformer.costs.pods import aot_compile, mesh_search
 from transformer.costs.topologies import parse_topology
@@ -56,7 +56,7 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
         assert line in page
     assert cli.run(compile.COMMAND, compile.main, [config, "--json", "--config.num_microbatches=2"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(pods.RECORDED_KEYS) <= set(found)
+    assert set(compile_experiments.RECORDED_KEYS) <= set(found)
     assert (found["num_microbatches"], found["fits"], found["device_memory"], found["largest_arrays"] != []) == (
         2,
         True,
@@ -127,20 +127,20 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
 
 
 def test_every_experiment_is_in_the_gate() -> None:
-    names = pods.configs(CHECKOUT / "experiments")
+    names = compile_experiments.configs(CHECKOUT / "experiments")
     assert "experiments/demo.py" in names
     assert "experiments/pods/configs/gpt3.py" in names
-    assert sum(name.startswith(pods.WEAK) for name in names) == 7
+    assert sum(name.startswith(compile_experiments.WEAK) for name in names) == 7
     assert len(set(names)) == len(names)
     assert all((CHECKOUT / name.partition(":")[0]).is_file() for name in names)
 
 
 def test_every_config_names_a_pod_that_exists() -> None:
-    for name in pods.configs(CHECKOUT / "experiments"):
+    for name in compile_experiments.configs(CHECKOUT / "experiments"):
         pod = load_config(str(CHECKOUT / name)).get("pod", "")
         assert pod, name
         parse_topology(pod)
-        assert name.partition(":")[2] in ("", pod) or not name.startswith(pods.WEAK)
+        assert name.partition(":")[2] in ("", pod) or not name.startswith(compile_experiments.WEAK)
 
 
 def test_the_record_holds_each_experiment_and_says_what_changed(
@@ -148,25 +148,29 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 ) -> None:
     assert cli.run(compile.COMMAND, compile.main, [config, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
-    found = {key: whole[key] for key in pods.RECORDED_KEYS} | {"commit": "0123456789abcdef"}
+    found = {key: whole[key] for key in compile_experiments.RECORDED_KEYS} | {"commit": "0123456789abcdef"}
     found |= {"device_memory": 2 * 10**10, "step_seconds": 1.5, "mfu": 0.5, "communication_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "communication")} | {"exposed_share": 0.125}
-    monkeypatch.setattr(pods, "compile_config", lambda root, name: "no pod" if "demo" in name else found)
+    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name: "no pod" if "demo" in name else found)
     results = tmp_path / "pods.json"
     words = [f"--results_file={results}", "--filter=weak_scaling"]
-    assert cli.run(pods.COMMAND, pods.main, words) == 0
+    assert cli.run(compile_experiments.COMMAND, compile_experiments.main, words) == 0
     assert "7 of 7 fit" in capsys.readouterr().out
     records: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
-    assert list(records) == [name for name in pods.configs(CHECKOUT / "experiments") if name.startswith(pods.WEAK)]
+    assert list(records) == [
+        name
+        for name in compile_experiments.configs(CHECKOUT / "experiments")
+        if name.startswith(compile_experiments.WEAK)
+    ]
     page = results.with_suffix(".md").read_text(encoding="utf-8")
     assert "## Weak scaling" in page
     assert "| 1.5 s | 25.0 % | 12.5 % | 50.0 % |" in page
     with pytest.raises(SystemExit) as left:
-        cli.run(pods.COMMAND, pods.main, [f"--results_file={results}", "--filter=demo"])
+        cli.run(compile_experiments.COMMAND, compile_experiments.main, [f"--results_file={results}", "--filter=demo"])
     assert left.value.code == 1
     assert "experiments/demo.py: no pod" in capsys.readouterr().out
     found["fingerprint"] = "other"
-    assert cli.run(pods.COMMAND, pods.main, words) == 0
+    assert cli.run(compile_experiments.COMMAND, compile_experiments.main, words) == 0
     assert "fingerprint was " in capsys.readouterr().out
 
 
@@ -187,13 +191,20 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pods, "compile_config", lambda root, name: pytest.fail("it compiles"))
+    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
         change = {"experiments/demo.py": records["experiments/demo.py"] | change}
     results.write_text(change if isinstance(change, str) else json.dumps(change))
-    assert cli.run(pods.COMMAND, pods.main, [f"--results_file={results}", "--filter=weak_scaling"]) == 2
+    assert (
+        cli.run(
+            compile_experiments.COMMAND,
+            compile_experiments.main,
+            [f"--results_file={results}", "--filter=weak_scaling"],
+        )
+        == 2
+    )
     told = capsys.readouterr().err
     assert re.search(says, told)
     assert str(results) in told
@@ -201,11 +212,11 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
 
 
 def test_the_record_of_pods_is_as_its_schema_says() -> None:
-    assert pods.read_records(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
+    assert compile_experiments.read_records(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
 
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text(CONFIG.replace(", pod=pod", ""), encoding="utf-8")
-    assert "names no pod" in str(pods.compile_config(CHECKOUT, str(tmp_path / "none.py")))
+    assert "names no pod" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "none.py")))
     (tmp_path / "wrong.py").write_text(CONFIG.replace("cpu:2", "v5p:3x3x3"), encoding="utf-8")
-    assert "is not a slice of v5p" in str(pods.compile_config(CHECKOUT, str(tmp_path / "wrong.py")))
+    assert "is not a slice of v5p" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "wrong.py")))

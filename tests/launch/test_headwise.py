@@ -35,7 +35,7 @@ def test_every_command_is_found_by_its_name(root: Path) -> None:
 def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert headwise.call(["--help"]) == 0
     page = capsys.readouterr().out
-    assert "  train            Train a model, or go on with a run that was stopped.\n" in page
+    assert "  train                 Train a model, or go on with a run that was stopped.\n" in page
     assert [line.split()[0] for line in page.splitlines() if line.startswith("  ")] == list(headwise.COMMANDS)
     assert all(len(line.split()) > 4 and line.endswith(".") for line in page.splitlines() if line.startswith("  "))
 
@@ -46,8 +46,8 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
         (["tarin"], "unknown command 'tarin': did you mean 'train'? (headwise --help lists them all)"),
         (["clusters"], "unknown command 'clusters': did you mean 'clusters."),
         (["launch.train", "--workdir=x"], "unknown command 'launch.train': did you mean 'train'?"),
-        (["qqq"], "unknown command 'qqq': known: ablate, align, "),
-        ([""], "unknown command '': known: ablate, align, "),
+        (["qqq"], "unknown command 'qqq': known: ablate, alignment_error_rate, "),
+        ([""], "unknown command '': known: ablate, alignment_error_rate, "),
         (["\x1b[2J\udcff\n"], "unknown command '\\x1b[2J\\udcff\\n': known: "),
         ([], "headwise needs a command, as headwise train --config=FILE --workdir=DIR; headwise --help lists them all"),
         (["--workdir=a b", "train"], "--workdir=a b stands before the command: write headwise train '--workdir=a b'"),
@@ -94,7 +94,7 @@ def test_commands_are_named_in_one_place(root: Path) -> None:
         "transformer/installation.py",
         "transformer/module_registry.py",  # the advice to work in a clone
         "transformer/costs/backend_support.py",  # pages of the documentation
-        "launch/clusters/launcher.py",  # of another machine, which may have a checkout
+        "launch/clusters/launcher_common.py",  # of another machine, which may have a checkout
     }
     named = set()
     for file in sources(root):

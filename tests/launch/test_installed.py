@@ -176,10 +176,10 @@ def test_what_only_a_checkout_has_is_told_in_one_line(installed: Installed) -> N
             "headwise", *words
         )
     assert "an installed package does not have the peers' programs" in installed.refused(
-        "headwise", "bench", "--name=decoder_1m", "--peer_python=python"
+        "headwise", "benchmark", "--name=decoder_1m", "--peer_python=python"
     )
     assert "--record writes to experiments/benchmarks/results of a checkout" in installed.refused(
-        "headwise", "bench", "--name=decoder_1m", "--record"
+        "headwise", "benchmark", "--name=decoder_1m", "--record"
     )
 
 
@@ -224,5 +224,5 @@ def test_several_processes_of_this_machine_train_together(installed: Installed) 
 
 @pytest.mark.slow
 def test_a_benchmark_measures_the_library_that_is_installed(installed: Installed) -> None:
-    said = installed.done("headwise", "bench", "--name=first_step", "--experiment=my.py", "--rounds=1")
+    said = installed.done("headwise", "benchmark", "--name=first_step", "--experiment=my.py", "--rounds=1")
     assert "nothing compiled" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, compile, evaluate, generate, maps, sizes, sweep, train
+from launch import cli, compile, evaluate, generate, maps, model_sizes, sweep, train
 from tests import documented
 from transformer.maps.store import MapStore
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
@@ -20,7 +20,7 @@ from transformer.training import build, partitioning
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
+COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, model_sizes, train)}
 SMALL = ("--config.steps=4", "--config.log_every=1", "--config.checkpoint_every=2", "--config.head_statistics_every=2")
 SMALL += ("--config.eval_every=4", "--config.maps_every=2", "--config.model.width=8")
 SORTING = ("--config=lab/config.py:sorting", *SMALL, "--config.task.batch_size=8")

@@ -25,7 +25,7 @@ from transformer.logical_axes import SequenceParallel
 
 HEAD = """# Attention backends
 
-Written by `make docs` (`python -m launch.support > docs/guides/attention_backends.md`) from
+Written by `make docs` (`python -m launch.backend_support > docs/guides/attention_backends.md`) from
 `transformer/attention/backends.py`, which decides and refuses at run time: change that file, not this one.
 [Attention](attention.md) explains the terms.
 

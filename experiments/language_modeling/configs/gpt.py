@@ -3,8 +3,8 @@ r"""A published decoder by its name, from scratch on any text.
     python -m launch.train --config=experiments/language_modeling/configs/gpt.py --workdir=runs/gpt2 \
         --config.model.size=gpt2 --config.task.dataset=wikitext-2 --data_dir=DIRECTORY
 
-`python -m launch.sizes` lists the names. The size fixes the architecture; everything else is a key of this file. The
-schedule is GPT-3's (Brown et al. 2020, appendix B), for 500,000 tokens an update; meant for accelerators.
+`python -m launch.model_sizes` lists the names. The size fixes the architecture; everything else is a key of this file.
+The schedule is GPT-3's (Brown et al. 2020, appendix B), for 500,000 tokens an update; meant for accelerators.
 """
 
 from ml_collections import ConfigDict

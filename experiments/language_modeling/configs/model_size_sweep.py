@@ -1,7 +1,7 @@
 """A scale curve: three sizes of a small GPT, 0.2, 0.8 and 3.2 million parameters, on the same number of tokens.
 
     python -m launch.sweep --config=experiments/language_modeling/configs/model_size_sweep.py --workdir=runs/sizes
-    python -m launch.scaling --workdir=runs/sizes
+    python -m launch.scaling_laws --workdir=runs/sizes
 
 Three runs of 1.2 million characters of the documentation inside Python, ten minutes of one core in all; with
 `--config.task.dataset=tinyshakespeare --data_dir=FOLDER` the same on that text. Expect 1.58, 1.47 and 1.40 nats a

@@ -3,7 +3,7 @@ r"""A published encoder by its name, from scratch on any text.
     python -m launch.train --config=experiments/masked_lm/configs/bert.py --workdir=runs/bert \
         --config.model.size=bert-large --config.task.dataset=DIRECTORY
 
-`python -m launch.sizes` lists the names. The size fixes the architecture; everything else is a key of this file.
+`python -m launch.model_sizes` lists the names. The size fixes the architecture; everything else is a key of this file.
 Masking are drawn anew at every step and there is no second task, as Liu et al. 2019 train; meant for accelerators.
 """
 

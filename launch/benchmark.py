@@ -8,7 +8,7 @@ from launch.config_files import load_config
 from transformer.installation import checkout
 
 COMMAND = Command(
-    name="bench",
+    name="benchmark",
     description=(
         "Run the programs of a named benchmark in alternation for several rounds, each in a fresh process, and print "
         "the median times and the ratios of times within a round. docs/guides/performance.md lists the benchmarks."

@@ -7,7 +7,7 @@ from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_integers
 
 COMMAND = Command(
-    name="backends",
+    name="benchmark_backends",
     description=(
         "Time one self-attention, forward and backward, on every backend that supports it on this machine, on the same "
         "arrays, with and without capturing the statistics of all heads."

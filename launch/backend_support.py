@@ -6,7 +6,7 @@ from launch.cli import run
 from launch.command import Arguments, Command
 
 COMMAND = Command(
-    name="support",
+    name="backend_support",
     description="Print the table of attention backends: which attention each computes, on which arrays and machines.",
     example="> docs/guides/attention_backends.md",
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FILE = "scaling.json"
 
 COMMAND = Command(
-    name="scaling",
+    name="scaling_laws",
     description=(
         "Fit scaling laws: how the loss falls with parameters N, tokens D and training FLOPs C, over the runs of a "
         "sweep or an ablation, or over given run directories. Where N and D both vary the law is "

@@ -1,4 +1,4 @@
-"""launch.scaling: runs of a sweep are read as they lie, and what is printed is what is written."""
+"""launch.scaling_laws: runs of a sweep are read as they lie, and what is printed is what is written."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launch import cli, scaling
+from launch import cli, scaling_laws
 
 
 def make_run(
@@ -34,7 +34,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
-    assert cli.run(scaling.COMMAND, scaling.main, words) == code
+    assert cli.run(scaling_laws.COMMAND, scaling_laws.main, words) == code
     return capsys.readouterr()
 
 

@@ -38,7 +38,7 @@ TOPICS = {
     "speed": ("Speed and memory", ("benchmarks", "pods")),
 }
 COMMAND = Command(
-    name="projects",
+    name="generate_docs",
     description=(
         "Print a page of docs/ generated from experiments/*/README.md: the projects, or the results of one topic."
     ),
@@ -159,7 +159,7 @@ def main(arguments: Arguments) -> None:
     listed = [project for _, projects in TOPICS.values() for project in projects]
     if sorted(listed) != list(readmes):
         wrong = ", ".join(sorted(set(listed) ^ set(readmes)))
-        raise UserError(f"TOPICS in launch/projects.py must name every project of experiments/ once: see {wrong}")
+        raise UserError(f"TOPICS in launch/generate_docs.py must name every project of experiments/ once: see {wrong}")
     if arguments.page == "projects":
         page = projects_page(readmes)
     elif arguments.page == "results":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch import cli, flag_parsing, sizes
+from launch import cli, flag_parsing, model_sizes
 from launch.command import Command
 from tests.contracts import cases
 from transformer.models.registry import model_config
@@ -25,7 +25,7 @@ def get_config():
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.run(sizes.COMMAND, sizes.main, words) == 0
+    assert cli.run(model_sizes.COMMAND, model_sizes.main, words) == 0
     said = capsys.readouterr()
     assert said.err == ""
     return said.out
@@ -90,7 +90,7 @@ def test_one_size_alone(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str], word: str, says: str) -> None:
-    assert cli.run(sizes.COMMAND, sizes.main, [word]) == 2
+    assert cli.run(model_sizes.COMMAND, model_sizes.main, [word]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(says)
@@ -166,7 +166,7 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
         ([f"--workdir={tmp_path / 'new'}", trust], "has no checkpoint yet; train it with python -m launch.train"),
         ([f"--workdir={tmp_path / 'none'}"], "is missing; make a run"),
     ):
-        assert cli.run(sizes.COMMAND, sizes.main, words) == 2
+        assert cli.run(model_sizes.COMMAND, model_sizes.main, words) == 2
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)
         assert says in said.err
@@ -235,5 +235,5 @@ def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: p
 def test_costs_that_cannot_be_told_are_refused(
     words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(sizes.COMMAND, sizes.main, words) == 2
+    assert cli.run(model_sizes.COMMAND, model_sizes.main, words) == 2
     assert told in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launch import align, cli
+from launch import alignment_error_rate, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation_dataset
 from transformer.tasks.word_alignment import read_alignment_files, word_alignment_evaluation
@@ -76,7 +76,12 @@ def test_the_runs_own_pairs_have_the_runs_own_error(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: int, reverse: bool
 ) -> None:
     words = [f"--workdir={run}", *written(tmp_path, first=first, reverse=reverse), f"--first_word_index={first}"]
-    assert cli.run(align.COMMAND, align.main, [*words, *(["--target_first"] if reverse else [])]) == 0
+    assert (
+        cli.run(
+            alignment_error_rate.COMMAND, alignment_error_rate.main, [*words, *(["--target_first"] if reverse else [])]
+        )
+        == 0
+    )
     printed = dict(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (own,) = (each for each in records if "alignment_error_rate" in each)
@@ -121,7 +126,7 @@ def test_files_that_do_not_fit_are_refused(
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_text(text)
-    assert cli.run(align.COMMAND, align.main, [f"--workdir={run}", *words]) == 2
+    assert cli.run(alignment_error_rate.COMMAND, alignment_error_rate.main, [f"--workdir={run}", *words]) == 2
     printed = capsys.readouterr().err
     assert says in printed
     assert len(printed.splitlines()) == 1

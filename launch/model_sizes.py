@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformer.training.run_loading import RunSizes
 
 COMMAND = Command(
-    name="sizes",
+    name="model_sizes",
     description=(
         "List the published models that --config.model.size names: shape, parameters as counted and as published, "
         "training FLOPs, and source. With --workdir print the parameters of a trained run by part of its model, from "

@@ -17,7 +17,7 @@ from transformer.config import Amount, Positive, Range, UserError
 from transformer.installation import checkout, process_words
 
 COMMAND = Command(
-    name="pods",
+    name="compile_experiments",
     description=(
         "Compile the training step of every config in experiments/ for the pod that it names, one after the other, "
         "each in its own process. The results are written as JSON and as a page of tables, and differences from the "
@@ -203,8 +203,9 @@ def tables(records: Mapping[str, Any]) -> str:
     )
     page = f"""# Experiments on their pods
 
-Written by `make pods` ([launch/pods.py](../../launch/pods.py)): every training step, compiled for the topology that its
-config names, without its devices. Bytes are those of one device at their peak, as its compiler gives them. Seconds are
+Written by `make pods` ([launch/compile_experiments.py](../../launch/compile_experiments.py)): every training step,
+compiled for the topology that its config names, without its devices. Bytes are those of one device at their peak, as
+its compiler gives them. Seconds are
 those of our own roofline ([roofline.py](../../transformer/costs/roofline.py)): a bound from counted operations, bytes
 and links at their published rates, and no measurement: no config has run on a TPU. A step that observes its heads
 now and then (`head_statistics_every`) counts as one that does: GPT-2's and BERT's are quicker than they look.

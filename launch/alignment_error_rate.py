@@ -8,7 +8,7 @@ from launch.command import TRUST, Arguments, Command, Flag
 from launch.compilation_cache import enable_compilation_cache
 
 COMMAND = Command(
-    name="align",
+    name="alignment_error_rate",
     description=(
         "Compute the alignment error rate of a translation run's attention on sentence pairs with gold word "
         'alignments: three files with one pair per line, the alignments as "0-0 1-2 2p3" (p: possible). The best head '

@@ -7,7 +7,7 @@ from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_integers
 
 COMMAND = Command(
-    name="layers",
+    name="benchmark_layers",
     description=(
         "Compare recurrent, convolutional and self-attention layers (Vaswani et al. 2017, table 1): FLOPs, sequential "
         "operations, maximum path length, and the measured time and memory of a gradient on this machine; then how "
