@@ -1,4 +1,4 @@
-"""Saving training states with their metadata; a state that is not finite is never saved."""
+"""Save training states with their metadata; a state that is not finite is never saved."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from transformer.training.writers.writer import NullWriter
 
 
 class CheckpointSaver:
-    """Saves the training states of a run, if parameters, optimizers and averages are finite."""
+    """Saves the training states of a run, after checking that parameters, optimizers and averages are finite."""
 
     def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
         self._run, self._writers = run, writers
@@ -28,10 +28,15 @@ class CheckpointSaver:
         self._finite = jax.jit(_are_finite, out_shardings=whole)
 
     def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
-        """Save the state of its step, with the extents of the records, which must be flushed, and what is under way.
+        """Save the state of its step.
+
+        Args:
+            state: The training state.
+            progress: What a resumed run needs to continue (transformer.training.loop.train_loop).
 
         Raises:
-            NonFiniteError: Naming the first leaf; as `Checkpoints.save`.
+            NonFiniteError: If a leaf is not finite; the message names the first.
+            DirectoryLost: If another process may have taken the run directory.
         """
         step = int(state.step)
         leaf = self.first_not_finite(state)
@@ -51,15 +56,11 @@ class CheckpointSaver:
         self._run.checkpoints.save(step, state, metadata)
 
     def wait(self) -> None:
-        """Wait for the previous save.
-
-        Raises:
-            UserError: Whatever it failed with.
-        """
+        """Wait for the previous save; raises the error with which it failed."""
         self._run.checkpoints.latest()
 
     def first_not_finite(self, state: TrainState) -> str | None:
-        """The path of the first leaf that holds NaN or infinity; None where all are finite."""
+        """Return the path of the first leaf that holds NaN or infinity; None if all are finite."""
         checked = {"variables": state.variables, "optimizers": state.optimizers, "averages": state.averages}
         leaves = {name: leaf for name, leaf in named_leaves(checked).items() if _is_inexact(leaf)}
         sound = np.asarray(self._finite(leaves))
@@ -67,7 +68,7 @@ class CheckpointSaver:
 
 
 class SaveBarrier(NullWriter):
-    """The writer that waits for a save before the last step that precedes the next one, N steps later.
+    """A writer that waits for a pending save one step before the next save is due, N steps later.
 
     A kill at any moment then costs at most 2 N - 1 steps.
     """
@@ -76,17 +77,13 @@ class SaveBarrier(NullWriter):
         self._saver, self._every = saver, every
 
     def report_progress(self, step: int, total: int) -> None:
-        """Wait for the pending save before the next one is due.
-
-        Raises:
-            UserError: Whatever the save failed with.
-        """
+        """Wait for the pending save before the next one is due; raises the error with which it failed."""
         if self._every and (step + 1) % self._every == 0:
             self._saver.wait()
 
 
 def _are_finite(leaves: dict[str, Any]) -> jax.Array:
-    """Whether each leaf is finite, in the order of their names."""
+    """Return whether each leaf is finite, in the order of their names."""
     return jnp.stack([jnp.all(jnp.isfinite(leaves[name])) for name in sorted(leaves)])
 
 

@@ -1,7 +1,7 @@
-"""An experiment: every section of a config checked, with its defaults; every key, its override and its listing.
+"""An experiment: every section of a config checked and with its defaults, its keys, overrides and listing.
 
-A config gives the values that differ from the defaults. Its task, its model's family and its model's size choose which
-keys exist; these three are therefore set first.
+A config gives the values that differ from the defaults. The task, the model's family and the model's size determine
+which keys exist, so these three are set first.
 """
 
 import dataclasses
@@ -41,7 +41,21 @@ _CHOOSING = ("model.size", "model.family", "task.name")
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentConfig:
-    """Every section of a config, checked and with its defaults filled in."""
+    """Every section of a config, checked and with its defaults filled in.
+
+    Attributes:
+        run: The top level.
+        task: The config of the task.
+        model: The config of the model's family.
+        optimizer: The optimizer of all objectives without one of their own.
+        optimizers: The optimizers of single objectives, by name.
+        parameter_averages: The averages of parameters, by name.
+        precision: The types of parameters and of computation.
+        maps: The size and the budget of stored maps.
+        sharding: The device mesh and the partitioning over it.
+        initialize_from: The source of the initial parameters.
+        update_guard: Which updates are skipped.
+    """
 
     run: RunConfig
     task: Any
@@ -57,11 +71,11 @@ class ExperimentConfig:
 
     @property
     def eval_parameters(self) -> str:
-        """The parameters that a run is judged by, and so shown and published: "raw", or the name of an average."""
+        """The parameters by which the run is judged, shown and published: "raw", or the name of an average."""
         return getattr(self.task, "eval_parameters", "raw")
 
     def to_config(self) -> dict[str, Any]:
-        """The resolved config as plain values: what `config.json` holds."""
+        """Return the resolved config as plain values: the content of `config.json`."""
         return {
             **to_config(self.run),
             "task": {"name": tasks.name_of(self.task), **to_config(self.task)},
@@ -77,18 +91,33 @@ class ExperimentConfig:
         }
 
     def optimizer_of(self, objective: str) -> OptimizerConfig:
-        """The optimizer of one of the task's objectives."""
+        """Return the optimizer of one of the task's objectives."""
         return self.optimizers.get(objective, self.optimizer)
 
 
 def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """Check a nested config and fill in its defaults.
 
-    A family or task given by a dotted path is imported as code: see `transformer.trust.check_trusted` for recorded
-    configs.
+    A family or task given by a dotted path is imported, which runs its code; check recorded configs of others with
+    `transformer.trust.check_trusted` first.
+
+    Args:
+        values: The config as nested mappings, as in config.json.
 
     Raises:
-        UserError: Naming the first unknown key, missing key, or invalid value.
+        UserError: If a key is unknown or missing, or a value is invalid; the message names the first.
+
+    Example:
+        >>> experiment = resolve_config({
+        ...     "name": "tiny",
+        ...     "steps": 100,
+        ...     "checkpoint_every": 100,
+        ...     "task": {"name": "language_modeling", "dataset": "repeated"},
+        ...     "model": {"family": "decoder", "num_layers": 2, "model_dim": 64, "num_heads": 4},
+        ...     "optimizer": {"learning_rate": 1e-3},
+        ... })
+        >>> experiment.task.batch_size
+        16
     """
     run = from_config(RunConfig, values)
     optimizers = {
@@ -122,12 +151,12 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
 
 def config_hash(experiment: ExperimentConfig) -> str:
-    """The SHA-256 of the resolved config."""
+    """Return the SHA-256 of the resolved config."""
     return hash_config(experiment.to_config())
 
 
 def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
-    """The keys that may differ when a run is resumed: of its devices, reports and length, not of its result."""
+    """Return the keys that may change when a run is resumed: of devices, reports and length, not of the result."""
     often = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every")
     keys = (*often, "task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips")
     lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
@@ -135,12 +164,13 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
 
 
 def config_schema(values: Mapping[str, Any]) -> Group:
-    """The tree of all keys of a config with these values, each with its type and its default.
+    """Return the tree of all keys of a config, each with its type and its default.
 
-    A named model size gives the defaults of its keys.
+    Args:
+        values: The config, whose task, family and size determine the keys. A named size gives the defaults of its keys.
 
     Raises:
-        UserError: For a task, family or size that is unknown or missing.
+        UserError: If the task, family or size is unknown or missing.
     """
     sections = typing.get_type_hints(ExperimentConfig)
     keys = dict(group_of(RunConfig).keys)
@@ -149,36 +179,48 @@ def config_schema(values: Mapping[str, Any]) -> Group:
 
 
 def apply_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `base` in which each dotted key, without "config.", has the value that `overrides` gives.
+    """Return a copy of a config with some keys replaced.
 
-    A mapping replaces a whole group, before the keys in it are set. A list serves as a tuple, an integer as a number.
-    A key that contradicts the model's size turns it into a model without a named size that differs in that key alone.
+    A mapping replaces a whole group, before the keys inside it are set. A list serves as a tuple, an integer as a
+    float. Overriding a key of a named model size turns the model into one without a named size that differs in that key
+    alone.
+
+    Args:
+        base: The nested config.
+        overrides: The new values by dotted key, without "config.".
 
     Raises:
-        UserError: For a key that no config with this task and family has (with the nearest one), a value of another
-            type, and a key of `base` that another task or family has not.
+        UserError: If no config with this task and family has the key, a value has another type, or a key of `base` does
+            not exist under the new task or family.
     """
     return _override(base, overrides, from_value)
 
 
 def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """`apply_overrides` for dotted keys with their values as text; of two with one key the last counts.
+    """Apply `apply_overrides` to dotted keys with values as text, such as command-line flags.
+
+    Args:
+        base: The nested config.
+        words: Pairs of a dotted key and its value; the last of one key counts.
 
     Raises:
-        UserError: As `apply_overrides`
-        UserError: For text that does not parse as the type of the key's field.
+        UserError: If a key does not exist, or its text does not parse as the type of the field.
     """
     return _override(base, dict(words), from_text)
 
 
 def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
-    """All keys of a config with their values as command-line flags, each with a comment.
+    """Format all keys of a config with their values as command-line flags, one a line.
 
-    A key that differs from its default is marked * and has the default beside it, of an objective's optimizer what
-    `optimizer` says; those of `given` are marked >.
+    A key that differs from its default is marked * and has the default in a comment; the default of an objective's
+    optimizer is `optimizer`.
+
+    Args:
+        values: The nested config.
+        given: Dotted keys that are marked >.
 
     Raises:
-        UserError: For an invalid config.
+        UserError: If the config is invalid.
     """
     resolved = resolve_config(values).to_config()
     tree, given, flat = config_schema(values), set(given), flatten(resolved)
@@ -216,7 +258,7 @@ def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: Read)
 
 
 def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> dict[str, Any]:
-    """The config with the keys set that choose others: whole sections, then the size, then family and task."""
+    """Set the keys that determine others: whole sections, then the size, then family and task."""
     values = dict(base)
     for key in (*_CHOICES.keys, *_CHOOSING):
         if key not in chosen:
@@ -233,7 +275,11 @@ def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> d
 
 
 def _refuse_left_over(key: str, tree: Group, values: Mapping[str, Any]) -> None:
-    """Raise UserError for a key of the config that does not exist under the choice of the override `key`."""
+    """Refuse a key of the config that does not exist under the choice of the override `key`.
+
+    Raises:
+        UserError: If there is such a key.
+    """
     section, dot, _ = key.partition(".")
     group = tree.keys[section]
     if not dot or not isinstance(group, Group):
@@ -259,7 +305,7 @@ def _task(values: Mapping[str, Any]) -> Group:
 
 
 def _model(values: Mapping[str, Any]) -> Group:
-    """The keys of the model's family; a named size gives the defaults of those that it fixes."""
+    """Return the keys of the model's family; a named size gives the defaults of those that it fixes."""
     group = group_of(models.model_schema(values))
     keys = {"family": Leaf(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}

@@ -1,4 +1,4 @@
-"""Initializing a run with the parameters of another run, or of a published model: fine-tuning, longer contexts."""
+"""Initialize a run from another run or a published model: fine-tuning, longer contexts."""
 
 import contextlib
 import dataclasses
@@ -36,13 +36,17 @@ Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
 @dataclasses.dataclass(frozen=True)
 class InitializeFromConfig(Config, path="config.initialize_from"):
-    """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
+    """The source of initial parameters.
 
-    Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
-    model.safetensors. `average` names an average of a run whose parameters are taken instead of the raw ones, where it
-    has them. Every parameter takes the values of the one of the same path, unless `rules` say otherwise:
-    "head/* = fresh", "decoder/* = layers/*", "resize embedding/table" (transformer.training.init_plan). With
-    `tokenizer` the new run has the tokenizer of the other.
+    Every parameter takes the values of the source's parameter of the same path, unless `rules` say otherwise.
+
+    Attributes:
+        run: A run directory, or a folder in Hugging Face format with config.json and model.safetensors. "" is none.
+        step: The step of the run's checkpoint. None is the latest.
+        average: The name of an average of the run, whose parameters are taken where it has them. "" takes the raw ones.
+        tokenizer: Whether the new run takes over the tokenizer of the source.
+        rules: Rules such as "head/* = fresh", "decoder/* = layers/*" or "resize embedding/table"
+            (transformer.training.init_plan).
     """
 
     run: str = ""
@@ -57,10 +61,16 @@ class InitializeFromConfig(Config, path="config.initialize_from"):
 
 
 class InitSource(NamedTuple):
-    """A model's arrays by their paths in rules, and `read(wanted)`, which places those of some paths.
+    """The arrays of a source.
 
-    `said` is what a report calls it, at `step` of a run (a folder: none). `averaged` are the paths whose values are an
-    average's, `lora` says how what is beside its matrices is scaled, `notes` what a person should know of it.
+    Attributes:
+        said: The name of the source in reports.
+        step: The step of a run; None for a folder.
+        leaves: The shape and type of each array, by its path in rules.
+        read: A function that reads the arrays of some paths and places them as given.
+        averaged: The paths whose values are an average's.
+        lora: How the source scales its LoRA updates; None if it has none.
+        notes: Warnings for the user.
     """
 
     said: str
@@ -74,9 +84,15 @@ class InitSource(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """A run's initialization: its source, and the parameters taken, resized, cast, left fresh and not used.
+    """A report of a run's initialization.
 
-    `merged` are those that what the source has learned beside them, by LoRA, is added to.
+    Attributes:
+        run: The source, as the config names it.
+        source: The source's arrays.
+        average: The name of the average; "" for the raw parameters.
+        plan: Where the values of every parameter come from.
+        averaged: The number of parameters taken from the average.
+        merged: The parameters into which the source's LoRA updates are merged.
     """
 
     run: str
@@ -93,7 +109,7 @@ class InitReport:
         return tuple(name for name in self.plan.unused if name not in merged)
 
     def facts(self) -> dict[str, Any]:
-        """The report as plain values, for the run directory."""
+        """Return the report as plain values, for the run directory."""
         plan = self.plan
         return {
             "run": self.run,
@@ -112,7 +128,7 @@ class InitReport:
         }
 
     def lines(self) -> list[str]:
-        """The report as a few lines of text."""
+        """Return the report as lines of text."""
         plan = self.plan
         numbers = sum(
             math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
@@ -146,23 +162,23 @@ class InitReport:
 
 
 class InitTarget(Protocol):
-    """The parts of a new run that initialization needs: a part of `transformer.training.build.TrainingComponents`."""
+    """The parts of a new run that initialization needs: those of `transformer.training.build.TrainingComponents`."""
 
     @property
     def model(self) -> Model:
-        """Whose axes have names."""
+        """The model, whose parameters have named axes."""
 
     @property
     def abstract_state(self) -> TrainState:
-        """The shapes of the state, and where it lies."""
+        """The training state as shapes with shardings."""
 
     @property
     def init_state(self) -> Callable[..., TrainState]:
-        """The state by a key, and with these variables where any are given (transformer.training.initial_state)."""
+        """The function that makes the state from a key and, if given, variables."""
 
 
 class PlannedInit(NamedTuple):
-    """The plan before any array is read, and what it reads from."""
+    """The plan of an initialization, before any array is read, and its source."""
 
     source: InitSource
     report: InitReport
@@ -171,7 +187,18 @@ class PlannedInit(NamedTuple):
 def initialize_run(
     config: InitializeFromConfig, components: InitTarget, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
 ) -> TrainState:
-    """As `build_initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
+    """Make the initial state of a run with `build_initial_state`, and record what was taken in the run directory.
+
+    Args:
+        config: The source.
+        components: The new run's components.
+        key: The run's PRNG key.
+        directory: The run directory.
+        aloud: Whether to print the report.
+
+    Raises:
+        UserError: If the source is missing or unreadable, or does not fit the model.
+    """
     state, report = build_initial_state(config, components, key, directory.path)
     if report is not None and is_primary():
         directory.record(initialized_from=report.facts())
@@ -183,12 +210,23 @@ def initialize_run(
 def build_initial_state(
     config: InitializeFromConfig, components: InitTarget, key: jax.Array, workdir: Path
 ) -> tuple[TrainState, InitReport | None]:
-    """The state before the first step, its variables taken from the run that the config names, if it names any.
+    """Make the state before the first step, with variables from the source that the config names, if any.
 
-    The other variables are initialized by the key as in any run. All processes do it together.
+    Variables that are not taken are initialized with the key. All processes call it together.
+
+    Args:
+        config: The source.
+        components: The new run's components.
+        key: The run's PRNG key.
+        workdir: The run directory.
+
+    Returns:
+        The state, and the report; None without a source.
 
     Raises:
-        UserError: As `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
+        UserError: If the source is missing or unreadable, or does not fit the model; raised before anything is
+            compiled.
+        DamagedCheckpoint: If the bytes of the source's checkpoint changed.
     """
     if not config.run:
         return components.init_state(key), None
@@ -206,10 +244,18 @@ def load_variables_from_source(
     fresh: Callable[[], Variables],
     workdir: Path | None = None,
 ) -> tuple[Variables, InitReport]:
-    """A model's variables from the run that the config names; `fresh` makes initial ones.
+    """Load a model's variables from the source that the config names.
+
+    Args:
+        config: The source.
+        model: The model.
+        abstract: The shapes and shardings of its variables.
+        fresh: A function that makes initial variables, for those that are not taken.
+        workdir: The new run's directory, if there is one.
 
     Raises:
-        UserError: As `build_initial_state`.
+        UserError: If the source is missing or unreadable, or does not fit the model.
+        DamagedCheckpoint: If the bytes of the source's checkpoint changed.
     """
     source, report = plan_initialization(config, model, abstract, workdir)
     where = flatten_variables(abstract)
@@ -223,12 +269,16 @@ def load_variables_from_source(
 def plan_initialization(
     config: InitializeFromConfig, model: Model, abstract: Variables, workdir: Path | None
 ) -> PlannedInit:
-    """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
+    """Open the source, and plan from shapes alone what is taken from it. All processes call it together.
 
-    `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
+    Args:
+        config: The source.
+        model: The model.
+        abstract: The shapes of its variables.
+        workdir: The new run's directory, if there is one.
 
     Raises:
-        UserError: As `open_init_source` and `transformer.training.init_plan.plan_parameters`.
+        UserError: If the source is missing or unreadable, or does not fit the model under the rules.
     """
     source = open_init_source(config.run, config.step, config.average, workdir)
     planned = plan_parameters(
@@ -242,6 +292,10 @@ def plan_initialization(
 
 def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
     """Check that a source's LoRA parameters have the scale of this run's config.
+
+    Args:
+        prepared: The plan.
+        lora: The LoRA config of the model, if it has one.
 
     Raises:
         UserError: If the scales differ.
@@ -258,10 +312,10 @@ def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
 
 
 def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
-    """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
+    """Save the source's tokenizer in a run directory that has none, if the config asks for it.
 
     Raises:
-        UserError: For a run that is missing, or has no tokenizer.
+        UserError: If the source is missing or has no tokenizer.
     """
     if not (config.run and config.tokenizer) or has_tokenizer(workdir):
         return
@@ -269,11 +323,16 @@ def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
 
 
 def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
-    """The source that config.initialize_from names; no array is read.
+    """Open the source that `config.initialize_from` names; no array is read.
+
+    Args:
+        run: The run directory or folder.
+        step: The step of the run's checkpoint; None is the latest.
+        average: The name of an average of the run; "" for the raw parameters.
+        workdir: The new run's directory, if there is one.
 
     Raises:
-        UserError: For a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or an
-            average that it lacks.
+        UserError: If the source is missing, unreadable or `workdir` itself, or lacks the step or the average.
     """
     path = find_source(run, workdir)
     if not is_published_model(path):
@@ -287,7 +346,15 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
 
 
 def find_source(run: str, workdir: Path | None) -> Path:
-    """The run directory or folder of this name."""
+    """Return the path of the run directory or folder of this name.
+
+    Args:
+        run: The name, as the config gives it.
+        workdir: The new run's directory, if there is one.
+
+    Raises:
+        UserError: If it is missing, unreadable, neither a run nor a folder of a published model, or `workdir` itself.
+    """
     path = parse_path(run)
     if workdir is not None and path.resolve() == parse_path(workdir).resolve():
         raise UserError(f"config.initialize_from.run={run} is this very run: name another")
@@ -306,16 +373,16 @@ def find_source(run: str, workdir: Path | None) -> Path:
 
 
 def is_published_model(path: Path) -> bool:
-    """Whether this is a folder of Hugging Face's: its config.json names a model_type, a run's has none."""
+    """Whether this is a folder in Hugging Face format: its config.json has a model_type, that of a run does not."""
     file = RunDirectory(path).config_file
     return file.exists() and "model_type" in read_object(file)  # a run may have lost its own
 
 
 def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
-    """The tokenizer of the source of this name.
+    """Load the tokenizer of a source.
 
     Raises:
-        UserError: For a source that is missing, or has no tokenizer.
+        UserError: If the source is missing or has no tokenizer.
     """
     path = find_source(run, workdir)
     if is_published_model(path):
@@ -362,7 +429,7 @@ def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
 
 
 def _leaf_names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dict[str, str]:
-    """The names of the checkpoint's leaves that can be taken, by their paths in rules."""
+    """Return the names of the checkpoint's leaves that can be taken, by their paths in rules."""
     names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
     if average:
         averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
@@ -375,14 +442,14 @@ def _leaf_names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dic
 
 
 def _lora_of(path: Path) -> LoraConfig | None:
-    """How a run scales what it has learned beside its matrices, where its model is one that may have such."""
+    """Return the LoRA config of a run; None if its model has no LoRA parameters."""
     model = RunDirectory(path).config().get("model", {})
     given = model.get("lora") if isinstance(model, Mapping) else None
     return None if not given or not given.get("rank") else from_config(LoraConfig, given, "config.model.lora")
 
 
 def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
-    """A warning where the tokenizers differ: rows of a table of tokens are matched by number."""
+    """Warn if the tokenizers differ, since rows of an embedding table are matched by number."""
     files = [folder / FILE for folder in (path, parse_path(workdir or path))]
     differ = all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
     return (_another_tokenizer(path),) if differ else ()
@@ -430,7 +497,7 @@ def _notes_of_folder(path: Path, published: OpenedModel, workdir: Path | None) -
 
 
 def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
-    """The targets whose matrix has something beside it in the source that nothing here goes on with."""
+    """Return the targets whose source has a LoRA update that the new run has no parameters for."""
     return tuple(
         path
         for path, taken in planned.taken.items()
@@ -443,10 +510,14 @@ def _fresh_variables(initialize: Callable[..., TrainState], key: jax.Array) -> V
 
 
 def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """The leaves of a model's variables by their paths in rules, in the order of `jax.tree`.
+    """Return the leaves of a model's variables by their paths in rules, in the order of `jax.tree`.
+
+    Args:
+        variables: The variables. The paths of their state begin with "state/".
+        is_leaf: Which nodes count as leaves, as in `jax.tree.map`.
 
     Raises:
-        ValueError: If a parameter's path and one of the state are the same.
+        ValueError: If a parameter and a leaf of the state have the same path.
     """
     params = leaves_by_path(variables.params, is_leaf)
     state = {f"state/{path}": leaf for path, leaf in leaves_by_path(variables.state, is_leaf).items()}
@@ -466,7 +537,7 @@ def _targets(model: Model, abstract: Variables) -> dict[str, ArrayInfo]:
 def _read_values(
     source: InitSource, report: InitReport, where: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-    """The values of every target that has a source, with what was learned beside them."""
+    """Read the values of every target that has a source, with LoRA updates merged."""
     values: dict[str, jax.Array] = {}
     waiting = dict(report.plan.taken)
     while waiting:  # again only where several targets take one source
@@ -483,7 +554,7 @@ def _read_values(
 
 
 def _replicated_leaf(target: jax.ShapeDtypeStruct, leaf: ArrayInfo) -> jax.ShapeDtypeStruct:
-    """A small array as it is read: whole on every device of its target's."""
+    """Return how a small array is read: replicated on the devices of its target."""
     sharding = target.sharding
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec())
@@ -491,7 +562,7 @@ def _replicated_leaf(target: jax.ShapeDtypeStruct, leaf: ArrayInfo) -> jax.Shape
 
 
 def _stored_leaf(target: jax.ShapeDtypeStruct, leaf: ArrayInfo) -> jax.ShapeDtypeStruct:
-    """The sharding that a source is read with: its target's, but whole along axes that its size does not divide."""
+    """Return how a source is read: sharded like its target, except along axes that its size does not divide."""
     dtype = target.dtype if str(target.dtype) == leaf.dtype else jnp.dtype(leaf.dtype)
     sharding = target.sharding
     if isinstance(sharding, NamedSharding) and leaf.shape != target.shape:
@@ -513,7 +584,7 @@ def _cast_and_resize(
     values: Mapping[str, jax.Array],
     where: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, jax.Array]:
-    """The values of another type or size than their target, cast and resized to it."""
+    """Cast and resize the values whose type or size differs from their target's."""
 
     def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
@@ -531,7 +602,7 @@ def _cast_and_resize(
 
 
 def _list_paths(paths: Sequence[str], shown: int = 6) -> str:
-    """The paths, or their folders if they are many."""
+    """List paths, or their folders if there are many."""
     if len(paths) <= shown:
         return ", ".join(paths)
     folders: dict[str, int] = {}

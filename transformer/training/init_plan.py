@@ -1,4 +1,4 @@
-"""A plan for initializing the parameters of a new run from those of another: rules over paths, decided on shapes.
+"""Plan the initialization of a new run's parameters from those of another: rules over paths, decided on shapes.
 
 A rule is one line of text, about the parameters of the new run (targets) and those of the other run (sources):
 
@@ -6,9 +6,9 @@ A rule is one line of text, about the parameters of the new run (targets) and th
     decoder/* = layers/*        matching targets take the values of the sources of that name
     resize embedding/table      a size may differ along one axis: the common rows, from row 0 on, are taken
 
-A `*` matches any characters, "/" among them, the first of several as few as possible. On the right each `*` is replaced
-by the match of the one on the left. The first rule with `=` that matches a target decides its source; without one it is
-the source of the same path. Rules with `resize` only allow, and all of them count.
+A `*` matches any characters, including "/"; if there are several, the first match as few as possible. On the right each
+`*` is replaced by the match of the one on the left. The first rule with `=` that matches a target decides its source;
+without one it is the source of the same path. Rules with `resize` only allow a resize, and all of them apply.
 """
 
 import dataclasses
@@ -28,7 +28,13 @@ _FORMS = "'TARGET = SOURCE', 'TARGET = fresh' or 'resize TARGET'"
 
 @dataclasses.dataclass(frozen=True)
 class InitRule:
-    """A rule: its text, the pattern of its targets, and that of their sources ("" for resize)."""
+    """A rule.
+
+    Attributes:
+        text: The rule as written.
+        target: The pattern of its targets.
+        source: The pattern of their sources; "" for a resize.
+    """
 
     text: str
     target: str
@@ -37,7 +43,7 @@ class InitRule:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayInfo:
-    """The shape and type of an array, and the logical names of its axes where they are known."""
+    """The shape and type of an array, and the logical names of its axes if they are known."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -46,7 +52,13 @@ class ArrayInfo:
 
 @dataclasses.dataclass(frozen=True)
 class MatchedSource:
-    """The source that a target takes its values from; `axis` is the one along which the sizes differ, if any."""
+    """The source that a target takes its values from.
+
+    Attributes:
+        source: The path of the source.
+        leaf: Its shape and type.
+        axis: The axis along which the sizes differ, if any.
+    """
 
     source: str
     leaf: ArrayInfo
@@ -55,9 +67,13 @@ class MatchedSource:
 
 @dataclasses.dataclass(frozen=True)
 class InitPlan:
-    """The source of every target: it is either in `taken`, or in `fresh` with the rule that decided it.
+    """Where the values of every target come from.
 
-    `unused` are the sources that no target takes.
+    Attributes:
+        targets: The targets by path.
+        taken: The source of each target that has one.
+        fresh: The rule that left each other target fresh.
+        unused: The sources that no target takes.
     """
 
     targets: Mapping[str, ArrayInfo]
@@ -67,20 +83,20 @@ class InitPlan:
 
     @property
     def resized(self) -> tuple[str, ...]:
-        """The targets of another size than their source, which take a part of it."""
+        """The targets whose size differs from that of their source, of which they take a part."""
         return tuple(path for path, taken in self.taken.items() if taken.axis is not None)
 
     @property
     def cast(self) -> tuple[str, ...]:
-        """The targets of another floating-point type than their source."""
+        """The targets whose floating-point type differs from that of their source."""
         return tuple(path for path, taken in self.taken.items() if taken.leaf.dtype != self.targets[path].dtype)
 
 
 def parse_init_rule(text: str) -> InitRule:
-    """A rule from its text.
+    """Parse a rule.
 
     Raises:
-        UserError: For text that is no rule.
+        UserError: If the text is not a rule.
     """
     written = f"{_KEY}: {text!r}"
     resize = re.fullmatch(r"\s*resize\s+(\S+)\s*", text)
@@ -99,7 +115,7 @@ def parse_init_rule(text: str) -> InitRule:
 
 
 def match_wildcards(pattern: str, path: str) -> tuple[str, ...] | None:
-    """The parts of a path that each `*` of a pattern matches; None where it does not match."""
+    """Return the part of a path that each `*` of a pattern matches; None if the pattern does not match."""
     match = _expression(pattern).fullmatch(path)
     return None if match is None else match.groups()
 
@@ -114,9 +130,14 @@ def plan_parameters(
 ) -> InitPlan:
     """Decide where the values of every target come from, by paths, shapes and types alone.
 
+    Args:
+        targets: The parameters of the new run by path.
+        sources: The arrays of the source by path.
+        rules: The rules.
+
     Raises:
-        UserError: For a rule that decides nothing; for a source that is absent, of another shape or of another type,
-            naming the target, both shapes and a rule that would resolve it.
+        UserError: If a rule has no effect, or a source is missing or has another shape or type; the message names the
+            target, both shapes and a rule that would resolve it.
     """
     origins, fresh = _origins(targets, rules)
     _check_resize_rules(targets, fresh, rules)
@@ -129,7 +150,8 @@ def plan_parameters(
 def _origins(
     targets: Mapping[str, ArrayInfo], rules: Sequence[InitRule]
 ) -> tuple[dict[str, tuple[str, InitRule | None]], dict[str, str]]:
-    """For every target its source with the rule that names it, or the rule that leaves it fresh."""
+    """Return each target's source with the rule that names it, and for other targets the rule that leaves them fresh.
+    """
     origins: dict[str, tuple[str, InitRule | None]] = {}
     fresh: dict[str, str] = {}
     deciding = [rule for rule in rules if rule.source]
@@ -149,7 +171,7 @@ def _origins(
 
 
 def _filled(rule: InitRule, path: str) -> str:
-    """The source pattern with its stars replaced by the matches of the target pattern in the path."""
+    """Fill the `*` of the source pattern with the matches of the target pattern in the path."""
     if "*" not in rule.source:
         return rule.source
     pieces = rule.source.split("*")
@@ -193,7 +215,7 @@ def _check_sources(
 
 
 def _together(missing: Sequence[str], targets: Mapping[str, ArrayInfo]) -> str:
-    """A pattern for all missing paths where one of their parts tells them from the others, such as "head/*"."""
+    """Return a pattern that matches just the missing paths, such as "head/*", if one part of them does."""
     first, *inner = missing[0].split("/")[:-1] or [missing[0]]
     for pattern in (f"{first}/*", *(f"*/{part}/*" for part in reversed(inner))):
         matched = {path for path in targets if match_wildcards(pattern, path) is not None}

@@ -1,4 +1,4 @@
-"""Averages of parameters over training: EMA, a mean over the last steps, or a target network."""
+"""Averages of parameters over training: exponential moving averages, means over the last steps, target networks."""
 
 import dataclasses
 import enum
@@ -14,7 +14,7 @@ from transformer.training.state import accumulation_dtype
 
 
 class AverageKind(enum.Enum):
-    """How the average follows the parameters."""
+    """How an average follows the parameters."""
 
     EXPONENTIAL = "exponential"
     MEAN = "mean"
@@ -22,16 +22,23 @@ class AverageKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ParameterAverage(Config, path="average"):
-    """An average of the parameters whose path matches one of `patterns`, kept in the training state.
+    """An average of parameters, kept in the training state.
 
-    exponential: a = decay a + (1 - decay) p after every step (decay 0.999 a Polyak average, near 1 a target
-    network). mean: the plain mean of the parameters after steps start + every, start + 2 every, ...; with
-    start = steps - n every it is the mean of the last n checkpoints of a run (Vaswani et al. 2017, section 6.1)
-    for the memory of one. Before its first step a mean equals the parameters.
+    exponential: a = decay a + (1 - decay) p after every step; with decay 0.999 a Polyak average, near 1 a target
+    network. mean: the plain mean of the parameters after steps start + every, start + 2 every, ...; with start = steps
+    - n every it is the mean of the last n checkpoints of a run (Vaswani et al. 2017, section 6.1) for the memory of
+    one. Before its first step a mean equals the parameters.
 
-    A step that is skipped (`update_guard`) leaves an exponential average as it was. One at which a mean takes its
-    sample counts as any other: the sample is of the parameters as that step left them. Beside parameters of a narrower
-    type an average is float32; it has theirs where a model reads it (models.averaged).
+    A skipped update (`config.update_guard`) leaves an exponential average unchanged; at a step whose update is skipped
+    a mean takes its sample all the same. An average is float32 even if the parameters are narrower; it is cast to their
+    type where a model reads it (transformer.models.model.replace_with_averaged).
+
+    Attributes:
+        kind: The kind of average.
+        decay: The decay of an exponential average.
+        start: The step after which a mean starts.
+        every: Steps between two samples of a mean.
+        patterns: Patterns of the paths of averaged parameters (fnmatch).
     """
 
     kind: AverageKind
@@ -42,7 +49,7 @@ class ParameterAverage(Config, path="average"):
 
 
 def init_average(average: ParameterAverage, params: Any) -> dict[str, jax.Array]:
-    """The average before the first step: the parameters themselves."""
+    """Return the average before the first step: the parameters themselves, by path."""
     return {path: jnp.array(leaf, accumulation_dtype(leaf.dtype)) for path, leaf in _covered(average, params).items()}
 
 
@@ -53,7 +60,15 @@ def update_average(
     step: jax.Array,
     updated: bool | jax.Array = True,
 ) -> dict[str, jax.Array]:
-    """The average after step 1, 2, ..., and whether that step `updated` the parameters or was skipped."""
+    """Update an average after a step.
+
+    Args:
+        average: The config of the average.
+        old: The average before.
+        params: The parameters after the step.
+        step: The number of the step, from 1.
+        updated: Whether the step updated the parameters, or was skipped.
+    """
     match average.kind:
         case AverageKind.EXPONENTIAL:
             share = jnp.where(updated, jnp.float32(1 - average.decay), 0)

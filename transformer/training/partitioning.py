@@ -1,4 +1,4 @@
-"""The mesh of devices, the rules that place logical axes on it, and where state and batches lie."""
+"""The device mesh, and the partitioning of state and batches over it."""
 
 import dataclasses
 import functools
@@ -24,12 +24,23 @@ MEGABYTE = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class ShardingConfig(Config, path="config.sharding"):
-    """The mesh and the rules that place arrays on it (transformer.logical_axes).
+    """The device mesh, and the rules that place arrays on it (transformer.logical_axes).
 
-    `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
-    remaining devices. `rules` is a name of `axes.RULES`. `sequence_attention` says how attention reaches across
-    divided positions. Where the rules shard parameters, one that they leave whole may have at most `max_replicated_mb`
-    megabytes.
+    One of the sizes may be -1: the remaining devices. Sizes other than `data` need rules that use the axis.
+
+    Attributes:
+        data: The size of the mesh axis `data`, over which the batch is sharded and parameters are replicated.
+        fsdp: The size of `fsdp`, over which the batch and parameters are sharded.
+        expert: The size of `expert`, over which the batch and the experts are sharded.
+        tensor: The size of `tensor`, over which heads, feed-forward units and the vocabulary are sharded.
+        sequence: The size of `sequence`, over which the positions of activations are sharded.
+        rules: The rules that map logical axes to mesh axes: a name of `transformer.logical_axes.RULES`.
+        sequence_attention: How attention reaches keys on other devices of `sequence`.
+        max_replicated_mb: The largest size, in MB, of a parameter that stays replicated under rules that shard
+            parameters.
+
+    Raises:
+        UserError: If the rules are unknown, several sizes are -1, or a size has no effect under the rules.
     """
 
     data: int = -1
@@ -58,15 +69,19 @@ class ShardingConfig(Config, path="config.sharding"):
             raise UserError(f"{rest} are both -1: only one axis can be all that the others leave")
 
     def sizes(self) -> dict[str, int]:
-        """The configured size of each axis of the mesh."""
+        """Return the configured size of each axis of the mesh."""
         return {axis: getattr(self, axis) for axis in MESH_AXES}
 
 
 def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (all of the run's), by default, laid out so that neighbors on an axis are neighbors.
+    """Make the device mesh, laid out so that neighbors along an axis are connected.
+
+    Args:
+        config: The sizes of its axes.
+        devices: The devices; by default all of the run's.
 
     Raises:
-        UserError: If the sizes do not multiply to the number of devices.
+        UserError: If the sizes do not multiply to the number of devices, or the devices belong to several slices.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = config.sizes()
@@ -89,24 +104,32 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
 
 
 def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Placement:
-    """The mesh of `make_mesh` with the rules of the config.
+    """Make the device mesh with the rules of the config.
+
+    Args:
+        config: The mesh and its rules.
+        devices: The devices; by default all of the run's.
 
     Raises:
-        UserError: As `make_mesh`.
+        UserError: If the mesh does not fit the devices.
     """
     return Placement(make_mesh(config, devices), RULES[config.rules], config.sequence_attention)
 
 
 def single_device_placement() -> Placement:
-    """Everything on the first device of this process, to read a run that was trained on any mesh."""
+    """Return the placement of everything on this process's first device, to read a run that was trained on any mesh."""
     return make_placement(ShardingConfig(), jax.local_devices()[:1])
 
 
 def add_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
-    """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
+    """Add a family's own logical axes to a placement.
+
+    Args:
+        placement: The placement.
+        own: The mesh axes on which each logical axis lies; () replicates it.
 
     Raises:
-        UserError: For a name that the project's rules have already, and for a value that is no tuple of axes.
+        UserError: If a name exists already, a value is not a tuple, or it names an unknown mesh axis or one twice.
     """
     for name, axes in own.items():
         said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
@@ -128,9 +151,10 @@ def add_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) ->
 
 
 def example_parallel_placement(placement: Placement) -> Placement:
-    """The placement of a pass over few examples: positions whole, examples divided over all axes but those of heads.
+    """Return the placement of a pass over few examples, such as the probe.
 
-    So a map is whole on one device, and attention needs no keys of other devices.
+    Positions are not sharded, and examples are sharded over all axes except those of heads, so that a map is whole on
+    one device and attention needs no keys of other devices.
     """
     rules = placement.rules
     # No other logical axis may use the mesh axes that examples now take.
@@ -143,15 +167,22 @@ def example_parallel_placement(placement: Placement) -> Placement:
 def state_shardings(
     model: Model, abstract: TrainState, placement: Placement, max_replicated_mb: float = math.inf
 ) -> TrainState:
-    """The sharding of every leaf of the state.
+    """Return the sharding of every leaf of the training state.
 
-    Parameters are placed by the rules, and so are their averages and the optimizer's moments, which are dicts keyed by
-    the parameter's path; all other leaves are whole on every device.
+    Parameters are placed by the rules, and so are their averages and the optimizer's moments, which are dicts by the
+    parameter's path. All other leaves are replicated.
+
+    Args:
+        model: The model, whose parameters have logical axes.
+        abstract: The training state as shapes.
+        placement: The placement.
+        max_replicated_mb: The largest size, in MB, of a parameter that stays replicated under rules that shard
+            parameters.
 
     Raises:
-        UserError: Naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
-            dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and
-            for a parameter above `max_replicated_mb` megabytes that stays whole under rules that shard parameters.
+        UserError: If a logical axis has no rule, the axes do not fit the dimensions, the mesh does not divide an axis,
+            two dimensions lie along one mesh axis, or a parameter above `max_replicated_mb` stays replicated. The
+            message names the parameter.
     """
     names, shapes = leaves_by_path(model.axes().params, is_axis_names), leaves_by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
@@ -214,7 +245,7 @@ def is_axis_names(leaf: Any) -> bool:
 
 
 def with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
-    """The function, traced for a placement whenever it is compiled."""
+    """Wrap a function so that it is traced for a placement whenever it is compiled."""
 
     @functools.wraps(function)
     def traced(*arguments: P.args, **named: P.kwargs) -> R:
@@ -225,12 +256,20 @@ def with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Ca
 
 
 def batch_sharding(shape: tuple[int, ...], placement: Placement) -> NamedSharding:
-    """Rows sharded over the mesh; whole on every device where their number does not divide."""
+    """Return the sharding of an array of a batch: rows over the mesh, replicated if their number does not divide."""
     return NamedSharding(placement.mesh, placement.even_spec(("batch",)[: len(shape)], shape[:1]))
 
 
 def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax.Array]:
-    """A batch of host arrays, the same on every process, as global arrays; each process places its own rows alone."""
+    """Place a batch on the devices.
+
+    Args:
+        batch: Host arrays, the same on every process; each process copies only its own rows.
+        placement: The placement.
+
+    Returns:
+        Global arrays.
+    """
 
     def place(array: Any) -> jax.Array:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -242,7 +281,7 @@ def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax
 
 
 def shard_host_batches(step: TrainStep, placement: Placement) -> TrainStep:
-    """The compiled step, fed with batches of the host: each is divided over the devices on its way in."""
+    """Wrap a compiled step so that it takes batches of host arrays."""
 
     def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         return step(state, shard_batch(batch, placement), observe)

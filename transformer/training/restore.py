@@ -1,4 +1,4 @@
-"""Resuming a run from its newest valid checkpoint, after checks that config and data are unchanged."""
+"""Resume a run from its newest valid checkpoint, after checks that config and data are unchanged."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,9 +31,15 @@ _REPORTED = "reported"
 
 
 class ResumePoint(NamedTuple):
-    """The training state to resume from, and the length of the records and the pending progress at that step.
+    """The point to resume from.
 
-    `reported`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
+    Attributes:
+        step: The number of steps made.
+        state: The training state.
+        records: The extent of each record file at that step.
+        progress: What the process that saved the state had pending (transformer.training.loop.train_loop).
+        reported: Whether the metrics due at the step are in the records. They are, unless the run was told to stop
+            before.
     """
 
     step: int
@@ -46,11 +52,15 @@ class ResumePoint(NamedTuple):
 def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint | None:
     """Restore the run's newest valid checkpoint; None if there is none. All processes call it together.
 
-    What is newer and damaged is told, and set aside.
+    Newer checkpoints that are damaged are announced and set aside.
+
+    Args:
+        run: The run.
+        components: Its components.
 
     Raises:
-        UserError: If all are damaged, for a checkpoint of another model, and where the config, the data, the tokenizer
-            or the batches are not those of the checkpoint; nothing is changed then.
+        UserError: If all checkpoints are damaged, they are of another model, or the config, data, tokenizer or batches
+            differ from those of the checkpoint; nothing is changed then.
     """
     checkpoints = run.checkpoints
     sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, components.abstract_state))
@@ -66,13 +76,19 @@ def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint 
 
 
 def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:
-    """Restore the newest step of which all runs have a valid checkpoint, and their states; 0 if all start anew.
+    """Restore the newest step of which all runs have a valid checkpoint.
 
-    Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
+    Later checkpoints are deleted, as they will be saved again. Damaged ones are set aside.
+
+    Args:
+        runs: The runs.
+        components: Their components.
+
+    Returns:
+        The step and the point of each run; 0 and no points if all start anew.
 
     Raises:
-        UserError: As `resume_run`
-        UserError: If some have checkpoints, but none of one step.
+        UserError: If a run cannot be resumed (`resume_run`), or runs have checkpoints, but none of the same step.
     """
     steps = [each.checkpoints.steps() for each in runs]
     damaged: list[dict[int, DamagedCheckpoint]] = [{} for _ in runs]
@@ -101,9 +117,14 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
 
 
 def record_reported(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
-    """Record that the metrics due at the checkpoint of `step` are logged, and how long the records are.
+    """Record that the metrics due at the checkpoint of `step` are logged.
 
-    All processes call it together, each once its own part is on the disk.
+    All processes call it together, once their own part is on the disk.
+
+    Args:
+        directory: The run directory.
+        step: The step.
+        records: The extent of each record file after these metrics.
     """
     first_process_message(None)  # waits until all have come here
     if is_primary():
@@ -151,7 +172,7 @@ def _announce_missing_checkpoint(directory: RunDirectory, sound: ValidCheckpoint
 
 
 def _set_aside_damaged_maps(directory: RunDirectory) -> None:
-    """Rename a store of maps that cannot be continued: the run goes on with a new one."""
+    """Rename a map store that cannot be continued; the run starts a new one."""
     path = directory.maps
     if not path.exists():
         return
@@ -186,7 +207,7 @@ def _resume_point(run: TrainingRun, step: int, state: TrainState, metadata: Mapp
 
 
 def _reported_extents(directory: RunDirectory, step: int) -> Mapping[str, Sequence[Any]] | None:
-    """The extents noted of the checkpoint of `step`, or None; what is noted of another one is forgotten."""
+    """Return the extents recorded for the checkpoint of `step`, or None; those of another step are deleted."""
     noted = directory.facts().get(_REPORTED)
     if noted is not None and noted["step"] != step:
         directory.record(**{_REPORTED: None})

@@ -1,4 +1,4 @@
-"""Rolling a run back to a checkpoint and skipping batches; recorded, so that later starts do the same."""
+"""Roll a run back to a checkpoint and skip batches; this is recorded, so that later starts do the same."""
 
 import dataclasses
 import io
@@ -30,13 +30,18 @@ from transformer.trust import trust_words
 
 
 class RollbackRequest(NamedTuple):
-    """A request to go back to the checkpoint of `step` (None: the latest) and skip the next `skip` batches."""
+    """A request to go back to a checkpoint and to skip the batches after it.
+
+    Attributes:
+        step: The step of the checkpoint. None is the latest.
+        skip: The number of batches to skip.
+    """
 
     step: int | None
     skip: int
 
     def __str__(self) -> str:
-        """The flags that ask for it."""
+        """Return the command-line flags of the request."""
         return (
             f"--skip_batches={self.skip}"
             if self.step is None
@@ -46,10 +51,14 @@ class RollbackRequest(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RollbackRecord:
-    """The content of rollback.json: what was last asked for, and the batches that the run leaves out since.
+    """The content of rollback.json.
 
-    `going_back_to` is a step that it is on its way back to: a process that is killed on that way is followed by one
-    that goes the rest of it.
+    Attributes:
+        step: The step of the last request.
+        skip: The number of batches that the last request skips.
+        skipped_batches: All batches that the run has skipped since it began.
+        going_back_to: The step of a rollback that is not finished: a process that is killed on the way is followed by
+            one that finishes it. None if there is none.
     """
 
     step: StepNumber | None
@@ -66,7 +75,7 @@ def read_rollback_record(directory: RunDirectory) -> RollbackRecord | None:
     """Read the recorded rollback of a run; None if there is none.
 
     Raises:
-        UserError: For a file that is not as it was written: it decides which batches the run trains on.
+        UserError: If the file was changed: it decides which batches the run trains on.
     """
     path = directory.rollback_file
     if not path.exists():
@@ -84,7 +93,7 @@ def skipped_batches(directory: RunDirectory) -> list[list[int]]:
     """Return the batches that a run skips as ranges (first, count). All processes call it together.
 
     Raises:
-        UserError: As `read_rollback_record`.
+        UserError: If the record of rollbacks was changed.
     """
     return run_on_primary(lambda: _ranges(read_rollback_record(directory)))
 
@@ -94,19 +103,27 @@ def _ranges(recorded: RollbackRecord | None) -> list[list[int]]:
 
 
 def describe_missing_skips(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
-    """That batches which the checkpoint of `step` was trained without are left out no longer; None where all are."""
+    """Describe that batches which a checkpoint was trained without are no longer skipped; None if all still are.
+
+    Args:
+        saved: The metadata of the checkpoint.
+        passed: The ranges of batches that are skipped now.
+        step: The step of the checkpoint.
+    """
     if merge_ranges([*passed, *saved.get("skipped_batches", ())]) == merge_ranges(passed):
         return None
     return f"rollback.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
 
 
 def roll_back(run: TrainingRun, wanted: RollbackRequest | None) -> None:
-    """Roll a run back as `wanted` asks; a request that was the last one is not repeated.
+    """Roll a run back; a request that equals the last one is not repeated. All processes call it together.
 
-    All processes call it together.
+    Args:
+        run: The run.
+        wanted: The request; None only finishes a rollback that was interrupted.
 
     Raises:
-        UserError: For a step without a checkpoint; as `read_rollback_record`.
+        UserError: If there is no checkpoint of the step, or the record of rollbacks was changed.
     """
     steps = run.checkpoints.steps()
     target = run_on_primary(lambda: _rollback_target(run, wanted, steps))
@@ -156,7 +173,13 @@ def training_batches(run: TrainingRun, components: TrainingComponents) -> BatchS
 
 
 def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: BatchSource) -> TrainingDiverged:
-    """Return the error with the command that skips the batches, which are saved in the run directory."""
+    """Add the command that skips the diverging batches to an error, and save these batches in the run directory.
+
+    Args:
+        diverged: The error.
+        run: The run.
+        batches: Its training batches.
+    """
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
@@ -170,7 +193,7 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Ba
 
 
 def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
-    """Return the error with the command that skips the batch."""
+    """Add the command that skips the batch to an error."""
     way = _way_past(run, bad.step)
     return InvalidBatch(
         bad.step, f"{bad}; to skip all batches from step {way.step} up to it, {_rewind_command(run, way)}"
@@ -178,7 +201,7 @@ def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
 
 
 def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
-    """Return the error with the command that skips the batches before it."""
+    """Add the command that skips the batches before a state that is not finite to its error."""
     # Of several processes others may go on, so that none can be asked.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
     if not way.skip:  # before any batch
@@ -191,9 +214,9 @@ def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteErro
 
 
 def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRequest:
-    """What to ask for to go past the batches from the latest checkpoint up to that of `step`.
+    """Return the request that skips the batches from the latest checkpoint up to that of `step`.
 
-    All processes call it together, unless it is asked for `alone`: of this process, by what the run directory holds.
+    All processes call it together, unless it is for this process alone.
     """
     steps = _steps_in(run.directory) if alone else run.checkpoints.steps()
     latest = max((saved for saved in steps if saved <= step), default=0)
@@ -222,7 +245,7 @@ def _rewind_command(run: TrainingRun, way: RollbackRequest) -> str:
 
 
 def _save_batch(run: TrainingRun, step: int, batch: Any) -> str:
-    """Write the batch of a step beside the run's records; return the file's name."""
+    """Write the batch of a step into the run directory; return the file's name."""
     content, path = io.BytesIO(), run.directory.path / f"batch-of-step-{step}.npz"
     arrays: dict[str, Any] = {name: np.asarray(array) for name, array in batch.items()}
     np.savez(content, **arrays)
@@ -231,7 +254,16 @@ def _save_batch(run: TrainingRun, step: int, batch: Any) -> str:
 
 
 def check_parameters_finite(state: TrainState, run: TrainingRun, latest: int | None) -> None:
-    """Raise RunFailed that names the first parameter that is not finite."""
+    """Check that the parameters from which training starts are finite.
+
+    Args:
+        state: The training state.
+        run: The run.
+        latest: The step of its checkpoint; None for a new run.
+
+    Raises:
+        RunFailed: If a parameter is not finite; the message names it.
+    """
     params = leaves_by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))
     for name in params:

@@ -20,12 +20,16 @@ _GRADIENT, _FINITE_METRICS = "gradient_norm", ("loss", "gradient_norm", "update_
 
 @dataclasses.dataclass(frozen=True)
 class UpdateGuardConfig(Config, path="config.update_guard"):
-    """When an update is skipped and leaves the training state unchanged, and when the run stops.
+    """When an update is skipped, which leaves the training state unchanged, and when the run stops.
 
-    That is an update of which the loss, the gradient, the change of a parameter or the model's state is not finite; one
-    of a batch that holds only padding; and, with `spike_factor` above 0, one whose gradient is more than `spike_factor`
-    times as long as the median of the last `spike_window` updates. After `max_consecutive_skips` such steps in a row
-    the run is stopped.
+    An update is skipped if its loss, its gradient, the change of a parameter or the model's state is not finite; if its
+    batch is all padding; or if its gradient spikes.
+
+    Attributes:
+        max_consecutive_skips: The number of consecutive skipped updates after which the run stops.
+        spike_factor: A gradient spikes if its norm is more than this factor times the median of the last updates. 0
+            does not check.
+        spike_window: The number of updates of that median.
     """
 
     max_consecutive_skips: Positive = 10
@@ -38,9 +42,14 @@ class UpdateGuardConfig(Config, path="config.update_guard"):
 
 
 def init_gradient_norms(update_guard: UpdateGuardConfig, objectives: Iterable[str]) -> dict[str, Array]:
-    """The part of the first state that `guard_update` keeps: of each objective the last norms, 0 for none yet.
+    """Return the gradient norms of the initial training state, which `guard_update` updates.
 
-    The newest stands first; a step that is skipped has no place among them.
+    Args:
+        update_guard: The config.
+        objectives: The names of the objectives.
+
+    Returns:
+        For each objective the norms of the last updates, newest first, 0 for none yet; {} if spikes are not checked.
     """
     return (
         {name: jnp.zeros(update_guard.spike_window, jnp.float32) for name in objectives}
@@ -52,10 +61,19 @@ def init_gradient_norms(update_guard: UpdateGuardConfig, objectives: Iterable[st
 def guard_update(
     update_guard: UpdateGuardConfig, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
 ) -> tuple[TrainState, dict[str, Array]]:
-    """The state behind a step and its metrics, with `skipped_updates`: 1 where the update is not made, else 0.
+    """Keep or undo an update.
 
-    A step that is skipped changes nothing but the number of steps. `after` has the averages of `before`: they follow
-    the parameters that are returned.
+    A step whose update is skipped changes nothing but the number of steps.
+
+    Args:
+        update_guard: The config.
+        before: The state before the update.
+        after: The state after it, with the averages of `before`, which are updated later.
+        totals: The totals of the batch.
+        values: The metrics of the step.
+
+    Returns:
+        The next state, and the metrics with `skipped_updates`: 1 if the update is skipped, else 0.
     """
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
     numbers = [value for name, value in values.items() if _ends(name, _FINITE_METRICS)]
@@ -102,7 +120,7 @@ class TrainingDiverged(RunFailed, FloatingPointError):
 
 
 class ConsecutiveSkips:
-    """Counts consecutive skipped updates and raises after `max_consecutive_skips` of them."""
+    """Counts consecutive skipped updates."""
 
     def __init__(self, max_consecutive_skips: int):
         self._max_consecutive_skips, self._row = max_consecutive_skips, 0
@@ -110,8 +128,13 @@ class ConsecutiveSkips:
     def check(self, step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         """Count a step.
 
+        Args:
+            step: The number of the step.
+            totals: The totals of its batch.
+            values: Its metrics.
+
         Raises:
-            TrainingDiverged: After `max_consecutive_skips` skipped updates.
+            TrainingDiverged: If it is the last of `max_consecutive_skips` skipped updates in a row.
         """
         self._row = self._row + 1 if values.get("skipped_updates", 0) else 0
         if self._row >= self._max_consecutive_skips:
@@ -119,7 +142,12 @@ class ConsecutiveSkips:
 
 
 def describe_skip(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
-    """Describe why an update was skipped, and what helps."""
+    """Describe why an update was skipped, and what helps.
+
+    Args:
+        totals: The totals of its batch.
+        values: Its metrics.
+    """
     advice = (
         "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup_steps or set config.optimizer.clip_norm"
     )
