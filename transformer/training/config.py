@@ -109,11 +109,11 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
     Example:
         >>> experiment = resolve_config({
-        ...     "name": "tiny",
+        ...     "name": "small",
         ...     "steps": 100,
         ...     "checkpoint_every": 100,
         ...     "task": {"name": "language_modeling", "dataset": "repeated"},
-        ...     "model": {"family": "decoder", "num_layers": 2, "model_dim": 64, "num_heads": 4},
+        ...     "model": {"family": "decoder", "size": "gpt2"},
         ...     "optimizer": {"learning_rate": 1e-3},
         ... })
         >>> experiment.task.batch_size

@@ -150,8 +150,7 @@ def plan_parameters(
 def _origins(
     targets: Mapping[str, ArrayInfo], rules: Sequence[InitRule]
 ) -> tuple[dict[str, tuple[str, InitRule | None]], dict[str, str]]:
-    """Return each target's source with the rule that names it, and for other targets the rule that leaves them fresh.
-    """
+    """Return each target's source with the rule that names it, and the rules that leave other targets fresh."""
     origins: dict[str, tuple[str, InitRule | None]] = {}
     fresh: dict[str, str] = {}
     deciding = [rule for rule in rules if rule.source]
