@@ -21,12 +21,16 @@ from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalLanguageModelConfig(Config, path="config.model"):
-    """`layers` LSTMs of `width` in each direction over word vectors of as many features.
+    """A bidirectional LSTM language model; the word vectors have `width` features.
 
-    `dropout` acts on what each layer and the output read. `vocab_size`: None for as many as the task has tokens.
+    Attributes:
+        width: Features of a state, and of a word vector.
+        layers: LSTM layers of each direction.
+        dropout: Dropout rate on the inputs of each layer and of the output layer.
+        vocab_size: Rows of the embedding table; None means as many as the task's tokens.
 
     Raises:
-        UserError: For sizes below 1.
+        UserError: If a size is below 1, or `dropout` is out of range.
     """
 
     width: Positive = 256
@@ -72,7 +76,7 @@ class BidirectionalLanguageModel(RecurrentDecoder):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """Return the forward hidden states, and the loss of the backward direction.
+        """Return the forward hidden states; the backward direction's loss is in `Aux.losses`.
 
         Raises:
             UserError: If rows are packed: a state would carry over from one text to the next.
@@ -97,7 +101,7 @@ class BidirectionalLanguageModel(RecurrentDecoder):
 
 
 def build(config: BidirectionalLanguageModelConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; states have no maps."""
+    """Build the model for a task with inputs `tokens`; it has no attention."""
     return Model(Functional(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ())
 
 

@@ -29,11 +29,18 @@ from transformer.models.task_interface import TRANSLATION, TaskInterface
 
 @dataclasses.dataclass(frozen=True)
 class ByteNetConfig(DilatedConvolutionConfig):
-    """The defaults are the paper's for translation (section 5): 30 blocks a side of d = 800.
+    """The configuration of ByteNet; the defaults are the paper's for translation (section 5), 30 blocks a side.
 
-    `width` is d: blocks carry 2 d features and convolve d. `encoder_sets` and `decoder_sets` are the sets of blocks of
-    each side. `length_factor` and `length_offset` are a and b of the length a |s| + b to which the encoder unfolds
-    (section 3.2).
+    Attributes:
+        width: d; blocks carry 2 d features and convolve d.
+        encoder_sets: Sets of blocks in the encoder.
+        decoder_sets: Sets of blocks in the decoder.
+        length_factor: a of the length a |s| + b to which the encoder unfolds (section 3.2).
+        length_offset: b of that length.
+        dropout: Dropout rate on the final hidden states.
+
+    Raises:
+        UserError: If a value is out of range, or `max_dilation` is not a power of two.
     """
 
     width: Positive = 800
@@ -53,9 +60,10 @@ class ByteNet(DilatedConvolutionDecoder):
     """ByteNet: a decoder on top of an encoder, with one joint vocabulary and a shared embedding.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token); padding is the
-    token `pad`, at the end only. Outputs: logits [B, T, V]. The decoder's input at a position is the embedding of the
-    word before plus the encoder's output of the same position, zeros beyond the last of these (section 3.2; that they
-    are added is our reading).
+    token `pad`, at the end only. Outputs: logits [B, T, V].
+
+    The decoder's input at a position is the embedding of the previous word plus the encoder's output at the same
+    position, zeros past its end (section 3.2; that they are added is our reading).
     """
 
     config: ByteNetConfig
@@ -72,9 +80,13 @@ class ByteNet(DilatedConvolutionDecoder):
         self._make_head(vocabulary, builder)
 
     def encode(self, source_BxS: Int[Array, "B S"]) -> tuple[Float[Array, "B U F"], Int[Array, " B"]]:
-        """Return the source representation, zero beyond its unfolded length, and the lengths of the sources.
+        """Encode the source; between its end and its unfolded length the encoder reads zeros in place of words.
 
-        Between a source's end and that length the encoder reads zeros in place of words.
+        Args:
+            source_BxS: The source, padded.
+
+        Returns:
+            The source representation, zero beyond its unfolded length, and the lengths of the sources.
         """
         count, lengths_B = source_BxS.shape[1], real_lengths(source_BxS, self.pad)
         # By a table, for floating-point numbers would round some products up.
@@ -85,7 +97,7 @@ class ByteNet(DilatedConvolutionDecoder):
         return jnp.where(real_positions(unfolded_B, longest)[..., None], x_BxUxF, 0), lengths_B
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
-        """Return the embeddings of a known target, each plus the source representation at its position."""
+        """Return the embeddings of a known target plus the source representation at each position, and the lengths."""
         representation_BxUxF, source_lengths_B = self.encode(jnp.asarray(inputs["source"]))
         target_BxT = jnp.asarray(inputs["target"])
         lengths_B = target_lengths(target_BxT, source_lengths_B, self.pad)

@@ -28,9 +28,16 @@ from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
 @dataclasses.dataclass(frozen=True)
 class ByteNetDecoderConfig(DilatedConvolutionConfig):
-    """The defaults are those of section 4; `sets` is the number of sets of blocks.
+    """The configuration of ByteNet's decoder; the defaults are those of section 4.
 
     The receptive field of a position is 1 + `sets` (`kernel_size` - 1) (2 `max_dilation` - 1) words.
+
+    Attributes:
+        width: d; blocks carry 2 d features and convolve d.
+        sets: Sets of blocks.
+
+    Raises:
+        UserError: If a value is out of range, or `max_dilation` is not a power of two.
     """
 
     width: Positive = 512
@@ -40,8 +47,7 @@ class ByteNetDecoderConfig(DilatedConvolutionConfig):
 class ByteNetDecoder(DilatedConvolutionDecoder):
     """ByteNet's decoder as a language model: embedding, causal sets of residual blocks, and an output layer.
 
-    inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
-    [B, T, V].
+    inputs: `tokens` [B, T]; optionally `lengths` [B], beyond which an example is padding. Outputs: logits [B, T, V].
     """
 
     config: ByteNetDecoderConfig
@@ -55,7 +61,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         self._make_head(vocabulary, builder)
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
-        """Return the embeddings of the tokens.
+        """Return the embeddings of the tokens, and the length of each row.
 
         Raises:
             UserError: If rows are packed: a convolution would read across texts.

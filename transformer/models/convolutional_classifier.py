@@ -24,11 +24,15 @@ from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterfac
 class ConvolutionalClassifierConfig(Config, path="config.model"):
     """Stages of convolutions, the mean of the last grid, and a linear map to the classes.
 
-    `attention_stages` are the stages, from 0, that a block of self-attention follows; its queries, keys and values have
-    1 / `attention_reduction` of the features (Zhang et al. 2019). `dropout` acts on the pooled features.
+    Attributes:
+        encoder: The convolutions.
+        attention_stages: Stages, counted from 0, that are followed by a self-attention block.
+        attention_reduction: Queries, keys and values have 1 / `attention_reduction` of the features (Zhang et al.
+            2019).
+        dropout: Dropout rate on the pooled features.
 
     Raises:
-        UserError: If a stage does not exist, or a value is out of range.
+        UserError: If a stage does not exist or is named twice, or if a value is out of range.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
@@ -82,7 +86,15 @@ class ConvolutionalClassifier(StatelessModule):
     def features(
         self, x: Float[Array, "B Y X C"], capture: Capture | None = None
     ) -> tuple[Float[Array, "B F"], dict[str, CapturedAttention]]:
-        """Return the mean of the last grid, from which the logits are computed, and the attention maps."""
+        """Compute the pooled features from which the logits are computed.
+
+        Args:
+            x: Images.
+            capture: Which maps to capture; None captures nothing.
+
+        Returns:
+            The mean of the last grid, and the captured maps by site.
+        """
         maps: dict[str, CapturedAttention] = {}
         for number in range(len(self.config.encoder.channels)):
             x = getattr(self, f"stage_{number}")(x)

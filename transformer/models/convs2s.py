@@ -35,14 +35,21 @@ HALF_VARIANCE = math.sqrt(0.5)
 
 @dataclasses.dataclass(frozen=True)
 class ConvS2SConfig(Config, path="config.model"):
-    """The defaults are the paper's for English-Romanian (section 4.3).
+    """The configuration of ConvS2S; the defaults are the paper's for English-Romanian (section 4.3).
 
-    `width`: of every block's inputs and outputs; `embedding`: of words, positions, queries, keys and values, and of
-    the output layer; `kernel_size`: the positions that a block reads; `max_length`: the rows of each table of
-    positions; `vocab_size`: those of the vocabulary, None for as many as the task has tokens.
+    Attributes:
+        embedding: Features of words, positions, queries, keys and values, and of the output layer's input.
+        width: Input and output features of every block.
+        encoder_layers: Blocks of the encoder.
+        decoder_layers: Blocks of the decoder.
+        kernel_size: Positions that a block reads.
+        max_length: Rows of each table of positions.
+        vocab_size: Rows of the embedding table; None means as many as the task's tokens.
+        initialization: The initialization of the parameters.
+        dropout: Dropout rate of embeddings, blocks and the output layer's input.
 
     Raises:
-        UserError: If a size is below 1, or the dropout is outside [0, 1).
+        UserError: If a size is below 1, or `dropout` is outside [0, 1).
     """
 
     embedding: Positive = 512
@@ -57,7 +64,13 @@ class ConvS2SConfig(Config, path="config.model"):
 
 
 class EncodedSource(NamedTuple):
-    """The encoded source that every decoder layer attends to: keys z, values z + e, and its length m."""
+    """The encoded source that every decoder layer attends to.
+
+    Attributes:
+        keys: The encoder's outputs z.
+        values: z + e, e being the embeddings.
+        lengths: The length m of each source.
+    """
 
     keys: Float[Array, "B S 1 E"]
     values: Float[Array, "B S 1 E"]
@@ -99,8 +112,8 @@ class DecoderBlock(Module):
     """A causal gated convolution, followed by attention (section 3.3).
 
     d_i = W h_i + b + g_i; a_ij = softmax_j(d_i . z_j); c_i = m sqrt(1/m) sum_j a_ij (z_j + e_j);
-    sqrt(0.5) (h_i + W' c_i + b'), g being the embeddings of the words that the decoder reads. (The authors' code halves
-    the variance of d_i and of z_j + e_j as well, and has the block's residual sum behind the attention.)
+    sqrt(0.5) (h_i + W' c_i + b'), g being the embeddings of the decoder's input words. (The authors' code also halves
+    the variance of d_i and of z_j + e_j, and adds the block's residual after the attention.)
     """
 
     def __init__(self, config: ConvS2SConfig, of_dropped: Builder, builder: Builder):
@@ -117,7 +130,19 @@ class DecoderBlock(Module):
         key: Key[Array, ""] | None,
         capture: Capture | None,
     ) -> tuple[Float[Array, "B T F"], CapturedAttention | None]:
-        """Run whole sequences; also return the captured maps."""
+        """Run whole sequences.
+
+        Args:
+            h_BxTxF: The block's inputs.
+            g_BxTxE: The embeddings of the decoder's input words.
+            source: The encoded source.
+            mask: The lengths of targets and sources.
+            key: Random key for dropout; None means evaluation.
+            capture: Which maps to capture; None captures nothing.
+
+        Returns:
+            The block's outputs, and what was captured.
+        """
         assert mask.query_lengths is not None
         return self._attend(self.convolution(h_BxTxF, mask.query_lengths, key), g_BxTxE, source, mask, capture)
 
@@ -154,7 +179,8 @@ class ConvS2S(StatelessModule):
     """ConvS2S: encoder and decoder with one joint vocabulary and a shared embedding.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token); padding is the
-    token `pad`, at the end only. Outputs: logits [B, T, V]. Every layer but the tables is weight-normed (section 3.5).
+    token `pad`, at the end only. Outputs: logits [B, T, V]. Every layer except the tables has weight normalization
+    (section 3.5).
     """
 
     def __init__(self, config: ConvS2SConfig, interface: TaskInterface, builder: Builder):
@@ -184,7 +210,7 @@ class ConvS2S(StatelessModule):
     def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> EncodedSource:
         """Encode the source: the blocks' outputs are the keys z, and z + e the values.
 
-        Every decoder layer sends gradients into the encoder: they are divided by twice the number of layers, except for
+        Every decoder layer sends gradients into the encoder: they are divided by twice the number of layers, except
         those of the embeddings e (section 3.4; the 2 is from the authors' code).
         """
         lengths_B = real_lengths(source_BxS, self.pad)
@@ -285,8 +311,12 @@ class ConvS2S(StatelessModule):
 class WeightNormed[Layer: Linear | Convolution1D](Module):
     """A layer with weight normalization, w = g v / ||v|| for each output (Salimans and Kingma 2016, equation 2).
 
-    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialization draws it.
-    `outputs` is the logical name and the number of the outputs, which are the kernel's last axis.
+    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer was initialized.
+
+    Args:
+        layer: The layer.
+        outputs: Logical name and number of the outputs, the kernel's last axis.
+        builder: Makes the parameters.
     """
 
     def __init__(self, layer: Layer, outputs: tuple[str, int], *, builder: Builder):
@@ -303,7 +333,7 @@ class WeightNormed[Layer: Linear | Convolution1D](Module):
         return direction * jax.lax.broadcast_to_rank(self.length[...] / _kernel_norms(direction), direction.ndim)
 
     def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
-        """Return the layer's outputs; `given` are its further arguments."""
+        """Apply the layer; `given` are its other arguments."""
         return self.layer(x, kernel=self.kernel, **given)
 
 

@@ -43,7 +43,16 @@ STACK = "decoder"
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig(TransformerConfig):
-    """The defaults are GPT-2 small (Radford et al. 2019, table 2), without dropout."""
+    """The configuration of a decoder-only Transformer; the defaults are GPT-2 small without dropout.
+
+    GPT-2's sizes are those of Radford et al. 2019, table 2. All keys but `layers` are those of `TransformerConfig`.
+
+    Attributes:
+        layers: Number of blocks.
+
+    Raises:
+        UserError: If a value is out of range, or if values do not fit each other.
+    """
 
     layers: Layers = 12
     width: Positive = 768
@@ -65,10 +74,10 @@ class DecoderConfig(TransformerConfig):
 class Decoder(TokenDecoder):
     """Decoder-only Transformer: causal blocks over one sequence of tokens.
 
-    inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is); for packed rows
-    instead `segments` [B, T], 1 and up, 0 where padding, which never see each other, and `positions` [B, T] within
-    them. Outputs: logits [B, T, V] of the token that follows each, or, where the task has classes, logits [B, C] of
-    them, which are in the extras of `hidden` as `classes`.
+    inputs: `tokens` [B, T]; optionally `lengths` [B], beyond which an example is padding; for packed rows instead
+    `segments` [B, T], 1 and up, 0 for padding, which do not attend to each other, and `positions` [B, T] within them.
+    Outputs: logits [B, T, V] of the token that follows each; for a task with classes, logits [B, C] of them, which are
+    in the extras of `hidden` as `classes`.
     """
 
     def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: Builder):

@@ -23,13 +23,18 @@ from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
 
 @dataclasses.dataclass(frozen=True)
 class DilatedConvolutionConfig(Config, path="config.model"):
-    """Sets of dilated residual blocks, which carry 2 `width` features and convolve `width` of them.
+    """Sets of dilated residual blocks, with a block for each dilation 1, 2, 4 ... `max_dilation`.
 
-    A set has a block for each dilation 1, 2, 4 ... `max_dilation`; a convolution reads `kernel_size` positions.
-    `vocab_size`: None for as many as the task has tokens. `dropout` acts on the final hidden states.
+    Attributes:
+        width: d; blocks carry 2 d features and convolve d.
+        max_dilation: The largest dilation, a power of two.
+        kernel_size: Positions that a convolution reads.
+        vocab_size: Rows of the embedding table; None means as many as the task's tokens.
+        initialization: The initialization of the parameters.
+        dropout: Dropout rate on the final hidden states.
 
     Raises:
-        UserError: If `max_dilation` is no power of two.
+        UserError: If a value is out of range, or `max_dilation` is not a power of two.
     """
 
     width: Positive
@@ -108,7 +113,12 @@ PastInputs = tuple[tuple[Float[Array, "R _ I"], ...], ...]
 
 
 class DecoderCarry(NamedTuple):
-    """The carry of a row between decoding steps: its position, and the past inputs of every block, set by set."""
+    """The carry of decoding.
+
+    Attributes:
+        position: Each row's position.
+        past: The past inputs of every block, set by set.
+    """
 
     position: Int[Array, " R"]
     past: PastInputs
@@ -124,7 +134,17 @@ def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: 
 def step_sets(
     sets: Module, weights: Sequence[Any], x_RxF: Array, past: PastInputs
 ) -> tuple[Float[Array, "R F"], PastInputs]:
-    """Run one more position of every row through all sets; also return the next past inputs."""
+    """Run one more position of every row through all sets.
+
+    Args:
+        sets: The stacked sets.
+        weights: The parameters of each set.
+        x_RxF: The inputs at the position.
+        past: The past inputs of every block.
+
+    Returns:
+        The outputs, and the next past inputs.
+    """
     after = []
     for params, of_set in zip(weights, past, strict=True):
         grown = []
@@ -136,7 +156,7 @@ def step_sets(
 
 
 def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
-    """Run whole sequences through one set after another."""
+    """Run whole sequences through all sets in order."""
     return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 

@@ -40,10 +40,11 @@ STACK = "encoder"
 
 
 class Head(enum.Enum):
-    """The head: `masked`, BERT's masked language modeling head, or `none`, which returns the hidden states.
+    """The head of the encoder.
 
-    pretraining: both heads of BERT's pre-training, masked language modeling and, after the pooler, next-sentence
-    prediction with two logits (Devlin et al. 2019, section 3.1).
+    masked: BERT's masked language modeling head. pretraining: both heads of BERT's pre-training, masked language
+    modeling and, after the pooler, next-sentence prediction with two logits (Devlin et al. 2019, section 3.1). none: no
+    head; the model returns the hidden states.
     """
 
     MASKED = "masked"
@@ -53,11 +54,19 @@ class Head(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig(TransformerConfig):
-    """The defaults are BERT base (Devlin et al. 2019, section 3).
+    """The configuration of an encoder-only Transformer; the defaults are BERT base (Devlin et al. 2019, section 3).
 
-    `token_types`: how many token types have an embedding (sentence A or B), 0 for none. `add_pooling_layer` adds BERT's
-    pooler, the projection of the first state that classifiers read. The position table has `position_offset` rows
-    before that of the first position (RoBERTa: 2).
+    The keys that are not listed are those of `TransformerConfig`.
+
+    Attributes:
+        layers: Number of blocks.
+        token_types: How many token types have an embedding (sentence A or B); 0 for none.
+        add_pooling_layer: Whether there is BERT's pooler, a projection of the first state that classifiers read.
+        position_offset: Rows before the first position in the table of positions (RoBERTa: 2).
+        head: The head.
+
+    Raises:
+        UserError: If a value is out of range, or if values do not fit each other.
     """
 
     layers: Layers = 12
@@ -85,7 +94,7 @@ class EncoderConfig(TransformerConfig):
 
     @property
     def pooled(self) -> bool:
-        """Whether the model has a pooler, asked for or needed by the head."""
+        """Whether the model has a pooler, requested or needed by the head."""
         return self.add_pooling_layer or self.head is Head.PRETRAINING
 
 
@@ -109,10 +118,10 @@ class MaskedHead(Module):
 class Encoder(TokenModel):
     """Encoder-only Transformer: blocks of bidirectional self-attention.
 
-    inputs: `tokens` [B, T]; `types` [B, T] where the model has any (absent: all 0); `lengths` [B], beyond which an
-    example is padding (absent: the padding token ends it). Outputs: logits [B, T, V] of the token that stands at
-    each position, or the states [B, T, E] without a head; a pooler's output [B, E] is in the extras as `pooled`, the
-    logits [B, 2] of the head that reads it as `next_sentence`.
+    inputs: `tokens` [B, T]; optionally `types` [B, T] (by default all 0) and `lengths` [B], beyond which an example is
+    padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, or the
+    states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, and the logits [B, 2] of
+    next-sentence prediction as `next_sentence`.
     """
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: Builder):
@@ -181,7 +190,7 @@ class Encoder(TokenModel):
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Return the logits from the hidden states after the last block.
+        """Compute the logits from the hidden states after the last block.
 
         Raises:
             ValueError: If the model has no head.
@@ -198,7 +207,8 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
     """Build the model of this config for a task.
 
     Raises:
-        UserError: If the task's texts are longer than `max_length`, or the task needs a head or token types.
+        UserError: If the task's texts are longer than `max_length`, or if the task needs a head or token types that the
+            config does not have.
     """
     check_max_length(config.max_length, interface)
     if config.head is Head.NONE and interface.signature in (

@@ -41,10 +41,18 @@ ENCODER, DECODER = "encoder", "decoder"
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderConfig(TransformerConfig):
-    """The defaults are Transformer base (Vaswani et al. 2017, table 3).
+    """The configuration of an encoder-decoder; the defaults are Transformer base (Vaswani et al. 2017, table 3).
 
-    `max_length` is the greatest number of positions of a source or a target; `attention_windows` are those of
-    self-attention. `cross` is the kind of cross-attention.
+    The keys that are not listed are those of `TransformerConfig`. `max_length` limits the positions of both sources and
+    targets; `attention_windows` are those of self-attention.
+
+    Attributes:
+        encoder_layers: Blocks of the encoder.
+        decoder_layers: Blocks of the decoder.
+        cross: Whether the decoder attends to the source, or reads its mean.
+
+    Raises:
+        UserError: If a value is out of range, or if values do not fit each other.
     """
 
     encoder_layers: Layers = 6
@@ -67,8 +75,8 @@ class EncoderDecoderConfig(TransformerConfig):
 class EncoderDecoder(TokenDecoder):
     """Encoder-decoder Transformer with one shared embedding, which is also the output matrix (section 3.4).
 
-    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token, whatever its
-    number); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token, which may be any
+    token); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
     def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: Builder):
@@ -132,6 +140,11 @@ class EncoderDecoder(TokenDecoder):
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
         """Encode the source.
+
+        Args:
+            inputs: The model's inputs, of which `source` is read.
+            key: Random key for dropout; None means evaluation.
+            capture: Which maps to capture; None captures nothing.
 
         Returns:
             The encoder's output, the lengths of the sources, and the auxiliary results of the layers.

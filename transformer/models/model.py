@@ -1,4 +1,4 @@
-"""Model: a family's module as pure functions of its variables, and what they take and return."""
+"""Model: a module as pure functions of its variables, with the types that these take and return."""
 
 import dataclasses
 import fnmatch
@@ -21,7 +21,7 @@ class Variables(NamedTuple):
     """The variables of a model.
 
     Attributes:
-        params: The parameters, which are trained.
+        params: The trained parameters, nested dicts of arrays.
         state: What training updates without a gradient, such as batch statistics.
     """
 
@@ -33,7 +33,7 @@ class AuxiliaryLoss(NamedTuple):
     """A loss that the model itself adds, weight x total / denominator.
 
     Examples are the load balancing of a mixture of experts and the doubly stochastic penalty of Xu et al. 2015. With
-    gradient accumulation totals and denominators are summed over the microbatches.
+    gradient accumulation, totals and denominators are summed over the microbatches.
 
     Attributes:
         total: The sum over what `denominator` counts.
@@ -69,10 +69,10 @@ class Cache(NamedTuple):
     """The cache that decoding carries from step to step; a row is an example x a beam.
 
     Attributes:
-        layers: Arrays [layer, row, ...], which beam search re-orders.
-        rows: Arrays [row, ...], which beam search re-orders.
+        layers: Arrays [layer, row, ...], which beam search reorders.
+        rows: Arrays [row, ...], which beam search reorders.
         examples: Arrays [layer, example, ...] or [example, ...], which all beams share; never tiled.
-        weights: Parameters in the arrangement that steps read fastest, the same at every step.
+        weights: Parameters in the layout that steps read fastest, the same at every step.
     """
 
     layers: PyTree
@@ -83,19 +83,33 @@ class Cache(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A family's module as pure functions of variables.
+    """A module as pure functions of variables.
 
     The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux): `forward`, and for
-    families that score tokens `hidden`, whose outputs `logits` maps to logits. Its `initial_state(key)` makes the
+    families that predict tokens `hidden`, whose outputs `logits` maps to logits. Its `initial_state(key)` makes the
     state. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which returns the cache and the
     first tokens, and `step(state, cache, tokens, *, key, capture)`, which returns logits, cache and Aux.
 
     Attributes:
         functional: The module as functions of its parameters.
         sites: Its attention sites.
-        max_length: The largest number of positions of a sequence; None if there is none.
+        max_length: The largest number of positions of a sequence; None if unlimited.
         forward_methods: The methods that together use all parameters once, for counting FLOPs; a model of several
             players has one for each. The outputs of `hidden` are mapped to logits as well.
+
+    Example:
+        ```python
+        import jax, jax.numpy as jnp
+        from transformer.layers.functional_module import Precision
+        from transformer.models.registry import build, model_config
+        from transformer.models.task_interface import TaskInterface
+
+        config = model_config({"family": "decoder", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32})
+        model = build(config, TaskInterface({}, {"tokens": 11}), Precision())
+        variables = model.init(jax.random.key(0))
+        logits, aux = model.apply(variables, {"tokens": jnp.zeros((3, 7), jnp.int32)}, train=False)
+        logits.shape  # (3, 7, 11)
+        ```
     """
 
     functional: Functional
@@ -131,7 +145,7 @@ class Model:
             method: The name of the method.
             train: Whether dropout and the like act.
             key: The random key for them.
-            capture: The attention maps to return; None for none.
+            capture: Which maps and statistics to capture; None captures nothing.
 
         Returns:
             The outputs of the method, and its auxiliary results.
@@ -145,7 +159,7 @@ class Model:
         return outputs, _select_layers(aux, capture)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Return the logits from outputs of the method `hidden`, or a part of them, in at least float32."""
+        """Compute the logits from outputs of the method `hidden`, or a part of them, in float32 or wider."""
         return self.functional.bind(variables.params).logits(hidden)
 
     def init_cache(
@@ -178,14 +192,14 @@ class Model:
 
         Args:
             variables: The variables.
-            cache: The cache of the steps before.
+            cache: The cache of the previous steps.
             tokens_R: The token that each row reads.
-            key: The random key, for models that draw here; none of the library's families does, and hard attention
-                takes its most probable key.
-            capture: The attention maps to return, with one query a row; None for none.
+            key: The random key, for models that sample here. None of the library's families does; hard attention takes
+                its most probable key.
+            capture: Which maps to capture, with one query per row; None captures nothing.
 
         Returns:
-            The logits of the next token (V is the length of the source for pointer networks), the cache with
+            The logits of the next token (V is the length of the source for pointer networks), the cache including
             `tokens_R`, and the auxiliary results.
 
         Raises:
@@ -222,7 +236,15 @@ class StatelessModule(Module):
 
 
 def replace_with_averaged(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> Any:
-    """Replace parameters by their averages, by path, each cast to the parameter's type."""
+    """Replace parameters by their averages.
+
+    Args:
+        params: The parameters.
+        average: Averages by path; parameters without one stay as they are.
+
+    Returns:
+        The parameters, each average cast to its parameter's type.
+    """
 
     def chosen(path: Any, leaf: Any) -> Any:
         own = average.get(jax.tree_util.keystr(path, simple=True, separator="/"))
@@ -232,7 +254,15 @@ def replace_with_averaged(params: Any, average: Mapping[str, jax.Array | np.ndar
 
 
 def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """Return the leaves of a tree by path, whose names are joined with "/"; `is_leaf` as in `jax.tree`."""
+    """Return the leaves of a tree by path, whose names are joined by "/".
+
+    Args:
+        tree: The tree.
+        is_leaf: Says what else counts as a leaf, as in `jax.tree`.
+
+    Returns:
+        A leaf for each path.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 

@@ -34,12 +34,12 @@ class PublishedSize:
         vocabulary: The size of the vocabulary, or the number of classes of an image model, for counting parameters.
         context_length: The number of positions for counting FLOPs.
         citation: The source.
-        published_parameters: The number of parameters that the source prints; None if it prints none.
-        training_flops: The training FLOPs that the source prints; None if it prints none.
-        training_tokens: The training tokens that the source prints; None if it prints none.
+        published_parameters: The number of parameters that the source gives; None if it gives none.
+        training_flops: The training FLOPs that the source gives; None if it gives none.
+        training_tokens: The training tokens that the source gives; None if it gives none.
         notes: What differs from the source.
-        count_overrides: Further config keys for counting parameters, if the published number leaves out a head.
-        image_size: The height and width in pixels of the images that it reads; None for a model of tokens.
+        count_overrides: Other config keys for counting parameters, if the published number leaves out a head.
+        image_size: The height and width of its input images in pixels; None for a model of tokens.
     """
 
     family: str

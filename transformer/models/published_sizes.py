@@ -1,4 +1,4 @@
-"""Published Transformers by name: the config values that each fixes, and the numbers that its paper prints."""
+"""Published Transformers by name: the config values that each fixes, and the numbers given in its paper."""
 
 from collections.abc import Mapping
 from typing import Any

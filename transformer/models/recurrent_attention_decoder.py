@@ -1,7 +1,7 @@
 """Base class of recurrent decoders with attention: teacher forcing scans the same step that decodes.
 
-A family implements `encode`, `advance` and `output_features`, and overrides `step_inputs` and `next_step_input` where
-its steps read more than the word before.
+A family implements `encode`, `advance` and `output_features`, and overrides `step_inputs` and `next_step_input` if
+its steps read more than the previous word.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -51,9 +51,10 @@ class StepInput(NamedTuple):
     """The input of a step.
 
     Attributes:
-        word: The embedding of the word before.
-        own: Whether the step reads its own last word instead (scheduled sampling, `sample_own_words`).
-        soft: Whether hard attention reads by its probabilities instead of a sample (`sample_soft_examples`).
+        word: The embedding of the previous word.
+        own: Whether the step reads the word that the model sampled last instead (scheduled sampling,
+            `sample_own_words`).
+        soft: Whether hard attention uses its probabilities instead of a sample (`sample_soft_examples`).
     """
 
     word: Float[Array, "*B E"]
@@ -84,7 +85,10 @@ class RecurrentAttentionDecoder(StatelessModule):
 
     inputs: `target` [B, T], the target after a begin token, padded at the end, and what `encode` reads.
 
-    `streams` names the random streams of training; each has its own key (`stream_key`), by its index.
+    Attributes:
+        streams: Names of the random streams of training; each has its own key (`stream_key`), by its index.
+        embedding: The embedding of the target's words.
+        output: The linear map from `output_features` to logits.
     """
 
     streams: ClassVar[tuple[str, ...]] = ()
@@ -101,13 +105,27 @@ class RecurrentAttentionDecoder(StatelessModule):
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree]:
         """Encode the source.
 
+        Args:
+            inputs: The model's inputs.
+            key: Random key; None outside training.
+
         Returns:
             The encoded source (`EncodedSource`, or another tree with `lengths`), and the carry before the first step.
         """
         raise NotImplementedError
 
     def step_inputs(self, state: PyTree, inputs: Inputs, source: PyTree, key: Key[Array, ""] | None) -> PyTree:
-        """Return the inputs of all steps over a known target, [B, T, ...]: the word before each."""
+        """Return the inputs of all steps over a known target, [B, T, ...]; by default the previous words.
+
+        Args:
+            state: The model's state.
+            inputs: The model's inputs.
+            source: The encoded source.
+            key: Random key; None outside training.
+
+        Returns:
+            `StepInput` or another tree.
+        """
         return StepInput(self.embedding(jnp.asarray(inputs["target"]), self.dtype))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: PyTree, carry: PyTree) -> PyTree:
@@ -119,6 +137,13 @@ class RecurrentAttentionDecoder(StatelessModule):
     ) -> tuple[PyTree, PyTree, Alignment | None]:
         """Run one step of every row (rows are examples x beams).
 
+        Args:
+            source: The encoded source, an entry per example.
+            carry: The carry before.
+            given: The inputs of the step.
+            key: Random key; None outside training.
+            train: Whether to apply dropout and sampling.
+
         Returns:
             The next carry, the outputs of the step, and its attention, None without one.
         """
@@ -129,7 +154,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         return outputs
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Return the logits from the features of `output_features`, in at least float32."""
+        """Compute the logits from the features of `output_features`, in float32 or wider."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
@@ -165,7 +190,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         train: bool,
         capture: Capture | None,
     ) -> tuple[PyTree, CapturedAttention | None]:
-        """Run all steps, one after another; return their outputs and the captured attention.
+        """Run all steps in order; return their outputs and what was captured.
 
         A family whose states do not depend on the context may override it to attend for all steps at once.
         """
@@ -202,7 +227,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[DecoderSteps, Cache, Aux]:
-        """Run the step of training on the chosen tokens; return it with the next cache and its attention."""
+        """Run the same step as in training on the chosen tokens; return it with the next cache and its attention."""
         source, maps = cache.examples, {}
         given = self.next_step_input(tokens_R, source, cache.rows)
         rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
@@ -234,7 +259,10 @@ def read_context(
         attention: The attention; None to read the source's vector.
         source: The encoded source.
         query_RxE: The decoder states.
-        facts: Keyword arguments of `AttentionCell.step`.
+        **facts: Keyword arguments of `AttentionCell.step`.
+
+    Returns:
+        The context of each row, and the alignment.
     """
     if attention is not None:
         assert source.memory is not None
@@ -244,13 +272,13 @@ def read_context(
 
 
 def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> CapturedAttention | None:
-    """Capture the attention of steps that attended at once, in the form of `scan_steps`."""
+    """Capture the attention of steps computed at once, in the layout of `scan_steps`."""
     captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
     return None if captured is None else add_layer_axis(captured)
 
 
 def reinforce_extras(alignment: Alignment | None) -> dict[str, Array]:
-    """Return what REINFORCE needs of hard attention, for `Aux.extras`, each [..., H].
+    """Return the entries of `Aux.extras` that REINFORCE needs for hard attention, each [..., H].
 
     Returns:
         `attention_log_prob` of each sample and `attention_entropy` of its distribution; empty for other attention.
@@ -263,7 +291,16 @@ def reinforce_extras(alignment: Alignment | None) -> dict[str, Array]:
 def sample_soft_examples(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
-    """Sample which examples hard attention reads by its probabilities (Xu et al. 2015, section 4.1)."""
+    """Sample the examples for which hard attention uses its probabilities (Xu et al. 2015, section 4.1).
+
+    Args:
+        key: Random key.
+        share: Probability of each example.
+        target_BxT: The target, for its shape.
+
+    Returns:
+        True at every position of the sampled examples.
+    """
     drawn_Bx1 = jax.random.bernoulli(key, share, (len(target_BxT), 1))
     return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
 
@@ -271,5 +308,14 @@ def sample_soft_examples(
 def sample_own_words(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
-    """Sample which words the decoder reads from itself (scheduled sampling, Bengio et al. 2015); not the first."""
+    """Sample the words that the decoder reads from its own output (scheduled sampling, Bengio et al. 2015).
+
+    Args:
+        key: Random key.
+        share: Probability of each word.
+        target_BxT: The target, for its shape.
+
+    Returns:
+        True at the sampled words; never at the first one.
+    """
     return jax.random.bernoulli(key, share, target_BxT.shape).at[:, 0].set(False)

@@ -1,4 +1,4 @@
-"""A recurrent classifier: a bidirectional LSTM whose outputs are pooled into one vector, by attention or without."""
+"""A recurrent classifier: a bidirectional LSTM whose outputs are pooled into one vector, by attention or otherwise."""
 
 import dataclasses
 import enum
@@ -36,11 +36,11 @@ SITE = "classifier/attention"
 class Pooling(enum.Enum):
     """How the outputs h_1 ... h_T are pooled into one vector.
 
-    last: the last states, of a bidirectional layer that of each direction: forward at T and backward at 1.
+    last: the last states; for a bidirectional layer that of each direction, forward at T and backward at 1.
     mean: their mean. max: the largest value of each feature.
-    attention: sum_t a_t h_t, a = softmax_t(score(q, h_t)), of a learned query q. With the additive score
-      a_t = softmax_t(v' tanh(W h_t + b)), where the learned U q is the bias b (Yang et al. 2016, equations 5 to 7). Of
-      several hops each has a query and a score of its own over all features, and their sums stand side by side (Lin
+    attention: sum_t a_t h_t, a = softmax_t(score(q, h_t)), with a learned query q. With the additive score
+      a_t = softmax_t(v' tanh(W h_t + b)), where the learned U q is the bias b (Yang et al. 2016, equations 5 to 7).
+      With several hops, each has a query and a score of its own over all features, and their sums are concatenated (Lin
       et al. 2017, section 2.1, whose hops share W and have no bias).
     """
 
@@ -52,15 +52,21 @@ class Pooling(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentClassifierConfig(Config, path="config.model"):
-    """Word vectors of `embedding` features, the recurrent layers `encoder`, `pooling`, and a linear layer.
+    """Word vectors, recurrent layers, pooling, and a linear map to the classes.
 
-    For pooling by attention: its `score`, the number of `hops`, and `attention_hidden_width`, the features of the
-    score's hidden layer, 0 for as many as an output has. `dropout` acts on the word vectors and on the pooled vector.
-    `vocab_size`: None for as many as the task has tokens. `elmo`: ELMo features that are concatenated to the word
-    vectors.
+    Attributes:
+        embedding: Features of a word vector.
+        encoder: The recurrent layers.
+        pooling: How their outputs are pooled.
+        score: The score of pooling by attention.
+        hops: Queries of pooling by attention.
+        attention_hidden_width: Units of the score's hidden layer; 0 means as many as an output has features.
+        dropout: Dropout rate on the word vectors and on the pooled vector.
+        vocab_size: Rows of the embedding table; None means as many as the task's tokens.
+        elmo: ELMo features that are concatenated to the word vectors.
 
     Raises:
-        UserError: If a size is below 1.
+        UserError: If a value is out of range.
     """
 
     embedding: Positive = 128
@@ -86,7 +92,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
         return self.encoder.output_width * (self.hops if self.pooling is Pooling.ATTENTION else 1)
 
     def attention(self, max_text_length: int) -> AttentionCellConfig:
-        """Return the config of the attention over texts of at most `max_text_length` tokens: a head for each hop."""
+        """Return the config of the attention over texts of at most `max_text_length` tokens, with a head per hop."""
         return AttentionCellConfig(
             self.score, heads=self.hops, head_dim=self.attention_hidden_width, max_length=max_text_length
         )
@@ -140,7 +146,17 @@ class RecurrentClassifier(StatelessModule):
         lengths_B: Int[Array, " B"],
         asked: Capture | None,
     ) -> tuple[Float[Array, "B P"], CapturedAttention | None]:
-        """Pool outputs, which are zero at padding, into one vector for each text; zero for an empty text."""
+        """Pool outputs into one vector per text; zero for an empty text.
+
+        Args:
+            h_BxTxF: The outputs, zero at padding.
+            last: The last state.
+            lengths_B: The length of each text.
+            asked: Which maps to capture; None captures nothing.
+
+        Returns:
+            The pooled vector, and what was captured.
+        """
         match self.config.pooling:
             case Pooling.LAST:
                 return last.hidden, None
@@ -168,7 +184,7 @@ def max_text_length(interface: TaskInterface) -> int:
 
 
 def build(config: RecurrentClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task of texts and classes; pooling without attention has no maps."""
+    """Build the model for a task of texts and classes; without pooling by attention it has no maps."""
     sites: tuple[Site, ...] = ()
     if config.pooling is Pooling.ATTENTION:
         query, hops = Axis("class", AxisKind.SLOTS, size=1), tuple(map(str, range(config.hops)))

@@ -1,4 +1,4 @@
-"""Recurrent language models: an LSTM's one state, or a tape of all past states that it attends to."""
+"""Recurrent language models, with an LSTM's last state or attention to all past states (LSTMN)."""
 
 import dataclasses
 import enum
@@ -38,10 +38,10 @@ SITE = "decoder/tape"
 
 
 class Memory(enum.Enum):
-    """What a layer remembers of the past.
+    """What a layer stores of the past.
 
-    state: The last state. tape: All states, which each step attends to instead of the last (Cheng et al. 2016,
-    LSTMN; transformer.layers.lstmn), of an LSTM.
+    state: the last state. tape: all states, which each step attends to instead of reading the last one (LSTMN, Cheng et
+    al. 2016; transformer.layers.lstmn); LSTMs only.
     """
 
     STATE = "state"
@@ -50,13 +50,22 @@ class Memory(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentDecoderConfig(Config, path="config.model"):
-    """A stack of recurrent layers of `cell`.
+    """The configuration of a recurrent language model.
 
-    `dropout` acts on the inputs of each layer and of the output. `attention_hidden_width`: the features of the hidden
-    layer of a tape's score, 0 for as many as `width`. `vocab_size`: None for as many as the task has tokens.
+    Attributes:
+        cell: The equations of a cell.
+        memory: What a layer stores of the past.
+        width: Features of a state.
+        embedding: Features of a word vector.
+        layers: Number of layers.
+        attention_hidden_width: Units of the hidden layer of a tape's score; 0 means `width`.
+        vocab_size: Rows of the embedding table; None means as many as the task's tokens.
+        initialization: The initialization of the parameters.
+        forget_bias: Initial bias of the LSTM's forget gate.
+        dropout: Dropout rate on the inputs of each layer and of the output layer.
 
     Raises:
-        UserError: If a size is below 1, or the memory is a tape and the cell is no LSTM.
+        UserError: If a value is out of range, or if the memory is a tape and the cell is not an LSTM.
     """
 
     cell: Cell = Cell.LSTM
@@ -79,19 +88,19 @@ class RecurrentDecoderConfig(Config, path="config.model"):
 
     @property
     def score_width(self) -> int:
-        """The features of the hidden layer of a tape's score."""
+        """The units of the hidden layer of a tape's score."""
         return self.attention_hidden_width or self.width
 
     def stack(self) -> RecurrentConfig:
-        """Return the config of one layer."""
+        """Return the config of one layer with the memory `state`."""
         return RecurrentConfig(self.cell, self.width, forget_bias=self.forget_bias)
 
 
 class RecurrentDecoder(StatelessModule):
     """Recurrent language model: embedding, recurrent layers, and an output layer.
 
-    inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
-    [B, T, V], or, where the task has classes, logits [B, C] of them, which are in the extras of `hidden` as `classes`.
+    inputs: `tokens` [B, T]; optionally `lengths` [B], beyond which an example is padding. Outputs: logits [B, T, V];
+    for a task with classes, logits [B, C] of them, which are in the extras of `hidden` as `classes`.
     """
 
     def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: Builder):
@@ -128,7 +137,7 @@ class RecurrentDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the tokens from.
+        """Return the final hidden states, from which `logits` computes the logits.
 
         Raises:
             UserError: If rows are packed: a state would carry over from one text to the next.
@@ -177,7 +186,7 @@ class RecurrentDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """Return the logits after each row's new token, the next cache, and the weights over the tapes."""
+        """Return the logits after each row's new token, the next cache, and maps over the slots of the tapes."""
         x_RxE, after, weights = self._embedded(tokens_R), [], []
         for layer, carried in zip(self.layers, cache.rows, strict=True):
             if isinstance(layer, TapeLayer):
@@ -246,7 +255,7 @@ def _layers(each: list[CapturedAttention | None]) -> CapturedAttention | None:
 
 
 def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; without tapes it has no maps."""
+    """Build the model for a task with inputs `tokens`; with the memory `state` it has no maps."""
     sites: tuple[Site, ...] = ()
     if config.memory is Memory.TAPE:
         layers = tuple(map(str, range(config.layers)))

@@ -47,7 +47,7 @@ from transformer.models.task_interface import TRANSLATION, TaskInterface, check_
 
 
 class ContextVector(enum.Enum):
-    """The context vector that the decoder reads of the annotations h_1 ... h_N, besides its initial state.
+    """The context vector that the decoder computes from the annotations h_1 ... h_N, besides its initial state.
 
     none: nothing (Sutskever et al. 2014). last: the encoder's last state, at every step (Cho et al. 2014).
     mean: (1/N) sum_i h_i. sum: the same without 1/N. attention: sum_i a_i h_i (Bahdanau et al. 2015, equation 5).
@@ -96,9 +96,9 @@ class OutputLayer(enum.Enum):
 class InitialDecoderState(enum.Enum):
     """How the decoder's initial state is computed.
 
-    tanh: In every layer tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
-      (Bahdanau et al. 2015, appendix A.2.2, of the backward direction alone).
-    copy: The last state of the encoder's layer of the same number (Sutskever et al. 2014).
+    tanh: in every layer tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
+      (Bahdanau et al. 2015, appendix A.2.2, who use the backward direction only).
+    copy: the last state of the encoder's layer of the same index (Sutskever et al. 2014).
     """
 
     TANH = "tanh"
@@ -107,19 +107,39 @@ class InitialDecoderState(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentEncoderDecoderConfig(Config, path="config.model"):
-    """A recurrent encoder-decoder; the defaults are those of Bahdanau et al. 2015 at a smaller width.
+    """A recurrent encoder-decoder; the defaults are those of Bahdanau et al. 2015 with a smaller width.
 
-    `width` is that of the states of both sides and of the output layer, `embedding` that of words; `direction` is the
-    encoder's: backward reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
-    (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for,
-    `vocab_size` those of the vocabulary, None for as many as the task has tokens.
-    With a `normalizer` that samples, `soft_attention_probability` is the probability that a training example is read by
-    the attention probabilities instead (Xu et al. 2015, section 4.1). In training the decoder reads its own sampled
-    word instead of the reference with a probability that rises linearly to `scheduled_sampling` over
-    `scheduled_sampling_steps` steps (Bengio et al. 2015).
+    Attributes:
+        cell: The equations of a cell.
+        width: Features of the states of both sides and of the output layer.
+        embedding: Features of a word vector.
+        encoder_layers: Layers of the encoder.
+        decoder_layers: Layers of the decoder.
+        direction: The encoder's direction; backward reads the source reversed (Sutskever et al. 2014).
+        skip_connections: The skip connections between layers of both sides.
+        initial_decoder_state: How the decoder's initial state is computed.
+        context_vector: The context vector that the decoder reads.
+        attention_query: The decoder state that is the attention query.
+        output_layer: The layer from which the logits are computed.
+        score: The attention's score function.
+        normalizer: How logits become weights.
+        projection: How keys and values are made from the annotations.
+        heads: Number of heads.
+        head_dim: Features of a projected head; 0 as in `AttentionCellConfig`.
+        attention_span: Which annotations a query sees.
+        half_width: D of the local attention spans.
+        max_length: The longest source, for the score `location` only.
+        soft_attention_probability: With a normalizer that samples, the probability that a training example uses the
+            attention probabilities instead (Xu et al. 2015, section 4.1).
+        vocab_size: Rows of the embedding table; None means as many as the task's tokens.
+        initialization: The initialization of the parameters.
+        dropout: Dropout rate of word vectors, upper layers' inputs and the output layer.
+        scheduled_sampling: In training, the probability of reading the model's own sampled word in place of the
+            reference, reached linearly (Bengio et al. 2015).
+        scheduled_sampling_steps: Training steps until that probability is reached.
 
     Raises:
-        UserError: If a size is below 1, or two choices exclude each other.
+        UserError: If a value is out of range, or if two choices cannot be combined.
     """
 
     cell: Cell = Cell.GRU_RESET_BEFORE
@@ -173,10 +193,10 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             self.check_attention()
 
     def check_attention(self) -> None:
-        """Check the choices and sizes of the attention.
+        """Check that the choices and sizes of the attention can be combined.
 
         Raises:
-            UserError: If sizes do not fit, or two choices exclude each other.
+            UserError: If sizes do not match, or if two choices cannot be combined.
         """
         self.attention()
         if self.attention_span is AttentionSpan.PREDICTIVE and self.normalizer in SAMPLING_NORMALIZERS:
@@ -217,7 +237,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
     @property
     def fed_width(self) -> int:
-        """The features that the decoder's first layer reads besides the word."""
+        """The features that the decoder's first layer reads besides the word vector."""
         match self.attention_query:
             case AttentionQuery.PREVIOUS:
                 return self.context_width
@@ -256,8 +276,8 @@ class DecoderCarry(NamedTuple):
 
     Attributes:
         states: The state of each layer.
-        position: The number of the step.
-        read: The output layer of the step before, for input feeding.
+        position: The index of the step.
+        read: The output layer of the previous step, for input feeding.
         said: The word that the model sampled last, for scheduled sampling.
     """
 
@@ -268,7 +288,12 @@ class DecoderCarry(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """The outputs of a step: its output layer, and what REINFORCE needs of hard attention."""
+    """The outputs of a step.
+
+    Attributes:
+        read: The output layer.
+        draws: What REINFORCE needs of hard attention.
+    """
 
     read: Float[Array, "*B E"]
     draws: dict[str, Array]
@@ -277,7 +302,7 @@ class StepOutput(NamedTuple):
 class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     """Encoder, attention and decoder over one joint vocabulary.
 
-    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token); padding is the
     token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
@@ -327,7 +352,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return {"steps": jnp.int32(0)} if self.config.scheduled_sampling else {}
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, DecoderCarry]:
-        """Return the encoded source, and the decoder's initial carry."""
+        """Encode the source; return it, and the decoder's initial carry."""
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
         words_BxSxE = self._embedded(source_BxS, self.stream_key(key, "source"))
@@ -355,7 +380,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     def step_inputs(
         self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None
     ) -> StepInput:
-        """Return the word before each step, and in training the samples of scheduled sampling and soft attention."""
+        """Return the previous words, and in training the samples of scheduled sampling and soft attention."""
         target_BxT, config = jnp.asarray(inputs["target"]), self.config
         own_BxT, soft_BxT = None, None
         if key is not None and config.scheduled_sampling:
@@ -405,7 +430,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         train: bool,
         capture: Capture | None,
     ) -> tuple[StepOutput, CapturedAttention | None]:
-        """Run the steps one after another, or attend for all at once if no state depends on a context vector."""
+        """Run the steps in order, or attend for all at once if no state depends on a context vector."""
         if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
             return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
         decoder_key, read_key = self.stream_key(key, "decoder"), self.stream_key(key, "readout")
@@ -434,7 +459,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return outputs.read
 
     def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[DecoderSteps, Aux]:
-        """Run all steps; hard attention returns its samples in `extras`, scheduled sampling counts the steps."""
+        """Run all steps; hard attention returns its samples in `extras`, scheduled sampling counts the steps.
+
+        Raises:
+            TypeError: If scheduled sampling or soft attention is trained without a key.
+        """
         if (
             train
             and options.get("key") is None
@@ -500,7 +529,7 @@ def _concatenate(*parts: Array | None) -> Array:
 
 
 def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
-    """Return x / N, of an empty source x."""
+    """Return x / N; for an empty source, x."""
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
 
 
@@ -508,7 +537,7 @@ def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, preci
     """Build the model for a task with inputs `source` and `target` and a joint vocabulary.
 
     Raises:
-        UserError: If the score is by position and the task's sources are longer than `max_length`.
+        UserError: If `max_length` is set and the task's sources or targets are longer.
     """
     if config.max_length:
         check_max_length(config.max_length, interface)

@@ -24,7 +24,7 @@ def model_schema(values: Mapping[str, Any]) -> type:
     """Return the config dataclass of the family that a `config.model` section names by `family` or `size`.
 
     Raises:
-        UserError: If family or size is unknown, or a key contradicts the size.
+        UserError: If family or size is unknown, or if a key contradicts the size.
     """
     return FAMILIES[fill_from_size(values).get("family", "")].config
 
@@ -34,10 +34,13 @@ def model_config(values: Mapping[str, Any]) -> Any:
 
     Args:
         values: The section. `values["size"]`, if not None, names a published size, which gives every key that the
-            section does not, `family` included.
+            section does not set, `family` included.
+
+    Returns:
+        An instance of the family's config dataclass.
 
     Raises:
-        UserError: If family, size or a key is unknown, or a key contradicts the size.
+        UserError: If family, size or a key is unknown, or if a key contradicts the size.
     """
     filled = fill_from_size(values)
     cls = FAMILIES[filled.get("family", "")].config
@@ -52,8 +55,11 @@ def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
         interface: What the task requires.
         precision: The types of parameters and computation.
 
+    Returns:
+        The model.
+
     Raises:
-        UserError: If the family does not support the task, or refuses the config for it.
+        UserError: If the family does not support the task, or if the config does not fit it.
     """
     name = name_of(config)
     required, family = interface.signature, FAMILIES[name]
@@ -68,17 +74,21 @@ def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
 
 
 def name_of(config: Any) -> str:
-    """Return the name of a config's family."""
+    """Return the name of the family that a config belongs to."""
     return FAMILIES.name_of(config)
 
 
 def fill_from_size(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fill the absent keys of a `config.model` section with the values of its `size`.
 
-    A value of None counts as absent. Without a size the section is returned as it is.
+    Args:
+        values: The section; a value of None counts as absent.
+
+    Returns:
+        The section with all keys; unchanged without a size.
 
     Raises:
-        UserError: If the size is unknown (it suggests the nearest), or a key contradicts it (it names both values).
+        UserError: If the size is unknown (suggests the nearest), or if a key contradicts it (gives both values).
     """
     name = values.get("size")
     if name is None:
@@ -96,9 +106,14 @@ def fill_from_size(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
-    """Change the `size` of a `config.model` section; the values that the former size fixes are removed.
+    """Change the `size` of a `config.model` section and remove the values that the former size fixes.
 
-    For `size=None` the model stays the same, with the former size's values written out.
+    Args:
+        values: The section.
+        size: The new size. With None the model stays the same, and the former size's values are written out.
+
+    Returns:
+        The new section.
 
     Raises:
         UserError: If the former size is unknown.
@@ -115,6 +130,16 @@ def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
     """Remove the `size` of a `config.model` section if `changes` contradict it.
 
     The model is then no longer the published one, and its other values are written out.
+
+    Args:
+        values: The section.
+        changes: The keys that will change, with their new values.
+
+    Returns:
+        The section, without `changes`.
+
+    Raises:
+        UserError: If the size is unknown.
     """
     if values.get("size") is None:
         return dict(values)
@@ -124,7 +149,7 @@ def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
 
 
 def _size(values: Mapping[str, Any]) -> PublishedSize:
-    """Return the size that a section names, of the library or of the external family that it names."""
+    """Return the size that a section names, from the library or from the external family of the section."""
     family = str(values.get("family") or "")
     own = FAMILIES[family].sizes if "." in family else {}
     return choice(str(values["size"]), {**published_sizes(), **own}, "config.model.size")

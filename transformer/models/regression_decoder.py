@@ -1,4 +1,4 @@
-"""The decoder-only Transformer for in-context regression (Garg et al. 2022): vectors in, real numbers out."""
+"""A decoder-only Transformer for in-context regression (Garg et al. 2022): vectors in, real numbers out."""
 
 import dataclasses
 import functools
@@ -31,12 +31,12 @@ STACK = "decoder"
 
 @dataclasses.dataclass(frozen=True)
 class RegressionDecoderConfig(Config, path="config.model"):
-    """GPT-2's blocks and learned positions; the fields are those of `TransformerConfig`.
+    """GPT-2's blocks and learned positions; the keys are those of `TransformerConfig`.
 
     The initialization suits small widths; GPT-2's own standard deviation of 0.02 suits a width of 2,500.
 
     Raises:
-        UserError: If a value is out of range.
+        UserError: If a value is out of range, or if values do not fit each other.
     """
 
     layers: Layers = 4
@@ -65,7 +65,7 @@ class RegressionDecoderConfig(Config, path="config.model"):
 class RegressionDecoder(BlockStacks):
     """x_t = W v_t + b + p_t; causal blocks; y_t = V norm(x_t) + c.
 
-    inputs: `vectors` [B, T, I]. Outputs: numbers [B, T, O], each of the vectors up to its own.
+    inputs: `vectors` [B, T, I]. Outputs: numbers [B, T, O], each computed from the vectors up to its own.
     """
 
     def __init__(self, config: RegressionDecoderConfig, interface: TaskInterface, builder: Builder):
@@ -126,7 +126,7 @@ def check_placement(config: RegressionDecoderConfig, placement: Placement) -> No
     """Check that the attention supports ring attention if the placement needs it.
 
     Raises:
-        UserError: If it does not; it names the keys that can change it.
+        UserError: If it does not; gives the keys that could change it.
     """
     check_ring(config.blocks, placement)
 

@@ -53,14 +53,19 @@ _OMNIGLOT = (Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION, Block.CONVOLU
 
 @dataclasses.dataclass(frozen=True)
 class SnailConfig(Config, path="config.model"):
-    """An embedding of every step, a stack of `blocks`, and a linear output layer.
+    """An embedding of every step, a stack of blocks, and a linear output layer; by default the paper's for Omniglot.
 
-    `key_sizes` and `value_sizes` are those of each attention block, `filters` those of each convolution block; the
-    sizes of blocks that `enabled_blocks` leaves out are not used. An image becomes `embedding` features by convolutions
-    with `channels`, a vector by a linear layer. The defaults are the paper's for Omniglot.
+    Attributes:
+        embedding: Features of a step's embedding, by convolutions for an image, by a linear map for a vector.
+        channels: Features of each convolution of an image.
+        blocks: The kinds of the blocks, in order.
+        key_sizes: Features of queries and keys of each attention block.
+        value_sizes: Features of the values of each attention block.
+        filters: Filters of each convolution block.
+        enabled_blocks: Which kinds of blocks are built, for ablations; sizes of the others are ignored.
 
     Raises:
-        UserError: If a size is below 1, or there are not as many sizes as blocks.
+        UserError: If a size is below 1, or if the numbers of sizes and blocks differ.
     """
 
     embedding: Positive = 64
@@ -119,7 +124,7 @@ class SnailConfig(Config, path="config.model"):
 
 
 class DenseBlock(Module):
-    """Dense block, [x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], of x_t and x_(t - dilation) (figure 2a)."""
+    """Dense block, [x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], from x_t and x_(t - dilation) (figure 2a)."""
 
     def __init__(self, inputs: int, filters: int, dilation: int, *, builder: Builder):
         window = Window(2, dilation=dilation, padding=Padding.CAUSAL)
@@ -134,8 +139,8 @@ class DenseBlock(Module):
 def dilations(length: int) -> tuple[int, ...]:
     """Return 1, 2, 4, ..., the dilations of the ceil(log2 length) dense blocks, so that the last step reads all steps.
 
-    The paper's pseudo-code counts i from 1 and writes 2^i, by which no block would read a step at an odd distance; its
-    figure and its text, a receptive field of all steps, are what these are.
+    The paper's pseudo-code counts i from 1 and writes 2^i, by which no block would read a step at an odd distance.
+    These follow its figure and its text, which has a receptive field of all steps.
     """
     return tuple(2**number for number in range(math.ceil(math.log2(length))))
 
@@ -158,8 +163,8 @@ class TemporalBlock(Module):
 class AttentionBlock(Module):
     """Attention block, [x_t ; sum_{s <= t} p_ts v_s], p_t = softmax_{s <= t} q_t k_s / sqrt(K) (section 3, figure 2b).
 
-    q = W_q x + b_q and k = W_k x have K features, v = W_v x + b_v has V: a bias of the keys would add the same to all
-    logits of a step.
+    q = W_q x + b_q and k = W_k x have K features, v = W_v x + b_v has V. Keys have no bias, which would only add the
+    same to all logits of a step.
     """
 
     def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: Builder):
@@ -172,7 +177,7 @@ class AttentionBlock(Module):
     def __call__(
         self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
     ) -> tuple[Float[Array, "B T O"], CapturedAttention | None]:
-        """Return the features, with what is read appended, and the captured map."""
+        """Return the features, with the attention's output appended, and the captured map."""
         q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
         read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
         return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
@@ -226,11 +231,12 @@ def max_pool(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
 
 
 class Snail(Module):
-    """SNAIL: an embedding of every step, the blocks, and W x_t + b; an output depends on no later step.
+    """SNAIL: an embedding of every step, the blocks, and W x_t + b.
 
-    Except in training through batch norm, whose statistics are those of all images of a batch.
+    An output depends on no later step, except in training through batch norm, whose statistics are those of all images
+    of a batch.
 
-    inputs: `images` [B, T, Y, X, C] and `shown` [B, T], the class of each image plus 1, 0 where it is not told; or
+    inputs: `images` [B, T, Y, X, C] and `shown` [B, T], the class of each image plus 1, or 0 if it is not given; or
     `vectors` [B, T, I]. Outputs: logits of the classes, or numbers, [B, T, O].
     """
 
@@ -260,7 +266,7 @@ class Snail(Module):
         self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict[str, BatchStatistics]:
-        """Return the initial statistics of the batch norms; the key is not needed."""
+        """Return the initial statistics of the batch norms; the key is ignored."""
         return self.embedding.initial_state() if self.of_images else {}
 
     def embed_steps(self, state: Any, inputs: Inputs, *, train: bool) -> tuple[Float[Array, "B T F"], Any]:
@@ -306,7 +312,7 @@ def output_width(width: int, block: Block, sizes: tuple[int, ...], length: int) 
 
 
 def image_grid_shape(length: int) -> tuple[int, int]:
-    """Return rows and columns of the smallest nearly square grid that holds `length` images."""
+    """Return rows and columns of the smallest nearly square grid with room for `length` images."""
     rows = math.isqrt(length)
     return rows, -(-length // rows)
 

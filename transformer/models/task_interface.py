@@ -11,7 +11,7 @@ from transformer.config import UserError
 
 
 class Modality(enum.Enum):
-    """What an input is made of; tokens are indices into a vocabulary, positions indices into a sequence."""
+    """What an input consists of; tokens are indices into a vocabulary, positions indices into a sequence."""
 
     TOKENS = "tokens"
     IMAGE = "image"
@@ -22,7 +22,13 @@ class Modality(enum.Enum):
 
 
 class InputSpec(NamedTuple):
-    """The shape of an input in the largest batch, [examples, ...], its type and its modality."""
+    """The specification of an input.
+
+    Attributes:
+        shape: Its shape in the largest batch, [examples, ...].
+        dtype: Its type.
+        modality: What it consists of.
+    """
 
     shape: tuple[int, ...]
     dtype: Any = jnp.int32
@@ -30,7 +36,7 @@ class InputSpec(NamedTuple):
 
     @property
     def positions(self) -> int | None:
-        """How many positions an example has; None for single values, and images and sound, which a model cuts."""
+        """The number of positions of an example; None for single values, images and audio, which a model cuts up."""
         if self.modality in (Modality.IMAGE, Modality.SOUND) or len(self.shape) < 2:
             return None
         return self.shape[1]
@@ -114,9 +120,9 @@ class TaskInterface:
     Attributes:
         inputs: The inputs of the largest batch, by name.
         vocabularies: Sizes by name: of tokens, classes, or of `labels` that are neither.
-        pad: The number of the padding token; None if the task has none.
-        begin: The number of the begin token; None if the task has none.
-        end: The number of the end token; None if the task has none.
+        pad: The padding token; None if the task has none.
+        begin: The begin token; None if the task has none.
+        end: The end token; None if the task has none.
         output: The output that the task needs, as in `Signature`; None if any model will do.
         max_decoded_length: The largest length of a prompt with the tokens generated after it.
     """
@@ -144,7 +150,7 @@ def check_max_length(max_length: int, interface: TaskInterface) -> None:
     """Check that the sequences of a task fit the positions of a model.
 
     Raises:
-        UserError: If they do not; it names the input, its length and the keys that can change it.
+        UserError: If they do not; gives the input, its length and the keys that could change it.
     """
     for name, given in interface.inputs.items():
         if given.positions is not None and given.positions > max_length:

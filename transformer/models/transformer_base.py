@@ -42,12 +42,26 @@ OptionalKey = Key[Array, ""] | None
 
 
 class BlockStacks(StatelessModule):
-    """Base class of families with stacks of Transformer blocks, configured by `self.config`."""
+    """Base class of families with stacks of Transformer blocks.
+
+    Attributes:
+        config: The configuration of the blocks.
+    """
 
     config: TransformerConfig
 
     def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: Builder) -> Module:
-        """Build a stack of `count` blocks as one module with stacked parameters."""
+        """Build a stack of blocks as one module with stacked parameters.
+
+        Args:
+            count: Number of blocks.
+            cross: Whether they have cross-attention.
+            deep: DeepNorm's constants.
+            builder: Makes the parameters.
+
+        Returns:
+            The stacked module.
+        """
         config = self.config
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
 
@@ -61,7 +75,7 @@ class BlockStacks(StatelessModule):
         return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
 
     def make_relative_positions(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
-        """Build the relative position table that all layers of a stack share; None if the scheme has none."""
+        """Build the relative position parameters that all layers of a stack share; None if the scheme has none."""
         if not self.config.positions.scheme.shared:
             return None
         return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
@@ -83,6 +97,16 @@ class BlockStacks(StatelessModule):
         asked: BlockCapture,
     ) -> tuple[Float[Array, "B T E"], BlockAux]:
         """Run a stack of self-attention blocks over whole sequences, and its final norm.
+
+        Args:
+            stacked: The stack.
+            count: Number of layers.
+            x_BxTxE: The embeddings.
+            mask: Which keys each query may see.
+            relative: The shared relative positions, if any.
+            norm: The final norm, if any.
+            key: Random key for dropout; None means evaluation.
+            asked: Which maps to capture.
 
         Returns:
             The outputs, and the auxiliary results of the layers, stacked.
@@ -125,7 +149,7 @@ def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
 
 
 def stack_capture(stack: str, capture: Capture | None) -> BlockCapture:
-    """Return the parts of a capture request that are of the sites of a stack."""
+    """Return the parts of a capture request that concern the sites of a stack."""
     return BlockCapture(*(capture_for_site(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
 
 
@@ -149,6 +173,9 @@ def stack_sites(
         key: The axis of the keys of self-attention.
         causal: Whether self-attention is causal.
         memory: The axis of the keys of cross-attention; None if there is none.
+
+    Returns:
+        The sites: self-attention, cross-attention and experts, as far as they exist.
     """
     heads, numbers = tuple(map(str, range(config.heads))), tuple(map(str, range(layers)))
     sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal)]
@@ -169,7 +196,8 @@ def stack_maps(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
 def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
     """Return the importance and load losses of a stack's experts, summed over its layers.
 
-    A coefficient of variation is no sum over positions: microbatches are weighted by their real positions.
+    A coefficient of variation is not a sum over positions: microbatches are weighted by their numbers of real
+    positions.
     """
     if aux.balance is None:
         return {}
@@ -205,6 +233,9 @@ class TokenDecoder(TokenModel):
             beams: The number of rows of each example.
             length: The largest number of positions.
             examples: Further arrays that all beams of an example share.
+
+        Returns:
+            The cache.
         """
         rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), layer) for layer in filled)
         position_R = repeat_rows(last_B, beams)
@@ -241,7 +272,7 @@ class TokenDecoder(TokenModel):
             relative: The shared relative positions, if any.
             norm: The final norm, if any.
             memories: What the cross-attention of each layer reads; None without cross-attention.
-            asked: The maps to capture.
+            asked: Which maps to capture.
 
         Returns:
             The logits, the next cache, and the auxiliary results of the layers.

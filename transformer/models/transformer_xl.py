@@ -1,4 +1,4 @@
-"""A decoder that reads a long text in segments, each behind a memory of the last (Transformer-XL, Dai et al. 2019)."""
+"""Transformer-XL: a decoder that reads a long text in segments, with a memory of earlier ones (Dai et al. 2019)."""
 
 import dataclasses
 from typing import Any
@@ -29,10 +29,15 @@ from transformer.models.transformer_base import (
 
 @dataclasses.dataclass(frozen=True)
 class TransformerXLConfig(DecoderConfig):
-    """The keys of the decoder, and `memory_length`, how many positions of earlier segments every layer attends to.
+    """The configuration of Transformer-XL; the other keys are those of `DecoderConfig`.
 
-    Positions must be relative, within attention: absolute positions, counted from a segment's beginning, would confuse
-    the memory's tokens with the segment's (section 3.2).
+    Attributes:
+        positions: Must be relative, within attention: absolute positions, counted from a segment's beginning, would
+            confuse the memory's tokens with the segment's (section 3.2).
+        memory_length: How many positions of earlier segments every layer attends to.
+
+    Raises:
+        UserError: If a value is out of range, or if `positions` are absolute.
     """
 
     positions: Positions = FOR_SEGMENTS
@@ -50,10 +55,10 @@ class TransformerXLConfig(DecoderConfig):
 class TransformerXLDecoder(Decoder):
     """Transformer-XL: a decoder whose segments attend to a memory of earlier segments.
 
-    inputs: those of the decoder, whole or padded texts; `memory` [B, L, M, E], what the segments before have left, and
-    `past` [B], how many positions of the same text stand before the segment: of a memory the last that many are real
-    (absent: there is no memory). Outputs: the decoder's; the next memory is in the extras as `memory`. Decoding reads
-    no memory: prompts stand in the cache whole.
+    inputs: those of the decoder, whole or padded texts; optionally `memory` [B, L, M, E], returned for the earlier
+    segments, and `past` [B], how many positions of the same text come before the segment: the last that many positions
+    of the memory are real. Outputs: the decoder's; the next memory is in the extras as `memory`. Decoding does not use
+    a memory: the whole prompt is in the cache.
     """
 
     config: TransformerXLConfig

@@ -36,11 +36,11 @@ STACK = "encoder"
 class ImagePooling(enum.Enum):
     """How the states are pooled for the classification head.
 
-    class_token: the state of a learned token in front of the patches (Dosovitskiy et al. 2021, equation 4).
-    mean: the mean of the states of the patches (appendix D.3); there is no token in front.
-    distilled: a class token and a distillation token, each scored by itself; the mean of both scores (DeiT, Touvron et
-      al. 2021, section 4, who add the classes' probabilities; their code has this mean). It reads such models and
-      trains them on labels: no teacher is distilled.
+    class_token: the state of a learned token before the patches (Dosovitskiy et al. 2021, equation 4).
+    mean: the mean of the patches' states (appendix D.3), without an additional token.
+    distilled: a class token and a distillation token, each with its own head; the mean of both logits (DeiT, Touvron et
+      al. 2021, section 4, who add the classes' probabilities; their code has this mean). It loads such models and
+      trains them on labels: there is no distillation from a teacher.
     """
 
     CLASS_TOKEN = "class_token"
@@ -55,14 +55,19 @@ class ImagePooling(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class VitConfig(Config, path="config.model"):
-    """The defaults are ViT-B/16 (Dosovitskiy et al. 2021, table 1).
+    """The configuration of a Vision Transformer; the defaults are ViT-B/16 (Dosovitskiy et al. 2021, table 1).
 
-    Each patch of `patch_size` x `patch_size` pixels becomes one vector. `stochastic_depth` is the last layer's rate of
-    leaving out a sub-layer. The other fields are those of every Transformer (transformer.layers.transformer_config).
-    `size` names a published model whose values fill the keys that are not given.
+    The keys that are not listed are those of `TransformerConfig`.
+
+    Attributes:
+        patch_size: Side of a patch in pixels; each patch becomes one vector.
+        layers: Number of blocks.
+        positions: The position embeddings of patches.
+        pooling: How states are pooled for the head.
+        size: A published model whose values fill the keys that are not set.
 
     Raises:
-        UserError: If a value is out of range.
+        UserError: If a value is out of range, or if values do not fit each other.
     """
 
     patch_size: Positive = 16
@@ -142,7 +147,7 @@ class Vit(BlockStacks):
         self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
 
     def patches(self, image_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
-        """Return the embedding of each patch, row by row."""
+        """Return the embedding of each patch, in row-major order."""
         (rows, columns), patch = self.shape, self.patch
         cut = image_BxYxXxC.reshape(len(image_BxYxXxC), rows, patch, columns, patch, -1)
         cut = jnp.swapaxes(cut, 2, 3).reshape(len(cut), rows * columns, patch, patch, -1)
@@ -201,7 +206,7 @@ def check_placement(config: VitConfig, placement: Placement) -> None:
     """Check that the attention supports ring attention if the placement needs it.
 
     Raises:
-        UserError: If it does not; it names the keys that can change it.
+        UserError: If it does not; gives the keys that could change it.
     """
     check_ring(config.blocks, placement)
 

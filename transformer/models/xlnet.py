@@ -32,11 +32,19 @@ CONTENT, QUERY = "content/self", "query/self"
 
 @dataclasses.dataclass(frozen=True)
 class XLNetConfig(TransformerConfig):
-    """The defaults are XLNet base (Yang et al. 2019, its code), whose memory is that of XLNet large (appendix A.4).
+    """The configuration of XLNet; the defaults are XLNet base (Yang et al. 2019, its code).
 
-    `memory_length`: the positions of earlier segments that every layer keeps and attends to. `relative_segments`:
-    whether attention knows which tokens are of one sentence (section 2.5), as that of the published models does; where
-    no `types` are given, all are of one kind, and it changes nothing.
+    The memory is that of XLNet large (appendix A.4). The keys that are not listed are those of `TransformerConfig`.
+
+    Attributes:
+        layers: Number of blocks.
+        positions: Must be relative, within attention.
+        memory_length: How many positions of earlier segments every layer attends to.
+        relative_segments: Whether attention knows which tokens are of the same segment, such as a sentence (section
+            2.5), as in the published models. Without `types` in the inputs all are of one kind.
+
+    Raises:
+        UserError: If a value is out of range, or if values do not fit each other.
     """
 
     layers: Layers = 12
@@ -79,13 +87,17 @@ class XLNetConfig(TransformerConfig):
 class XLNet(TokenModel):
     """XLNet: predicts tokens in any factorization order.
 
-    inputs: `tokens` [B, T]; `order` [B, T], the place of each position in its order, from 0, a lower one being known
-    to a higher (absent: from left to right); positions of the same place see each other, but no query of that place
-    sees them; `predicted` [B, P], different positions whose tokens are predicted (absent: all, in their own order);
-    `lengths` [B], beyond which an example is padding; `memory` [B, L, M, E] and `past` [B], those of
-    TransformerXLDecoder (absent: there is none); `types` [B, T], kinds of tokens (absent: all are of kind 0, as a
-    memory's are). Outputs: logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras
-    as `memory`.
+    inputs:
+      `tokens` [B, T].
+      `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right). Lower
+      places
+        are known to higher ones; positions of the same place see each other, but no query of that place sees them.
+      `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
+      `lengths` [B], beyond which an example is padding (by default none is).
+      `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).
+      `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are).
+
+    Outputs: logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras as `memory`.
     """
 
     config: XLNetConfig
@@ -126,7 +138,7 @@ class XLNet(TokenModel):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """Return the content stream, which fine-tuning reads and memories consist of (sections 2.3 and 2.4)."""
+        """Return the content stream, which fine-tuning reads and memories are made of (sections 2.3 and 2.4)."""
         streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=False)
         return streams.content, aux._replace(state=state)
 
@@ -184,7 +196,7 @@ class XLNet(TokenModel):
         return masks_of(order_BxT, real_BxT, asked_BxT, filled(slots, past_B, 0))
 
     def _kinds(self, inputs: Inputs) -> Kinds | None:
-        """Return whether query and key have different token types; those of a memory are 0."""
+        """Return which queries and keys have different token types; those of a memory are 0."""
         if not self.config.relative_segments:
             return None
         types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
