@@ -1,1 +1,1 @@
-"""The commands, `python -m launch.X`: flags and messages only; what they do lives in `transformer`."""
+"""The commands, `python -m launch.X`: flags and messages only; what they do is in `transformer`."""

@@ -1,4 +1,4 @@
-"""Answer the question of an ablation: train its arms on the same seeds, compare them, write the page."""
+"""Run an ablation: train its arms on the same seeds, compare them, and write the page."""
 
 import shlex
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _become_worker(arguments: Arguments) -> None:
-    """Prepare a worker process before jax is imported, which reading a config's words does."""
+    """Prepare a worker process before reading the config imports jax."""
     if not arguments.worker:
         return
     from transformer.storage.paths import parse_path

@@ -1,10 +1,10 @@
 """The entry point of every command: flags, config overrides, help, messages and exit codes.
 
-Exit codes: 0 done; 1 the run failed, with the traceback unless one line says all, as of a full disk; 2 a mistake of the
-user, told in one line on stderr; 3 a worker whose trials failed one after another; 75 a training run that was told to
-stop by SIGTERM or SIGINT and has saved itself, or had nothing to save: start it again; 130 interrupted, or a training
-run that a second SIGINT ended at once; 141 nobody reads the output any more. jax is imported late, where a key of the
-config is set, so that a mistake in flags is reported at once.
+Exit codes: 0: success; 1: the run failed, with a traceback unless one line explains it, such as a full disk; 2: a user
+error, explained in one line on stderr; 3: a worker whose trials failed one after another; 75: a training run that
+SIGTERM or SIGINT stopped after it had saved, or had nothing to save, and that the same command resumes; 130:
+interrupted, or a training run that a second SIGINT ended at once; 141: nobody reads the output any more. jax is
+imported late, only once a config key must be set, so that mistakes in flags are reported at once.
 """
 
 import contextlib
@@ -27,10 +27,18 @@ _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str] | None = None) -> int:
-    """Parse `argv` (the process's own by default), call `main`, and return the exit code.
+    """Parse a command's flags, call its `main`, and return the exit code.
 
-    A command file ends with `sys.exit(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports
-    what needs jax inside `main`, which is called after the platform is chosen.
+    A command file ends with `sys.exit(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports what needs jax
+    inside `main`, which is called after the platform is chosen.
+
+    Args:
+        command: The declaration of the command.
+        main: What the command does, given its arguments.
+        argv: The words after the command, by default the process's own.
+
+    Returns:
+        The exit code.
     """
     from transformer.terminal import shown_safely
 
@@ -84,7 +92,7 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
 
 
 def _failed(error: Exception, words: Sequence[str]) -> int:
-    """Tell an error that nobody foresaw, in a line where a disk or the memory is to blame."""
+    """Report an unexpected error: in one line if the disk or the memory is to blame, else with its traceback."""
     from transformer.storage.disk_errors import disk_failure, error_chain, explain_disk_failure
 
     run = next((word for word in words if word.startswith("--workdir=")), None)
@@ -105,7 +113,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 
 def one_line(text: str) -> str:
-    """A message as one line that a terminal shows as it is: a name may hold escapes, and an error be a whole page."""
+    """Return a message as one printable line: names may hold escape sequences, and errors be a whole page."""
     from transformer.terminal import printable
 
     line = " ".join(text.split())
@@ -115,7 +123,7 @@ def one_line(text: str) -> str:
 
 
 def _unread() -> bool:
-    """Whether nobody reads the standard output; what is left of it goes nowhere then, or it would fail at the end."""
+    """Return whether nobody reads the standard output; if so, redirect it to /dev/null, since flushing would fail."""
     try:
         output = sys.stdout.fileno()
         poll = select.poll()

@@ -1,4 +1,4 @@
-"""The declaration of a command, and the arguments of one call."""
+"""The declaration of a command, and the parsed arguments of one call."""
 
 import dataclasses
 import functools
@@ -13,7 +13,17 @@ from transformer.installation import command_words
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A flag of a command: --name=VALUE, or --name and --no_name for a bool."""
+    """A flag of a command: --name=VALUE, or --name and --no_name for a bool.
+
+    Attributes:
+        name: The name, with underscores.
+        help: What --help says of it.
+        default: The default; None if the flag has none.
+        kind: The type of the value.
+        required: Whether the flag must be given.
+        choices: The allowed values; any if empty.
+        waives: The required flags that are not needed if this one is given.
+    """
 
     name: str
     help: str
@@ -27,7 +37,17 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """The declaration of a command: one paragraph, the words of one call behind its name, its flags."""
+    """The declaration of a command.
+
+    Attributes:
+        name: The name, as in `python -m launch.NAME`.
+        description: What --help says of it.
+        example: The flags of an example call.
+        flags: The flags.
+        takes_config: Whether it takes --config and --config.KEY=VALUE.
+        resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
+        before_jax: What must be done to this process before jax is imported, such as setting environment variables.
+    """
 
     name: str
     description: str
@@ -41,12 +61,12 @@ class Command:
 
     @property
     def call(self) -> str:
-        """What calls the command in a shell: `python -m launch.NAME`, or `headwise NAME` where that was called."""
+        """The call of the command in a shell: `python -m launch.NAME`, or `headwise NAME` if started so."""
         return shlex.join(command_words(self.name))
 
     @property
     def example_call(self) -> str:
-        """The example as one types it."""
+        """The example call, as typed in a shell."""
         return f"{self.call} {self.example}"
 
 
@@ -68,17 +88,20 @@ ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to av
 
 
 def with_data(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
-    """The values of a config with `data_dir`, if there is one, as the folder of its data."""
+    """Return the config with `data_dir`, if given, as the folder of the task's data."""
     if data_dir is None:
         return config
     return {**config, "task": {**config.get("task", {}), "data_dir": data_dir}}
 
 
 class Arguments(types.SimpleNamespace):
-    """The flags of one call by name (dashes become underscores).
+    """The parsed flags of one call, as attributes by name.
 
-    `words` are those of the call, each flag with its value in one; `config_file` is what --config names, `base` the
-    values of that file, and `config_words` are the --config.KEY=VALUE among the words.
+    Attributes:
+        base: The values of the config file, or of the run's recorded config.
+        config_file: The value of --config.
+        config_words: The words --config.KEY=VALUE.
+        words: All words of the call, each flag joined with its value.
     """
 
     base: Mapping[str, Any]
@@ -88,15 +111,15 @@ class Arguments(types.SimpleNamespace):
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The text that the words give for each key; of two for one key the last."""
+        """The text of each overridden config key; the last one if a key is given twice."""
         return dict(split_override(word) for word in self.config_words)
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The values of the config file with those of the words set.
+        """The values of the config file with the overrides applied.
 
         Raises:
-            UserError: For a key that no such config has, and for a value that the key does not accept.
+            UserError: If a key is unknown or its value invalid.
         """
         values = dict(self.base)
         if self.config_words:
@@ -107,7 +130,7 @@ class Arguments(types.SimpleNamespace):
         return values
 
     def with_data(self) -> dict[str, Any]:
-        """The config with --data_dir as the folder of its data."""
+        """Return the config with --data_dir as the folder of its data."""
         return with_data(self.config, self.data_dir)
 
     @property
@@ -117,7 +140,7 @@ class Arguments(types.SimpleNamespace):
 
     @property
     def vouched(self) -> tuple[str, ...] | None:
-        """The names of code and of downloads that the user has given; None where --config is the user's own file."""
+        """The names of code and downloads that the user has given; None if --config is the user's own file."""
         return None if self.config_file else (*self.trusted, *self.overrides.values())
 
     @property
@@ -127,19 +150,17 @@ class Arguments(types.SimpleNamespace):
 
     @property
     def language_model_and_weight(self) -> tuple[str | None, float]:
-        """The run that weighs hypotheses (--language_model), and how much.
+        """The run of the language model (--language_model) and the weight of its score.
 
         Raises:
-            UserError: For a weight without a run.
+            UserError: If a weight is given without a language model.
         """
         if self.language_model_weight is not None and self.language_model is None:
-            raise UserError(
-                f"--language_model_weight={self.language_model_weight:g} is of --language_model: name a run by it"
-            )
+            raise UserError(f"--language_model_weight={self.language_model_weight:g} needs --language_model")
         return self.language_model, 0.3 if self.language_model_weight is None else self.language_model_weight
 
     def without(self, *names: str) -> list[str]:
-        """The words without these flags."""
+        """Return the words without these flags."""
         return [word for word in self.words if word.partition("=")[0] not in {f"--{name}" for name in names}]
 
     def __getattr__(self, name: str) -> Any:
@@ -147,10 +168,10 @@ class Arguments(types.SimpleNamespace):
 
 
 def split_override(word: str) -> tuple[str, str]:
-    """The dotted key and the text of a word --config.KEY=VALUE.
+    """Split a word --config.KEY=VALUE into the dotted key and the text of the value.
 
     Raises:
-        UserError: For a word that is none.
+        UserError: If the word has another form.
     """
     key, equals, value = word.split(".", 1)[1].partition("=")
     if not equals or not all(key.split(".")):

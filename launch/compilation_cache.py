@@ -1,4 +1,4 @@
-"""Compiled programs that one process leaves for others: for a sweep's workers, and for a user's next command."""
+"""The cache of compiled programs, shared by a sweep's workers and a user's commands."""
 
 import contextlib
 import importlib
@@ -20,16 +20,20 @@ _IN_THE_WAY = 1000
 
 
 def enable_compilation_cache(arguments: Arguments) -> None:
-    """Keep what jax compiles for the user's next command: the `before_jax` of those that train or read a run."""
+    """Enable the user's compilation cache: the `before_jax` of the commands that train or read a run."""
     enable_user_cache()
 
 
 def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
-    """Keep what jax compiles in a folder of the user's home that nobody else may read or write.
+    """Cache what jax compiles in a folder of the user's home that nobody else may read or write.
 
-    Each kind of processor has its own: a home may be shared by machines that do not run each other's programs. What is
-    used least goes when all take more than `MAX_CACHE_BYTES`. Where jax is imported already, and where there is no such
-    folder, nothing is kept; where others could change what is in it, a line says so.
+    Each kind of processor has its own folder, because a home may be shared by machines that cannot run each other's
+    programs. The least recently used programs are removed when all take more than `MAX_CACHE_BYTES`. Nothing is cached
+    if jax is already imported or the folder cannot be made; if others could change its contents, a message says so.
+
+    Args:
+        environment: The environment variables, which are set.
+        files: The root of the file system.
     """
     if "jax" in sys.modules:
         return
@@ -53,7 +57,7 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
 
 
 def _processor(files: Path) -> int:
-    """A number of this kind of processor: its name and what it can do."""
+    """Return a hash of this kind of processor: its model and features."""
     try:
         lines = (files / "proc" / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -63,11 +67,18 @@ def _processor(files: Path) -> int:
 
 
 def enable_cache_in(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keep what jax compiles in `folder` for the next process that needs it; call it before jax is imported.
+    """Cache what jax compiles in `folder`; call it before jax is imported.
 
-    A folder that the user named is kept. Only the user can write to it, for its entries are run as programs. Entries
-    are packed with zlib: with zstandard, a damaged one, as a kill leaves it, can crash the process that reads it. One
-    that cannot be read is compiled and written again.
+    A cache folder that the user has set in the environment takes precedence. Only the user may write to the folder,
+    because its entries are run as programs. Entries are compressed with zlib: with zstandard, a damaged one, as a
+    killed process leaves it, can crash the process that reads it. A damaged entry is compiled and written again.
+
+    Args:
+        folder: The folder.
+        environment: The environment variables, which are set.
+
+    Raises:
+        RuntimeError: If jax is already imported.
     """
     if not environment.get(_VARIABLE):
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,9 +101,9 @@ def enable_cache_in(folder: Path, environment: MutableMapping[str, str] = os.env
 
 
 def _replace_damaged(folder: Path) -> None:
-    """Let a damaged entry be compiled anew and written again: jax would warn of it in every process, and keep it.
+    """Make jax recompile and rewrite damaged entries, which it would otherwise warn of in every process and keep.
 
-    Of a flipped bit the checksum of zlib tells, of the rest the file system.
+    A flipped bit fails zlib's checksum; other damage is an error of the file system.
     """
     from jax._src import compilation_cache
 

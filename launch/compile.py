@@ -1,4 +1,4 @@
-"""Compile a config's training step for a TPU, GPU or CPU topology that you need not have."""
+"""Compile a config's training step for a TPU, GPU or CPU topology that this machine need not have."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def _search(experiment: Any, topology: str, tries: int) -> list["CompiledCandida
 
 
 def report_entry(report: "AotReport") -> dict[str, Any]:
-    """A report as plain values: bytes of one device, seconds, operations of all devices."""
+    """Return a report as plain values: bytes of one device, seconds, FLOPs of all devices."""
     import jax
 
     from transformer.costs.compiled_program import collective_totals

@@ -49,7 +49,7 @@ class Versions:
 
 @dataclasses.dataclass(frozen=True)
 class PodRecord:
-    """The record of a config; all but the seconds is the same in a second run on the same machine."""
+    """The record of one compiled config; everything but the seconds is reproducible on the same machine."""
 
     name: str
     topology: str
@@ -156,7 +156,7 @@ def compile_config(root: Path, name: str) -> dict[str, Any] | str:
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
-    """List the differences from the previous record, in keys that are equal under the same versions."""
+    """List the differences from the previous record in the keys that are equal under the same versions."""
     if before is None:
         return []
     versions = "" if before["versions"] == after["versions"] else f" (versions {before['versions']} before)"
@@ -188,7 +188,7 @@ def write_records(path: Path, records: Mapping[str, Any]) -> None:
 
 
 def _order(name: str) -> tuple[str, int]:
-    """Sort records by file, then in the order of its arguments."""
+    """Return the sorting key of a record: by file, then in the order of its arguments."""
     file, _, argument = name.partition(":")
     return file, list(ARGUMENTS.get(file, ("",))).index(argument) if argument in ARGUMENTS.get(file, ("",)) else 0
 

@@ -1,4 +1,4 @@
-"""Config files: loading `get_config()`, or the config that a run recorded, with every mistake in one line."""
+"""Load config files, or the config that a run recorded, reporting every mistake in one line."""
 
 import difflib
 import importlib.util
@@ -16,12 +16,17 @@ from transformer.installation import checkout
 
 
 def load_config(name: str) -> ConfigDict:
-    """The config of "FILE.py", or of "FILE.py:ARGUMENT", whose `get_config` is called with the argument.
+    """Load the config of "FILE.py", or of "FILE.py:ARGUMENT", whose `get_config` is called with the argument.
+
+    Args:
+        name: The value of --config.
+
+    Returns:
+        The locked config.
 
     Raises:
-        UserError: For a file that is missing (with those that exist), that has no `get_config`, that fails (with its
-            exception and line), or that returns something other than a ConfigDict, and for an argument that is none of
-            those that the type of `get_config`'s parameter, a `Literal`, lists.
+        UserError: If the file is missing, has no `get_config`, raises an error, or does not return a ConfigDict; or if
+            the argument is missing or is none of those that the `Literal` type of `get_config`'s parameter lists.
     """
     file_name, arguments = _parted(name)
     path = Path(file_name)
@@ -50,12 +55,19 @@ def load_config(name: str) -> ConfigDict:
 
 
 def load_function(name: str, function: str) -> Callable[..., Any] | None:
-    """A function that "FILE.py" or "FILE.py:ARGUMENT" has beside `get_config`; None where it is missing.
+    """Load another function of a config file, such as `get_sweep`; None if the file does not define it.
 
-    Its errors become UserErrors with its line, as those of `get_config`.
+    Errors of the function become UserErrors with their line, as those of `get_config`.
+
+    Args:
+        name: The value of --config.
+        function: The name of the function.
+
+    Returns:
+        The function.
 
     Raises:
-        UserError: For a file that is missing or fails.
+        UserError: If the file is missing or raises an error.
     """
     path = Path(_parted(name)[0])
     if not path.is_file():
@@ -68,16 +80,16 @@ def load_function(name: str, function: str) -> Callable[..., Any] | None:
 
 
 def _parted(name: str) -> tuple[str, tuple[str, ...]]:
-    """The file and the arguments of "FILE.py" or "FILE.py:ARGUMENT"; its folder may have a colon in its name."""
+    """Split "FILE.py" or "FILE.py:ARGUMENT" into file and arguments; a folder's name may contain a colon."""
     stem, parting, argument = name.partition(".py:")
     return (f"{stem}.py", (argument,)) if parting else (name, ())
 
 
 def recorded_config(workdir: str | None) -> dict[str, Any] | None:
-    """The config that the run in `workdir` recorded; None without a run.
+    """Return the config that the run in `workdir` recorded, None if there is no run.
 
     Raises:
-        UserError: For a config.json that cannot be read.
+        UserError: If the config.json cannot be read.
     """
     if not workdir:
         return None
@@ -95,7 +107,7 @@ def recorded_config(workdir: str | None) -> dict[str, Any] | None:
 
 
 def config_files_under(folder: Path) -> list[Path]:
-    """The config files in a folder and in those beneath it, in order."""
+    """List the config files in a folder and its subfolders, sorted."""
     files = sorted(folder.rglob("*.py"))
     return [path for path in files if "def get_config(" in path.read_text(encoding="utf-8")]
 
@@ -135,7 +147,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and the message of an error, whose own code may fail to tell it."""
+    """Return the type and message of an error, even if its own code fails to format it."""
     return traceback.format_exception_only(error)[-1].strip()
 
 

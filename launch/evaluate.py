@@ -73,7 +73,7 @@ def num_shots_of(arguments: Arguments) -> tuple[int, ...] | None:
     """Parse --num_shots; None if the config decides.
 
     Raises:
-        UserError: If a number is not a whole number.
+        UserError: If an entry is not a whole number of at least 0.
     """
     if arguments.num_shots is None:
         return None

@@ -1,4 +1,4 @@
-"""Parsing the words of a call into arguments; every mistake is a UserError of one line."""
+"""Parse the words of a call into arguments; every mistake is a UserError of one line."""
 
 import argparse
 import re
@@ -12,10 +12,17 @@ from transformer.config import UserError, closest, convert, nearest
 
 
 def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
-    """The arguments that `words` give to `command`; its config is checked when it is read.
+    """Parse the words of a call; overrides of the config are checked later, when `Arguments.config` is read.
+
+    Args:
+        command: The declaration of the command.
+        words: The words after the command.
+
+    Returns:
+        The arguments.
 
     Raises:
-        UserError: For an unknown, missing or malformed flag, config file or override.
+        UserError: If a flag, the config file or an override is unknown, missing or malformed.
     """
     for word in words:
         convert(str, word, "the word")
@@ -42,8 +49,8 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
             missing = getattr(arguments, flag.name) in (None, "")
         if flag is _CONFIG and missing and command.resumes and arguments.workdir and flag.name not in waived:
             raise UserError(
-                f"--workdir={arguments.workdir} holds no run to go on with; to begin one there, say --config=FILE as "
-                f"well: {command.example_call}"
+                f"--workdir={arguments.workdir} holds no run to resume; to start one there, add --config=FILE: "
+                f"{command.example_call}"
             )
         if flag.required and missing and flag.name not in waived:
             raise UserError(
@@ -60,10 +67,18 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
 
 
 def parse_integers(text: str, flag: str, *, least: int = 1) -> list[int]:
-    """The numbers of a word such as 256,1024.
+    """Parse whole numbers separated by commas, such as 256,1024.
+
+    Args:
+        text: The text.
+        flag: The flag, for messages.
+        least: The smallest allowed number.
+
+    Returns:
+        The numbers.
 
     Raises:
-        UserError: for anything but whole numbers from `least` to the greatest that arrays hold.
+        UserError: If an entry is not a whole number from `least` to 2^31 - 1.
     """
     words = text.split(",")
     # int() refuses text of thousands of digits.
@@ -73,7 +88,7 @@ def parse_integers(text: str, flag: str, *, least: int = 1) -> list[int]:
 
 
 def help_text(command: Command) -> str:
-    """The page that --help prints: usage, the paragraph, the flags, an example."""
+    """Return the text of --help: usage, description, flags and an example."""
     return _parser(command).format_help()
 
 
@@ -89,7 +104,7 @@ def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are UserErrors instead of a usage page and an exit."""
+    """A parser whose mistakes are UserErrors instead of a usage message and an exit."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
@@ -157,7 +172,7 @@ def _metavar(flag: Flag) -> str:
 
 
 def _usage(command: Command) -> Iterator[str]:
-    """The flags as one types them: in brackets what may be left out, in parentheses those of which one is enough."""
+    """Yield the flags as typed: optional ones in brackets, alternatives in parentheses."""
     flags = _all_flags(command)
     for flag in flags:
         instead = [other for other in flags if flag.name in other.waives]
@@ -172,7 +187,7 @@ def _typed(flag: Flag) -> str:
 
 
 def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -> str:
-    """The message for the first word that the parser did not know."""
+    """Return the message for the first word that the parser did not know."""
     flags = [f"--{flag.name}" for flag in _all_flags(command)] + ["--help"]
     word = rest[0]
     name = word.split("=", 1)[0]
@@ -190,7 +205,7 @@ def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -
 
 
 def _keys(config_file: str | None, workdir: str | None) -> list[str]:
-    """The keys of the config that a file gives, or a run recorded; none where neither can be read."""
+    """Return the config keys of a file or of a recorded run; none if neither can be read."""
     from transformer.overrides import leaves
     from transformer.training.config import config_schema
 

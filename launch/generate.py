@@ -111,7 +111,7 @@ def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
 
 
 def texts_of(arguments: Arguments) -> list[str]:
-    """Return the text, the text of a file without its last line end, or the lines of standard input.
+    """Return the text, the text of a file without its final newline, or the lines of standard input.
 
     Raises:
         UserError: If both a text and a file are given, or if the file or the standard input is empty or not UTF-8.

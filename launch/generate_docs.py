@@ -82,7 +82,14 @@ _SENTENCE = re.compile(r".*?\.(?= [A-Z]|$)")
 
 
 class Readme(NamedTuple):
-    """The README of a project: the name of its folder, its title, its first paragraph, and its section "Results"."""
+    """The README of a project.
+
+    Attributes:
+        project: The name of its folder.
+        title: Its title.
+        summary: Its first paragraph.
+        results: Its section "Results".
+    """
 
     project: str
     title: str

@@ -1,4 +1,4 @@
-"""Every command behind one name, `headwise COMMAND`: the console script of an installed library."""
+"""The console script `headwise COMMAND`, which runs every command."""
 
 import contextlib
 import importlib.metadata
@@ -55,13 +55,13 @@ COMMANDS: Mapping[str, ModuleType] = {
 
 
 def main() -> NoReturn:
-    """Run the console script, and end its process with the command's exit code."""
+    """Run the console script, and end the process with the command's exit code."""
     start_as_console_script(sys.argv[0])
     exit_process(call(sys.argv[1:]))
 
 
 def call(words: Sequence[str]) -> int:
-    """Run the command that the first word names with the others, and return the exit code."""
+    """Run the command that the first word names, and return the exit code."""
     from transformer.terminal import shown_safely
 
     with shown_safely():
@@ -82,7 +82,7 @@ def call(words: Sequence[str]) -> int:
 
 
 def page() -> str:
-    """What --help prints: every command with its line."""
+    """Return the text of --help: every command with its first line."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{(module.__doc__ or '').partition(chr(10))[0]}" for name, module in COMMANDS.items()]
     return (
@@ -107,9 +107,9 @@ def _mistake(words: Sequence[str]) -> str:
 
 
 def _import_from_working_directory() -> None:
-    """Let a config name modules of the working directory, such as lab.mine, as it may behind `python -m`.
+    """Let a config name modules of the working directory, such as lab.mine, as `python -m` does.
 
-    They are looked for last: a transformer.py there is not taken for this library.
+    They are searched last: a transformer.py there does not shadow this library.
     """
     with contextlib.suppress(OSError):  # of a directory that is gone
         folder = os.getcwd()

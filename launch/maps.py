@@ -129,7 +129,7 @@ def parse_size(text: str) -> int:
     """Parse a size such as 25MB, 500kB or 1.5GB as bytes; a bare number is megabytes.
 
     Raises:
-        UserError: If the text is no size, or the size is below one byte or above that of any file.
+        UserError: If the text is no size, or the size is below one byte or above the largest of a file.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]b)?", text.strip(), flags=re.ASCII | re.IGNORECASE)
     size = float(match[1]) * UNITS[(match[2] or "MB").lower()] if match else 0.0

@@ -128,7 +128,17 @@ def cost_entry(
     flops_per_second: float | None,
     dollars_per_device_hour: float | None,
 ) -> dict[str, Any]:
-    """Return the estimated cost of training a model size, with the published FLOPs."""
+    """Return the estimated cost of training a model size, with its published FLOPs.
+
+    Args:
+        each: The model size, as `entry` returns it.
+        tokens: The number of training tokens, by default as published.
+        flops_per_second: The FLOPs per second that one device sustains, for device-days.
+        dollars_per_device_hour: The price of a device-hour, for dollars.
+
+    Returns:
+        Plain values; without numbers if the training tokens are unknown.
+    """
     from transformer.costs.training_cost import estimate_training_cost
 
     tokens = each["training_tokens"] if tokens is None else tokens

@@ -1,4 +1,4 @@
-"""Setting up a process before jax is imported, and ending it: the platform and the libraries' logging."""
+"""Prepare a process before jax is imported, and end it: the platform, memory and the libraries' logging."""
 
 import contextlib
 import logging as stdlib_logging
@@ -16,10 +16,13 @@ ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", 
 
 
 def choose_platform(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
-    """Set JAX_PLATFORMS=cpu where no accelerator is in the machine; a value that the user set stays.
+    """Set JAX_PLATFORMS=cpu if the machine has no accelerator and the user has not set it.
 
-    Where libtpu is installed without a TPU, jax otherwise looks for one and prints errors before it
-    falls back.
+    If libtpu is installed without a TPU, jax otherwise searches for one and prints errors before it falls back.
+
+    Args:
+        environment: The environment variables, which are set.
+        files: The root of the file system.
     """
     if environment.get("JAX_PLATFORMS"):
         return
@@ -28,14 +31,14 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
 
 
 def reuse_freed_memory(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Keep the memory of one step for the next where the steps run on a CPU, and say whether that was done."""
+    """Keep freed memory for the next step if steps run on the CPU, and return whether that was done."""
     from transformer.training.malloc_settings import keep_freed_memory
 
     return environment.get("JAX_PLATFORMS") == "cpu" and keep_freed_memory(environment)
 
 
 def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keep the libraries' messages off the console, except errors."""
+    """Silence the libraries' messages on the console, except errors."""
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environment.setdefault("GRPC_VERBOSITY", "ERROR")
     # Orbax and TFDS log through absl, which is imported first because it must create its own logger.
@@ -48,9 +51,9 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _except_of_closed_loops(raised: "sys.UnraisableHookArgs") -> None:
-    """Tell what a library's thread raises, but not that TensorStore finds the event loop of a save closed that failed.
+    """Report an error of a library's thread, unless TensorStore finds the event loop of a failed save closed.
 
-    It would say so of every write; why the save failed is raised where the save is waited for.
+    It would say so of every write; why the save failed is raised where the save is awaited.
     """
     if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(raised)
@@ -59,7 +62,8 @@ def _except_of_closed_loops(raised: "sys.UnraisableHookArgs") -> None:
 def exit_process(code: int) -> NoReturn:
     """End the process with an exit code.
 
-    One of several that has failed does not wait for the others; those that were told to stop leave together.
+    A process that has failed does not wait for the others of a distributed run; those that were told to stop leave
+    together.
     """
     jax: Any = sys.modules.get("jax")
     several = jax is not None and jax.distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""The command that trains one run of a study again, elsewhere and by itself."""
+"""The command that trains one run of a study again, by itself and in another directory."""
 
 import os
 import shlex
@@ -17,12 +17,23 @@ if TYPE_CHECKING:
 def retrain_command(
     file: str, words: Sequence[str], trial: "Trial", *, recorded: str, workdir: str, data_dir: str | None = None
 ) -> str:
-    """A command line after which the run directory `workdir` holds the trial, trained from its beginning.
+    """Return a command line that trains a trial from its beginning in another run directory.
 
     It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, if they give
     exactly the trial's config. Overrides that no command line can express, such as a whole group, are taken from the
-    config.json of the run in `recorded`. A run that had a part of this machine's cores gets as many again: on more it
-    would differ in the last bits.
+    recorded config.json. A run that used only some of this machine's cores gets as many again, because a different
+    number would change its last bits.
+
+    Args:
+        file: The config file of the study.
+        words: The study's `--config.KEY=VALUE` words.
+        trial: The trial.
+        recorded: The trial's run directory.
+        workdir: The new run directory.
+        data_dir: The folder of the data, if the study was given one.
+
+    Returns:
+        The command line.
     """
     from transformer.overrides import as_flags
     from transformer.trust import trust_words
@@ -47,7 +58,7 @@ def _on_as_many_cores(recorded: str) -> list[str]:
 
 
 def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
-    """The resolved config of a file with these words; None where they do not express it."""
+    """Return the resolved config of a file with these words; None if they do not express it."""
     from transformer.config import UserError
     from transformer.studies.sweeps.trials import json_values
     from transformer.training.config import apply_text_overrides, resolve_config

@@ -1,24 +1,28 @@
-"""The standard output of a command, which may be a file on a disk that is full."""
+"""The standard output of a command, which may be a file on a full disk."""
 
 import os
 from typing import Any, TextIO
 
 
 class StandardOutput:
-    """A stream whose errors name it; one that is not `needed` says once that it fails, and then writes nowhere.
+    """A stream that reports write errors: fatal ones by name if it is `needed`, else once, and then it writes nowhere.
 
-    That nobody reads a pipe any more is raised as it is.
+    A broken pipe is always raised.
+
+    Args:
+        stream: The stream.
+        needed: Whether the command has failed if the stream cannot be written.
     """
 
     def __init__(self, stream: TextIO, *, needed: bool):
         self._stream, self._needed = stream, needed
 
     def write(self, text: str) -> int:
-        """Write it, or nothing.
+        """Write text, or nothing if the stream has failed.
 
         Raises:
-            OSError: If the stream is needed.
-            BrokenPipeError: As described above.
+            OSError: If writing fails and the stream is needed.
+            BrokenPipeError: If nobody reads the stream.
         """
         try:
             self._stream.write(text)
@@ -27,10 +31,11 @@ class StandardOutput:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or nothing.
+        """Write what is buffered, or nothing if the stream has failed.
 
         Raises:
-            UserError: As `write`.
+            OSError: If writing fails and the stream is needed.
+            BrokenPipeError: If nobody reads the stream.
         """
         try:
             self._stream.flush()
@@ -54,7 +59,7 @@ class StandardOutput:
 
 
 def redirect_to_devnull(stream: TextIO) -> None:
-    """Let what is written to a stream of a file go nowhere, what is buffered as well."""
+    """Redirect a stream of a file descriptor to /dev/null, including what is buffered."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Train every trial of a sweep, or go on with one that was stopped."""
+"""Run a hyperparameter sweep, or resume one that was stopped."""
 
 import shlex
 from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _become_worker(arguments: Arguments) -> None:
-    """Prepare a worker process before jax is imported, which reading a config's words does."""
+    """Prepare a worker process before reading the config imports jax."""
     if arguments.worker:
         if arguments.num_workers is not None:
             raise UserError("--worker is one worker itself: omit --num_workers, and start as many as you like")
@@ -118,7 +118,7 @@ def _page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "Sweep
 
 
 def _once_more(arguments: Arguments, ledger: "TrialStore", trial: "Trial") -> str:
-    """The command that trains a trial again."""
+    """Return the command that trains a trial again."""
     return retrain_command(
         arguments.config_file,
         arguments.config_words,
@@ -139,10 +139,10 @@ class _Sweep(NamedTuple):
 
 
 def _sweep(arguments: Arguments) -> _Sweep:
-    """The sweep that the flags describe, its trials planned as far as they can be.
+    """Open the sweep that the flags describe, and plan its trials as far as possible.
 
     Raises:
-        UserError: For invalid flags, and for a directory that holds another sweep.
+        UserError: If flags are invalid, or the directory holds another sweep.
     """
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.search_algorithm import (

@@ -1,4 +1,4 @@
-"""Train a model, or go on with a run that was stopped."""
+"""Train a model, or resume a run that was stopped."""
 
 import shlex
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Check the config, then train; or show it."""
+    """Check the config and train; or print the config."""
     values = arguments.with_data()
     if arguments.show_config:
         from transformer.training.config import format_as_flags
@@ -109,13 +109,13 @@ def main(arguments: Arguments) -> None:
 
 
 def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
-    """What one does with a run of this config that is complete: commands that run as they stand."""
+    """Return the commands that one runs next on a completed run of this config."""
     from transformer.trust import trust_words
 
     run = [f"--workdir={workdir}", *trust_words(config)]
     return (
-        f"complete; the page of its heads: {shlex.join([*command_words('maps'), *run])}\n"
-        f"          its figures once more: {shlex.join([*command_words('evaluate'), *run])}"
+        f"complete; write the page of its heads: {shlex.join([*command_words('maps'), *run])}\n"
+        f"          evaluate it again: {shlex.join([*command_words('evaluate'), *run])}"
     )
 
 

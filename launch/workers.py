@@ -1,4 +1,4 @@
-"""Workers of one machine: started with their share of it, watched, replaced when they die, stopped together."""
+"""The workers of one machine: start each with its share of it, watch and replace them, and stop them together."""
 
 import contextlib
 import itertools
@@ -36,7 +36,12 @@ _GRACE = 30.0  # seconds that workers have to shut down
 
 
 class WorkerResources(NamedTuple):
-    """A worker's share of the machine: the cores that it may use (None: all) and variables of its environment."""
+    """A worker's share of the machine.
+
+    Attributes:
+        cores: The CPU cores that it may use; None for all.
+        environment: Further environment variables.
+    """
 
     cores: tuple[int, ...] | None
     environment: Mapping[str, str]
@@ -45,12 +50,21 @@ class WorkerResources(NamedTuple):
 def divide_machine(
     workers: int, cores: Sequence[int], environment: Mapping[str, str] = os.environ, files: Path = Path("/")
 ) -> list[WorkerResources]:
-    """The share of each worker: with NVIDIA cards one card each, on CPUs the cores divided.
+    """Divide the machine among workers: one NVIDIA GPU each, or on CPUs the cores.
 
-    A single worker has the whole machine. More workers than cores share them all.
+    A single worker has the whole machine. If there are more workers than cores, all share all cores.
+
+    Args:
+        workers: The number of workers.
+        cores: The CPU cores.
+        environment: The environment variables.
+        files: The root of the file system.
+
+    Returns:
+        The share of each worker.
 
     Raises:
-        UserError: For no workers, more workers than cards, and several workers on a TPU, which one process holds.
+        UserError: If there are no workers, more workers than GPUs, or several on a TPU, which only one process can use.
     """
     if workers < 1:
         raise UserError(f"--num_workers={workers} must be at least 1")
@@ -83,14 +97,24 @@ def run_workers(
     also: Callable[[Sequence["TrialStatus"], bool], None] = lambda rows, over: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Start `COMMAND --worker` so many times and show how far the sweep is until all have ended.
+    """Start workers and display the progress of the sweep until all have ended.
 
-    The output of worker N goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. All end
-    with this call. `also` is shown the trials too, at most once in some seconds, and told at the end, whatever brought
-    it, that it is over. The workers have `environment`, plus the variables of their share of the machine.
+    The output of worker N goes to WORKDIR/workers/N.log. A worker that dies is replaced, unless it ends with
+    UNFIT_EXIT_CODE or dies again and again. All workers end with this call.
+
+    Args:
+        command: The command, which is called with --worker.
+        ledger: The trials of the sweep.
+        workers: The number of workers.
+        total: The number of trials.
+        metric: The sweep's metric, as "split/name".
+        maximize: Whether the metric is maximized.
+        also: Called with the trials every few seconds, and with True at the end, whatever ended it.
+        environment: The environment variables of the workers, to which those of their share are added.
 
     Raises:
-        UserError: With the message of a worker's; RunFailed where all died again and again or are UNFIT.
+        UserError: If a worker ended with a user error.
+        RunFailed: If every worker was given up.
     """
     from transformer.runs.jsonl_records import parse_metric_name
     from transformer.storage.paths import storage_of
@@ -136,10 +160,10 @@ def run_workers(
 
 
 def become_worker() -> None:
-    """Make this process a worker of a sweep: before anything imports jax.
+    """Make this process a worker of a sweep; call it before anything imports jax.
 
-    It shares compiled programs, which are kept in the user's own folder alone: those that lie in a directory may be
-    whoever's wrote it. It shuts down on SIGTERM, and ends with the process that started it.
+    It uses the user's own cache of compiled programs: programs in a shared directory might be anybody's. It shuts down
+    on SIGTERM, and ends with the process that started it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parent = os.environ.pop(_PARENT, "")
@@ -159,14 +183,22 @@ def run_as_worker(
     vouched: Collection[str],
     trackers: Sequence[str] = (),
 ) -> None:
-    """Work in this process, which `become_worker` has made one, until all trials are finished, by any worker.
+    """Work on a sweep in this process, after `become_worker`, until all trials are finished by any worker.
 
-    `vouched` is what trials may name that is not this library's: modules, and data sets to download. `trackers` are
-    told of every trial. Where one trial after another fails, or a disk does, it says so in one line and ends with the
-    exit code UNFIT.
+    If several trials in a row fail, or a disk does, it says so in one line and exits with UNFIT_EXIT_CODE.
+
+    Args:
+        ledger: The trials of the sweep.
+        proposer: Proposes further trials; None to train only those planned.
+        total: The number of trials.
+        metric: The sweep's metric, as "split/name".
+        vectorize: Whether to train trials of one program together if that is faster.
+        data_dir: The folder of the data on this machine.
+        vouched: Modules and downloadable data sets that trials may name.
+        trackers: The experiment trackers that log every trial.
 
     Raises:
-        UserError: As `transformer.studies.sweeps.worker.run_worker`.
+        UserError: If no trial reports the metric.
     """
     from transformer.storage.disk_errors import disk_failure, explain_disk_failure
     from transformer.studies.sweeps.model_trainer import ModelTrainer
@@ -198,7 +230,11 @@ class _Slot:
         self._process = self._start()
 
     def attend(self, finished: int) -> bool:
-        """Replace the worker if it has died; return whether one is running."""
+        """Replace the worker if it has died, and return whether one is running.
+
+        Raises:
+            UserError: If the worker ended with a user error.
+        """
         code = self._process.poll()
         if code is None:
             return True
@@ -218,17 +254,17 @@ class _Slot:
         return not self.given_up
 
     def stop(self, number: int) -> None:
-        """Send a signal, if it lives."""
+        """Send a signal if the worker is alive."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, at most so many seconds."""
+        """Wait for the worker's end, at most so many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(seconds, 0))
 
     def tail(self) -> str:
-        """The last line of its log, and the log's path."""
+        """Return the last line of the worker's log, and the log's path."""
         lines = [line for line in self._lines() if line.strip()]
         return f"{lines[-1].strip() if lines else 'nothing'} (see {self._log})"
 
@@ -251,7 +287,7 @@ class _Slot:
 
 @contextlib.contextmanager
 def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
-    """Processes started inside the context run on these cores from the start, when jax counts them."""
+    """Run processes started inside the context on these cores from the start, when jax counts them."""
     before = os.sched_getaffinity(0)
     if cores is not None:
         os.sched_setaffinity(0, cores)
@@ -263,7 +299,7 @@ def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stopped(slots: Sequence[_Slot]) -> Iterator[None]:
-    """None of the workers outlives the context, which SIGTERM ends as Ctrl-C does."""
+    """Stop all workers at the end of the context, which SIGTERM ends as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -285,7 +321,7 @@ def _end_with(parent: int, now: Callable[[], int] = os.getppid) -> None:
 
 
 def _cards(environment: Mapping[str, str], files: Path) -> list[str]:
-    """The NVIDIA cards that jax would see, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the NVIDIA GPUs that jax would see, as CUDA_VISIBLE_DEVICES names them."""
     devices = list(files.glob("dev/nvidia[0-9]*"))
     said = environment.get("CUDA_VISIBLE_DEVICES")
     if said is None:

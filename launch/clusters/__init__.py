@@ -1,1 +1,1 @@
-"""Launchers of one training on many processes, each thin over an engine: gcloud, kubectl, sbatch, or this machine."""
+"""Launchers of distributed training, each a thin layer over an engine: gcloud, kubectl, sbatch, or this machine."""

@@ -1,4 +1,4 @@
-"""Train on a TPU slice of a Kubernetes cluster of Google Cloud: one JobSet, whose one job has a pod on every host."""
+"""Train on a TPU slice of a GKE cluster: a JobSet with one pod on every host."""
 
 import json
 import re
@@ -26,9 +26,9 @@ from transformer.config import UserError
 COMMAND = Command(
     name="clusters.gke",
     description=(
-        "Train on a TPU slice of a GKE cluster that has the JobSet controller: write a JobSet that runs the train "
-        "command, whose flags stand behind --, in a pod on every host of the slice, and give it to kubectl. Pods that "
-        "fail are started again and go on from the last checkpoint, but not after a user's mistake (exit code 2)."
+        "Train on a TPU slice of a GKE cluster that has the JobSet controller. The flags of the train command follow "
+        "after --. A JobSet runs it in a pod on every host of the slice. Pods that fail are restarted and resume from "
+        "the last checkpoint, unless they fail by a user error (exit code 2)."
     ),
     example=(
         "--image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "
@@ -36,28 +36,28 @@ COMMAND = Command(
     ),
     flags=(
         Flag("image", "a container image with the checkout and its dependencies", required=True),
-        Flag("topology", "the slice, as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
+        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
         NAME,
         Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
-        Flag("service_account", "the Kubernetes service account, which may read and write the bucket"),
-        Flag("queue", "the Kueue queue that the run waits in"),
-        Flag("spot", "run on spot nodes, which may be preempted", kind=bool, default=False),
+        Flag("service_account", "a Kubernetes service account that can read and write the bucket"),
+        Flag("queue", "the Kueue queue to submit to"),
+        Flag("spot", "use spot nodes, which may be preempted", kind=bool, default=False),
         Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
-        Flag("python", "the interpreter in the image", default="python"),
-        Flag("max_restarts", "how often the pods are started again", kind=int, default=10),
+        Flag("python", "the Python interpreter in the image", default="python"),
+        Flag("max_restarts", "the maximum number of restarts of the pods", kind=int, default=10),
         DRY_RUN,
     ),
 )
 JOB, CONTAINER = "slice", "train"
 # The ports of jax's coordinator on TPU hosts, and of libtpu's processes.
 COORDINATOR_PORT, LIBTPU_PORT = 8482, 8471
-# Pods get JOB, its index, theirs and five letters behind the run's name, and 63 characters in all.
+# A pod's name is that of the run, JOB, its index, the pod's index and five letters: 63 characters in all.
 LONGEST_SUFFIX = len(f"-{JOB}-0--") + len("abcde")
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
-    """Print the call of kubectl with the manifest, or make it."""
+    """Create the JobSet with kubectl, or print the call."""
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
     tpu = parse_slice(arguments.topology, training.pod)
@@ -73,16 +73,16 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         return
     require_tool("kubectl", training.environment)
     if run_tool(create, training.environment, typed=manifest):
-        print(f"nothing was started; a run of the same name is taken away with: {shell_line(delete)}", file=sys.stderr)
+        print(f"nothing was started; delete a run of the same name with: {shell_line(delete)}", file=sys.stderr)
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
     # Without this flag kubectl follows at most five pods, and refuses a slice of six.
     follow = (*follow, f"--max-log-requests={tpu.hosts}", "--prefix")
-    print(f"follow it with: {shell_line(follow)}\nend it with: {shell_line(delete)}")
+    print(f"follow the logs with: {shell_line(follow)}\nstop the run with: {shell_line(delete)}")
 
 
 def job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
-    """The manifest: jobset.x-k8s.io/v1alpha2, one replicated job that is the slice, one indexed pod a host."""
+    """Return the manifest: a jobset.x-k8s.io/v1alpha2 with one replicated job for the slice, one indexed pod a host."""
     labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
     job = {
         "parallelism": tpu.hosts,
@@ -175,8 +175,8 @@ def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name
 def _label(flag: str, value: str) -> str:
     if not re.fullmatch(LABEL, value):
         raise UserError(
-            f"--{flag}={value} is no Kubernetes name: it takes small letters, digits and -, begins and ends with a "
-            "letter or digit, and has at most 63 characters"
+            f"--{flag}={value} is not a Kubernetes name: use at most 63 lower-case letters, digits and -, with a "
+            "letter or digit at both ends"
         )
     return value
 

@@ -1,4 +1,4 @@
-"""Shared parts of the launchers: checking the train command behind `--`, naming runs, showing and running words."""
+"""Shared parts of the launchers: checking the train command after `--`, naming runs, printing and running commands."""
 
 import hashlib
 import itertools
@@ -18,20 +18,28 @@ from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_arguments
 from transformer.config import UserError
 
-DRY_RUN = Flag("dry_run", "print what would be run, and run nothing", kind=bool, default=False)
-NAME = Flag("name", "what the engine calls the run (default: from the last part of the train command's --workdir)")
-OPTIONS = "as --options='--key=value --key=value'"
-# The launcher knows these of each process, so the train command's flags behind -- leave them out.
+DRY_RUN = Flag("dry_run", "print what would be run, without running it", kind=bool, default=False)
+NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
+OPTIONS = "as in --options='--key=value --key=value'"
+# The launcher sets these for each process; the train command's flags after -- must not.
 LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id")
 TOOLS = {
     "gcloud": "install the Google Cloud CLI and log in with: gcloud auth login",
     "kubectl": "install it with: gcloud components install kubectl",
-    "sbatch": "start this on a login node of a Slurm cluster",
+    "sbatch": "run this on a login node of a Slurm cluster",
 }
 
 
 class TrainCommand(NamedTuple):
-    """One checked call of the train command, and the environment that its launcher was started in."""
+    """A checked call of the train command.
+
+    Attributes:
+        words: Its flags.
+        workdir: Its run directory.
+        config_file: Its config file, None if it resumes a run without one.
+        pod: The topology that its config names.
+        environment: The environment in which the launcher was started.
+    """
 
     words: tuple[str, ...]
     workdir: str
@@ -43,9 +51,17 @@ class TrainCommand(NamedTuple):
 def run_launcher(
     command: Command, main: Callable[[Arguments, TrainCommand], None], argv: Sequence[str] | None = None
 ) -> int:
-    """Parse the launcher's flags before `--` and the train command's behind it, call `main`, return the exit code.
+    """Parse the launcher's flags before `--` and the train command's after it, call `main`, and return the exit code.
 
-    Nothing is booked before both are right: the train command's own parser reads its config file and overrides.
+    Nothing is started before both are valid: the train command's own parser reads its config file and overrides.
+
+    Args:
+        command: The declaration of the launcher.
+        main: What the launcher does, given its arguments and the train command.
+        argv: The words after the launcher, by default the process's own.
+
+    Returns:
+        The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # Copied before the platform is chosen for this process: a login node's may be wrong for its cluster.
@@ -53,40 +69,54 @@ def run_launcher(
     own, behind = _split(words)
     astray = [word for word in own if re.match(r"--?(config|workdir)\b", word)]
     if astray and not {"--help", "-h"} & set(own):
-        line = f"error: {astray[0]} is a flag of the train command: write it behind --, as {command.example_call}"
+        line = f"error: {astray[0]} is a flag of the train command: write it after --, as in {command.example_call}"
         print(line, file=sys.stderr)
         return 2
     return run(command, lambda arguments: main(arguments, parse_train_command(command, behind, environment)), own)
 
 
 def parse_train_command(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> TrainCommand:
-    """The train command that `words` give.
+    """Parse and check the flags of the train command.
+
+    Args:
+        command: The declaration of the launcher, for messages.
+        words: The words after `--`, None without it.
+        environment: The environment in which the launcher was started.
+
+    Returns:
+        The train command.
 
     Raises:
-        UserError: If they are missing, where the train command would refuse them, where they set flags of the launcher,
-            and for a character that no shell, script or manifest should carry.
+        UserError: If the flags are missing, invalid, or contain unprintable characters, or set what the launcher sets.
     """
     if not words:
-        raise UserError(f"{command.name} needs the train command's flags behind --, as {command.example_call}")
+        raise UserError(f"{command.name} needs the train command's flags after --, as in {command.example_call}")
     for word in words:
         if not word.isprintable():
-            raise UserError(f"{word!r} has a character that cannot be printed: leave it out")
+            raise UserError(f"{word!r} has an unprintable character: remove it")
         if re.fullmatch(rf"--({'|'.join(LAUNCHER_FLAGS)})(=.*)?", word):
-            raise UserError(f"{word} behind -- is what the launcher itself tells each process: leave it out")
+            raise UserError(f"{word} after -- is set by the launcher for each process: omit it")
     arguments = parse_arguments(train.COMMAND, words)
     if arguments.show_config:
-        raise UserError("--show_config behind -- trains nothing: leave it out, or say it to the train command itself")
+        raise UserError("--show_config after -- trains nothing: omit it, or run the train command itself")
     pod = arguments.config.get("pod") or ""
     return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), pod, environment)
 
 
 def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
-    """The name of a run for the engines: an RFC 1123 label that begins with a letter.
+    """Return the name of a run for the engines: an RFC 1123 label that starts with a letter.
 
-    Without `given` it is the last part of `workdir`, with a digest of that part where letters had to change.
+    Args:
+        given: The value of --name. By default the name is the last part of `workdir`, with a hash of it if characters
+            had to change.
+        workdir: The run directory.
+        longest: The maximum length.
+
+    Returns:
+        The name.
 
     Raises:
-        UserError: For a `given` that is none, or is longer than `longest` characters, with one that would do.
+        UserError: If `given` is not such a label or too long; the message suggests one.
     """
     part = PurePosixPath(workdir).name if given is None else given
     label = re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-")
@@ -97,46 +127,50 @@ def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
     if given is None:
         return proposal
     raise UserError(
-        f"--name={given} is no name for a run: it takes small letters, digits and -, begins with a letter, ends with "
-        f"none of -, and has at most {longest} characters, as --name={label[:longest].rstrip('-')}"
+        f"--name={given} is not a valid name of a run: use at most {longest} lower-case letters, digits and -, "
+        f"starting with a letter and not ending with -, such as --name={label[:longest].rstrip('-')}"
     )
 
 
 def require_shared_storage(training: TrainCommand) -> None:
-    """Check that hosts without a shared disk see one run directory and one checkout.
+    """Check that hosts without a shared disk see the same run directory and config file.
 
     Raises:
-        UserError: For a workdir that is not on object storage, and a config file outside the checkout.
+        UserError: If the workdir is not in a bucket, or the config file is outside the checkout.
     """
     if not re.match(r"gs://[^/]", training.workdir):
         raise UserError(
-            f"--workdir={training.workdir} would be another directory on every host, lost with it: "
-            "name one that all of them see, as --workdir=gs://BUCKET/RUN"
+            f"--workdir={training.workdir} would be a different directory on every host, lost with it: "
+            "pass one that all hosts share, such as --workdir=gs://BUCKET/RUN"
         )
     path = PurePosixPath(training.config_file or "")
     if path.is_absolute() or ".." in path.parts:
         raise UserError(
-            f"--config={training.config_file} is a file of this machine: name it from the root of the checkout, which "
-            "the hosts have too, as --config=experiments/demo.py"
+            f"--config={training.config_file} is a file of this machine: pass a path relative to the checkout, which "
+            "the hosts have too, such as --config=experiments/demo.py"
         )
 
 
 def check_max_restarts(restarts: int) -> None:
-    """Raise UserError for fewer than none."""
+    """Check the number of restarts.
+
+    Raises:
+        UserError: If it is below 0.
+    """
     if restarts < 0:
-        raise UserError(f"--max_restarts={restarts} must be at least 0 (0: never again)")
+        raise UserError(f"--max_restarts={restarts} must be at least 0 (0: no restarts)")
 
 
 def train_words(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
-    """The words of a process of another machine: its interpreter, the train command, its flags and those added."""
+    """Return the words that run the train command on another machine: interpreter, module, its flags and `more`."""
     return (python, "-m", "launch.train", *training.words, *more)
 
 
 def parse_extra_options(text: str | None) -> tuple[str, ...]:
-    """The words of `--options`, which go to the engine as they are.
+    """Parse `--options`, whose words are passed to the engine unchanged.
 
     Raises:
-        UserError: For a word that is not --key or --key=value, and for quotes that do not close.
+        UserError: If a word is not --key or --key=value, or a quote is not closed.
     """
     try:
         words = shlex.split(text or "")
@@ -149,35 +183,44 @@ def parse_extra_options(text: str | None) -> tuple[str, ...]:
 
 
 def check_word(flag: str, value: str) -> str:
-    """`value`, a word that no tool can take for a flag.
+    """Return `value` if no tool can mistake it for a flag.
 
     Raises:
-        UserError: For one that is empty, begins with a dash or cannot be printed.
+        UserError: If it is empty, starts with a dash or has unprintable characters.
     """
     if not value or value.startswith("-") or not value.isprintable():
-        raise UserError(f"--{flag}={value!r} must not be empty, begin with - or have characters that cannot be printed")
+        raise UserError(f"--{flag}={value!r} must not be empty, start with - or have unprintable characters")
     return value
 
 
 def shell_line(words: Sequence[str], environment: Mapping[str, str] | None = None, typed: str | None = None) -> str:
-    """The call as a line for a shell, with its standard input as a heredoc."""
+    """Return a call as a line for a shell.
+
+    Args:
+        words: The words of the call.
+        environment: Environment variables to set for it.
+        typed: Its standard input, written as a heredoc.
+
+    Returns:
+        The line.
+    """
     settings = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
     line = " ".join([*settings, shlex.join(words)])
     return line if typed is None else f"{line} <<'END_OF_INPUT'\n{typed.rstrip()}\nEND_OF_INPUT"
 
 
 def require_tool(name: str, environment: Mapping[str, str]) -> None:
-    """An engine works through its own tool.
+    """Check that an engine's tool is installed.
 
     Raises:
-        UserError: Naming the tool that is not on PATH and what to do.
+        UserError: If the tool is not on PATH, with how to install it.
     """
     if shutil.which(name, path=environment.get("PATH")) is None:
         raise UserError(f"{name} is not on PATH: {TOOLS[name]}; --dry_run prints what would be run without it")
 
 
 def run_tool(words: Sequence[str], environment: Mapping[str, str], typed: str | None = None) -> int:
-    """Run the words, showing them first, and return their exit code."""
+    """Print a call, run it, and return its exit code."""
     print(f"+ {shlex.join(words)}", file=sys.stderr, flush=True)
     return subprocess.run(words, env=environment, input=typed, text=True, check=False).returncode
 
@@ -190,7 +233,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
-    """The value of the last `flag` among the words, written --flag=value or --flag value."""
+    """Return the value of the last `flag` among the words, written --flag=value or --flag value."""
     values = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
     values += [after for word, after in itertools.pairwise(words) if word == flag]
     return values[-1] if values else None

@@ -1,4 +1,4 @@
-"""Train with several processes on this machine: a trial of a pod on CPU devices, or a process for every GPU."""
+"""Train with several processes on this machine: a rehearsal of a pod on CPU devices, or one process for each GPU."""
 
 import contextlib
 import os
@@ -21,16 +21,16 @@ from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 COMMAND = Command(
     name="clusters.local",
     description=(
-        "Start the train command, whose flags stand behind --, as several processes on this machine that train "
-        "together, each with CPU devices of its own or, with --use_gpus, one of the machine's GPUs. Their lines carry "
-        "their number; when one fails all are ended; Ctrl-C and SIGTERM reach all."
+        "Train with several processes on this machine, each with its own CPU devices or, with --use_gpus, one of the "
+        "machine's GPUs. The flags of the train command follow after --. Output lines start with the process id. If "
+        "one process fails, all are ended; Ctrl-C and SIGTERM reach all."
     ),
     example="--num_processes=2 --devices_per_process=4 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
-        Flag("num_processes", "how many", kind=int, default=2),
+        Flag("num_processes", "the number of processes", kind=int, default=2),
         Flag("devices_per_process", "CPU devices of each process (default: 1)", kind=int),
         Flag("use_gpus", "give each process one GPU instead of CPU devices", kind=bool, default=False),
-        Flag("port", "where the processes find each other on 127.0.0.1 (default: any free one)", kind=int),
+        Flag("port", "the coordinator's port on 127.0.0.1 (default: any free one)", kind=int),
         DRY_RUN,
     ),
 )
@@ -43,14 +43,19 @@ POLL_SECONDS = 0.05
 
 
 class ProcessSpec(NamedTuple):
-    """One process to start: its words, and what its environment has beyond the launcher's."""
+    """A process to start.
+
+    Attributes:
+        words: The words of its call.
+        settings: Its environment variables besides the launcher's.
+    """
 
     words: tuple[str, ...]
     settings: Mapping[str, str]
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
-    """Print the calls, or start the processes and wait for them."""
+    """Start the processes and wait for them, or print the calls."""
     processes = plan_processes(arguments, training)
     if arguments.dry_run:
         print("\n".join(f"{shell_line(process.words, process.settings)} &" for process in processes) + "\nwait")
@@ -63,10 +68,10 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
 
 
 def plan_processes(arguments: Arguments, training: TrainCommand) -> list[ProcessSpec]:
-    """One process a number, from 0.
+    """Plan the processes, in the order of their process id.
 
     Raises:
-        UserError: For invalid numbers, for --devices_per_process with --use_gpus, and for more processes than GPUs.
+        UserError: If a number is invalid, --devices_per_process is given with --use_gpus, or there are too few GPUs.
     """
     count = arguments.num_processes
     devices = 1 if arguments.devices_per_process is None else arguments.devices_per_process
@@ -75,10 +80,10 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
             raise UserError(f"--{flag}={value} must be at least 1")
     if arguments.use_gpus and arguments.devices_per_process is not None:
         raise UserError(
-            f"--devices_per_process={devices} counts CPU devices, and --use_gpus takes GPUs: leave one of them out"
+            f"--devices_per_process={devices} is for CPU devices, and --use_gpus for GPUs: omit one of them"
         )
     if arguments.port is not None and not 1 <= arguments.port <= 65535:
-        raise UserError(f"--port={arguments.port} is no port: take one from 1 to 65535")
+        raise UserError(f"--port={arguments.port} is not a port: it must be from 1 to 65535")
     cards = (training.environment.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
     if arguments.use_gpus and count > len(cards):
         raise UserError(f"--num_processes={count} is more than the {len(cards)} GPUs of CUDA_VISIBLE_DEVICES")
@@ -103,18 +108,25 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that is free now."""
+    """Return a port of 127.0.0.1 that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def run_processes(processes: Sequence[ProcessSpec], environment: Mapping[str, str]) -> int:
-    """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
+    """Run processes until all have ended, printing their lines after their index.
 
-    A failure ends the others. A signal that this process gets goes on to all, and they are waited for while they stop
-    and save; 128 + its number is returned, or EXIT_CODE_RESTARTABLE where all of them have. The third SIGINT kills
-    them.
+    A failure ends the other processes. A signal to this process is passed on to all, which are then awaited while they
+    stop and save. The third SIGINT kills them.
+
+    Args:
+        processes: The processes.
+        environment: Their environment, to which each one's settings are added.
+
+    Returns:
+        The exit code of the first process that failed; 128 + its number after a signal; EXIT_CODE_RESTARTABLE if all
+        processes ended with it.
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
@@ -147,7 +159,7 @@ def _start(process: ProcessSpec, environment: Mapping[str, str]) -> subprocess.P
 
 
 def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
-    """Until all have ended: pass signals on, end the rest once one has failed, kill what outlives the grace."""
+    """Wait until all have ended: pass signals on, end the rest after a failure, kill what outlives the grace period."""
     code, passed, deadline = 0, 0, float("inf")
     while any(child.poll() is None for child in started):
         if len(received) > passed:
@@ -172,7 +184,7 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
 
 
 def _failed(started: Sequence[subprocess.Popen[str]]) -> tuple[int, int] | None:
-    """The number of a process that failed, and the exit code that a shell would give it."""
+    """Return the index of a process that failed, and the exit code that a shell would give it."""
     for index, child in enumerate(started):
         if child.poll():
             return index, child.returncode if child.returncode > 0 else 128 - child.returncode
@@ -195,7 +207,7 @@ def _echo(index: int, lines: IO[str] | None) -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The SIGINTs and SIGTERMs that this process gets, which change nothing else while the context lasts."""
+    """Record SIGINT and SIGTERM while the context lasts, instead of handling them."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

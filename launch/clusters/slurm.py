@@ -1,4 +1,4 @@
-"""Train on the GPUs of a Slurm cluster: one batch script, which goes back into the queue when its time is up."""
+"""Train on the GPUs of a Slurm cluster: one batch job, which is requeued when its time limit nears."""
 
 import re
 import shlex
@@ -27,31 +27,31 @@ PYTHON = sys.executable if checkout() is None else ".venv/bin/python"
 COMMAND = Command(
     name="clusters.slurm",
     description=(
-        "Train on GPUs through Slurm: write a batch script that starts the train command, whose flags stand behind --, "
-        "as one task a GPU or a node, and give it to sbatch. Shortly before its time is up, when it is preempted and "
-        "when a node fails, the job is queued again and goes on from its last checkpoint."
+        "Train on the GPUs of a Slurm cluster. The flags of the train command follow after --. A batch script runs it "
+        "as one task per GPU or per node. The job is requeued shortly before its time limit, when it is preempted and "
+        "when a node fails, and resumes from its last checkpoint."
     ),
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
-        Flag("topology", "the GPUs in all, as gpu:16 (default: the config's pod)"),
-        Flag("gpus_per_node", "the GPUs of a node", kind=int, default=8),
+        Flag("topology", "the total number of GPUs, such as gpu:16 (default: the config's pod)"),
+        Flag("gpus_per_node", "the number of GPUs per node", kind=int, default=8),
         Flag(
             "process_per",
-            "what one process has: a GPU, or all GPUs of its node",
+            "start one process per GPU, or one per node with all of its GPUs",
             choices=("gpu", "node"),
             default="gpu",
         ),
-        Flag("time", "how long the job runs before it is queued again, as MINUTES, HH:MM:SS or DAYS-HH:MM:SS"),
+        Flag("time", "the time limit, after which the job is requeued: MINUTES, HH:MM:SS or DAYS-HH:MM:SS"),
         Flag(
             "grace_seconds",
-            "seconds that the run has at least to stop and save, before its time is up",
+            "the minimum number of seconds to stop and save before the time limit",
             kind=int,
             default=240,
         ),
         NAME,
-        Flag("options", "more options of sbatch, such as --partition=NAME, in one string"),
-        Flag("checkout_dir", "the checkout (default: where sbatch is called)"),
-        Flag("python", "the interpreter, from there", default=PYTHON),
+        Flag("options", "more options of sbatch in one string, such as --options='--partition=NAME'"),
+        Flag("checkout_dir", "the folder of the checkout (default: where sbatch is called)"),
+        Flag("python", "the Python interpreter, relative to the checkout", default=PYTHON),
         DRY_RUN,
     ),
 )
@@ -64,14 +64,14 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
 class NodeAllocation(NamedTuple):
-    """The numbers of nodes and of GPUs a node."""
+    """The numbers of nodes and of GPUs on each node."""
 
     nodes: int
     gpus: int
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
-    """Print the call of sbatch with the script, or make it."""
+    """Submit the batch script with sbatch, or print the call."""
     words = ("sbatch", *parse_extra_options(arguments.options))
     text = batch_script(arguments, training)
     if arguments.dry_run:
@@ -83,22 +83,29 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
 
 
 def batch_script(arguments: Arguments, training: TrainCommand) -> str:
-    """The batch script; every word from outside this module is quoted or needs no quotes.
+    """Return the batch script; every word from outside this module is quoted or needs no quotes.
+
+    Args:
+        arguments: The launcher's flags.
+        training: The train command.
+
+    Returns:
+        The script.
 
     Raises:
-        UserError: For flags that Slurm would not take, and a workdir on a node's own disk.
+        UserError: If Slurm would not accept a flag, or the workdir is on a node's own disk.
     """
     share = parse_gpu_topology(arguments.topology, training.pod, arguments.gpus_per_node)
     if arguments.grace_seconds < 1:
         raise UserError(f"--grace_seconds={arguments.grace_seconds} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
-        raise UserError(f"--workdir={training.workdir} is on a node's own disk: name a directory that all nodes see")
+        raise UserError(f"--workdir={training.workdir} is on a node's own disk: pass a directory that all nodes share")
     # Slurm may send it up to a minute earlier, never later: the run has the whole of what is left.
     warning = arguments.grace_seconds + REQUEUE
     if arguments.time is not None and 0 < _seconds(_time(arguments.time)) <= 2 * warning:
         raise UserError(
-            f"--time={arguments.time} is too short: the job is told to stop {warning} seconds before its end, and "
-            "would be queued again and again without training; give it more, or a smaller --grace_seconds"
+            f"--time={arguments.time} is too short: the job is stopped {warning} seconds before its end, and "
+            "would be requeued again and again without training; increase it, or reduce --grace_seconds"
         )
     name = run_name(arguments.name, training.workdir)
     tasks = share.gpus if arguments.process_per == "gpu" else 1
@@ -148,30 +155,38 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
 
 
 def parse_gpu_topology(flag: str | None, pod: str, gpus_per_node: int) -> NodeAllocation:
-    """The nodes and GPUs of `gpu:N`, which --topology names, or else the config's pod.
+    """Parse a topology `gpu:N` into nodes and GPUs on each.
+
+    Args:
+        flag: The value of --topology.
+        pod: The pod of the config, used if `flag` is None.
+        gpus_per_node: The number of GPUs of a node.
+
+    Returns:
+        The allocation.
 
     Raises:
-        UserError: If neither names one, for a topology that is not of GPUs, and one that no whole nodes make.
+        UserError: If there is no topology, it is not of GPUs, or it does not fill whole nodes.
     """
     text, origin = (flag, "--topology") if flag else (pod, "config.pod")
     match = re.fullmatch(r"gpu:([1-9]\d{0,5})", text or "", flags=re.ASCII)
     if not match:
-        said = f"{origin}={text} is not of GPUs" if text else "no topology"
-        raise UserError(f"{said}: say how many GPUs the run has, as --topology=gpu:16")
+        said = f"{origin}={text} is not a number of GPUs" if text else "no topology"
+        raise UserError(f"{said}: pass the total number of GPUs, such as --topology=gpu:16")
     if gpus_per_node < 1:
         raise UserError(f"--gpus_per_node={gpus_per_node} must be at least 1")
     gpus = int(match[1])
     nodes = max(1, gpus // gpus_per_node)
     if gpus > gpus_per_node and gpus % gpus_per_node:
         raise UserError(
-            f"{origin}={text} is not whole nodes of --gpus_per_node={gpus_per_node}: "
-            f"take gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
+            f"{origin}={text} does not fill whole nodes of --gpus_per_node={gpus_per_node}: "
+            f"use gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
         )
     return NodeAllocation(nodes, gpus // nodes)
 
 
 def _seconds(time: str) -> int:
-    """What Slurm reads in MINUTES, MINUTES:SECONDS, HH:MM:SS and DAYS-HH:MM:SS, whose end may be left out."""
+    """Return the seconds of MINUTES, MINUTES:SECONDS, HH:MM:SS or DAYS-HH:MM:SS, as Slurm reads them."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
@@ -180,7 +195,9 @@ def _seconds(time: str) -> int:
 
 def _time(text: str) -> str:
     if not re.fullmatch(TIME, text, flags=re.ASCII):
-        raise UserError(f"--time={text} is no time: write it as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, as --time=24:00:00")
+        raise UserError(
+            f"--time={text} is not a time: write MINUTES, HH:MM:SS or DAYS-HH:MM:SS, such as --time=24:00:00"
+        )
     return text
 
 

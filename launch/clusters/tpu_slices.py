@@ -12,11 +12,16 @@ from transformer.config import UserError, nearest
 
 
 class TpuGeneration(NamedTuple):
-    """One kind of chip.
+    """A generation of TPU chips.
 
-    `accelerator` and `cores` make the accelerator type: v5p-512 is 256 chips of 2 cores each. `node` is GKE's label
-    for its nodes, `machine` what its machine types begin with, `runtime` the software of a TPU VM, `dimensions` those
-    of a slice, `largest` the chips of the largest slice.
+    Attributes:
+        accelerator: The prefix of accelerator types, such as v5p in v5p-512.
+        cores: The cores of a chip that accelerator types count: v5p-512 is 256 chips of 2 cores.
+        node: GKE's label of its nodes.
+        machine: The prefix of its machine types.
+        runtime: The software version of a TPU VM.
+        dimensions: The dimensions of a slice.
+        largest: The chips of the largest slice.
     """
 
     accelerator: str
@@ -40,7 +45,12 @@ SMALL_SHAPES_3D = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
 class TpuSlice(NamedTuple):
-    """A slice of one generation; `shape` in the order that the documentation writes."""
+    """A slice of one generation.
+
+    Attributes:
+        name: The name of the generation.
+        shape: The shape, in the order of the documentation.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -52,7 +62,7 @@ class TpuSlice(NamedTuple):
 
     @property
     def topology(self) -> str:
-        """The shape as GKE labels its nodes, 4x8x8."""
+        """The shape as GKE labels its nodes: 4x8x8."""
         return "x".join(map(str, self.shape))
 
     @property
@@ -62,17 +72,17 @@ class TpuSlice(NamedTuple):
 
     @property
     def chips_a_host(self) -> int:
-        """Up to 2x4 a flat slice is one host's own; hosts that share a slice have four chips each."""
+        """The chips of a host: all of a flat slice up to 2x4, else four."""
         return self.chips if len(self.shape) == 2 and self.chips <= 8 else 4
 
     @property
     def hosts(self) -> int:
-        """The number of machines, and so of processes."""
+        """The number of hosts, and so of processes."""
         return self.chips // self.chips_a_host
 
     @property
     def accelerator_type(self) -> str:
-        """The name of a TPU VM of so many chips."""
+        """The accelerator type of a TPU VM with this number of chips."""
         return f"{self.generation.accelerator}-{self.chips * self.generation.cores}"
 
     @property
@@ -82,19 +92,28 @@ class TpuSlice(NamedTuple):
 
 
 def parse_slice(flag: str | None, pod: str) -> TpuSlice:
-    """The slice that --topology names, or else the config's pod: v5p:4x8x8, its numbers in any order.
+    """Parse a slice such as v5p:4x8x8, whose sizes may be in any order.
+
+    Args:
+        flag: The value of --topology.
+        pod: The pod of the config, used if `flag` is None.
+
+    Returns:
+        The slice.
 
     Raises:
-        UserError: If neither names one, for a generation or shape that does not exist, with those that do.
+        UserError: If neither names a slice, or the generation or shape does not exist.
     """
     text, origin = (flag, "--topology") if flag else (pod, "config.pod")
     if not text:
-        raise UserError("no topology: say --topology=v5p:4x8x8, or give the config a pod")
+        raise UserError("no topology: pass --topology=v5p:4x8x8, or set config.pod")
     name, colon, sizes = text.partition(":")
     if name not in GENERATIONS:
-        raise UserError(f"{origin}={text} is no TPU slice, as v5e:4x4 and v5p:4x8x8 are: {nearest(name, GENERATIONS)}")
+        raise UserError(
+            f"{origin}={text} is not a TPU slice such as v5e:4x4 or v5p:4x8x8: {nearest(name, GENERATIONS)}"
+        )
     if not colon or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", sizes, flags=re.ASCII):
-        raise UserError(f"{origin}={text} has no shape: write it as {name}:{example_shape(name)}")
+        raise UserError(f"{origin}={text} has no shape: write for example {name}:{example_shape(name)}")
     given = sorted(map(int, sizes.split("x")))
     shape = next((known for known in (*SHAPES_2D, *SMALL_SHAPES_3D) if sorted(known) == given), tuple(given))
     generation = GENERATIONS[name]
@@ -108,13 +127,13 @@ def parse_slice(flag: str | None, pod: str) -> TpuSlice:
         )
     if math.prod(shape) > generation.largest:
         raise UserError(
-            f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has {generation.largest} at most"
+            f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has at most {generation.largest}"
         )
     return TpuSlice(name, shape)
 
 
 def default_shape(name: str, chips: int) -> tuple[int, ...]:
-    """The shape of an accelerator type: the one of so many chips whose sides have the smallest sum."""
+    """Return the shape of an accelerator type: of all with so many chips, the one whose sides have the smallest sum."""
     listed = SHAPES_2D if GENERATIONS[name].dimensions == 2 else SMALL_SHAPES_3D
     cubes = chips // 64
     sides = range(1, cubes + 1)
@@ -124,7 +143,7 @@ def default_shape(name: str, chips: int) -> tuple[int, ...]:
 
 
 def example_shape(name: str) -> str:
-    """A shape that the generation has."""
+    """Return a shape that the generation has."""
     return "4x4" if GENERATIONS[name].dimensions == 2 else "4x4x8"
 
 

@@ -1,4 +1,4 @@
-"""Train on a TPU slice of Google Cloud: a queued resource is asked for, waited for, used and given back."""
+"""Train on a TPU slice of Google Cloud through a queued resource: request it, wait, train, and release it."""
 
 import json
 import shlex
@@ -31,23 +31,23 @@ from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 COMMAND = Command(
     name="clusters.tpu_vm",
     description=(
-        "Train on the hosts of a TPU slice through gcloud's queued resources: ask for the slice and wait for it, run "
-        "the train command, whose flags stand behind --, on every host, and give the slice back. A slice that was "
-        "preempted is asked for again and the run goes on; the same command takes up a slice that still exists."
+        "Train on a TPU slice of Google Cloud: request it as a queued resource, wait for it, run the train command on "
+        "every host, and release it. The flags of the train command follow after --. A preempted slice is requested "
+        "again, and the run resumes; the same command reuses a slice that still exists."
     ),
     example="--zone=us-east5-a --topology=v5p:2x2x2 -- --config=experiments/demo.py --workdir=gs://bucket/demo",
     flags=(
         Flag("zone", "the zone of the slice", required=True),
-        Flag("project", "the project that pays (default: gcloud's own)"),
-        Flag("topology", "the slice, as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
+        Flag("project", "the Google Cloud project (default: gcloud's own)"),
+        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
         NAME,
-        Flag("spot", "take spare capacity, which may be preempted", kind=bool, default=False),
+        Flag("spot", "use spot capacity, which may be preempted", kind=bool, default=False),
         Flag("options", "more options of gcloud compute tpus queued-resources create, in one string"),
-        Flag("setup_command", "a shell command that every host runs first, such as one that fetches the checkout"),
-        Flag("checkout_dir", "the checkout on the hosts, from the home directory", default="headwise"),
-        Flag("python", "the interpreter on the hosts, from the checkout", default=".venv/bin/python"),
-        Flag("max_restarts", "how often a slice that was lost is asked for again", kind=int, default=10),
-        Flag("keep_slice", "leave the slice booked when the run has ended", kind=bool, default=False),
+        Flag("setup_command", "a shell command to run first on every host, such as one that fetches the checkout"),
+        Flag("checkout_dir", "the checkout on the hosts, relative to the home directory", default="headwise"),
+        Flag("python", "the Python interpreter on the hosts, relative to the checkout", default=".venv/bin/python"),
+        Flag("max_restarts", "the maximum number of times that a lost slice is requested again", kind=int, default=10),
+        Flag("keep_slice", "keep the slice when the run has ended", kind=bool, default=False),
         DRY_RUN,
     ),
 )
@@ -62,14 +62,23 @@ MISTAKE = 2
 # Why a slice that was not lost is kept, by the exit code.
 REASONS_TO_KEEP = {
     CONNECTION_LOST: "the connection was lost",
-    MISTAKE: "the run was refused on its hosts",
-    EXIT_CODE_RESTARTABLE: "the run was told to stop and has saved",
+    MISTAKE: "the run ended with a user error",
+    EXIT_CODE_RESTARTABLE: "the run was stopped after saving",
 }
 STATE_CHECKS = 4
 
 
 class GcloudCommands(NamedTuple):
-    """The words of every call of gcloud that a run may need."""
+    """The words of every gcloud call that a run may need.
+
+    Attributes:
+        name: The name of the slice.
+        describe: Prints the state of the slice.
+        create: Requests the slice.
+        setup: Runs the setup command on every host, None without one.
+        train: Runs the train command on every host.
+        delete: Releases the slice.
+    """
 
     name: str
     describe: tuple[str, ...]
@@ -80,14 +89,14 @@ class GcloudCommands(NamedTuple):
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
-    """Print the calls, or make them."""
+    """Run the gcloud calls, or print them."""
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
     tpu = parse_slice(arguments.topology, training.pod)
     if tpu.shape != default_shape(tpu.name, tpu.chips):
         raise UserError(
-            f"{tpu.name}:{tpu.topology} is no TPU VM: {tpu.accelerator_type} stands for "
-            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or "
+            f"{tpu.name}:{tpu.topology} is not a TPU VM: {tpu.accelerator_type} is "
+            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; use that, or "
             f"{shlex.join(command_words('clusters.gke'))}"
         )
     calls = gcloud_commands(arguments, training, tpu, run_name(arguments.name, training.workdir))
@@ -99,7 +108,19 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
 
 
 def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> GcloudCommands:
-    """Every call, quoted for the hosts' shell alone: on this machine calls are lists of words."""
+    """Return every gcloud call of a run.
+
+    Only the commands for the hosts are quoted for a shell; on this machine calls are lists of words.
+
+    Args:
+        arguments: The launcher's flags.
+        training: The train command.
+        tpu: The slice.
+        name: The name of the run.
+
+    Returns:
+        The calls.
+    """
     place: tuple[str, ...] = (f"--zone={check_word('zone', arguments.zone)}",)
     place += (f"--project={check_word('project', arguments.project)}",) if arguments.project else ()
     queued = ("gcloud", "compute", "tpus", "queued-resources")
@@ -123,11 +144,11 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
 
 
 def dry_run_script(calls: GcloudCommands, keep: bool) -> str:
-    """The calls of a run as a script, with a comment where one depends on the slice's state."""
+    """Return the calls of a run as a script, with comments where one depends on the slice's state."""
     lines = [
         *("# The slice's state:", shell_line(calls.describe)),
-        *("# If the slice does not exist, or was lost (then deleted first, as below):", shell_line(calls.create)),
-        f"# The state is asked for every {POLL_SECONDS:.0f} s until it is ACTIVE; then on every host:",
+        *("# If the slice does not exist, or was lost (then it is deleted first, as below):", shell_line(calls.create)),
+        f"# The state is checked every {POLL_SECONDS:.0f} s until it is ACTIVE; then on every host:",
         *((shell_line(calls.setup),) if calls.setup else ()),
         shell_line(calls.train),
         *(() if keep else ("# When the run has ended:", shell_line(calls.delete))),
@@ -136,7 +157,7 @@ def dry_run_script(calls: GcloudCommands, keep: bool) -> str:
 
 
 def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tpu: TpuSlice) -> None:
-    booked = f"{calls.name} is still booked: start the same command again to go on, or give it back with: "
+    booked = f"{calls.name} still exists: run the same command again to resume, or release it with: "
     booked += shell_line(calls.delete)
     code, lost = 0, True
     try:
@@ -163,7 +184,7 @@ def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tp
 
 
 def _obtain(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> None:
-    """Wait until the slice is ready, asking for it once if it does not exist."""
+    """Wait until the slice is ready, requesting it once if it does not exist."""
     asked, said = False, None
     while (state := _state(calls, training, tpu)) != "ACTIVE":
         if state in (None, *GONE_STATES):
@@ -174,19 +195,17 @@ def _obtain(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> Non
                 raise SystemExit(1)
             asked = True
         elif state not in (*WAITING_STATES, *LEAVING_STATES):
-            raise UserError(
-                f"{calls.name} is {state}, which this launcher does not know: see {shell_line(calls.describe)}"
-            )
+            raise UserError(f"{calls.name} is in the unknown state {state}: see {shell_line(calls.describe)}")
         elif state != said:
-            print(f"{calls.name} is {state}; asking again every {POLL_SECONDS:.0f} s", flush=True)
+            print(f"{calls.name} is {state}; checking every {POLL_SECONDS:.0f} s", flush=True)
             said = state
         time.sleep(POLL_SECONDS)
 
 
 def _lost(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice, code: int) -> bool:
-    """Whether the slice was lost, not the program or the connection; its state may lag behind both.
+    """Return whether the slice was lost, rather than the program or the connection; its state may lag behind both.
 
-    A preemption tells the processes to stop before it takes the slice: they may have saved and left in between.
+    A preemption tells the processes to stop before it takes the slice: they may have saved and exited in between.
     """
     for look in range(STATE_CHECKS if code in (CONNECTION_LOST, EXIT_CODE_RESTARTABLE) else 1):
         if look:
@@ -197,23 +216,23 @@ def _lost(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice, code: in
 
 
 def _state(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> str | None:
-    """The queued resource's state, None where it does not exist.
+    """Return the state of the queued resource, None if it does not exist.
 
     Raises:
-        UserError: For a resource of this name that is another slice, and for errors of gcloud itself.
+        UserError: If the resource of this name is another slice, or gcloud fails.
     """
     done = subprocess.run(calls.describe, env=training.environment, capture_output=True, text=True, check=False)
     if done.returncode:
         if "NOT_FOUND" in done.stderr:
             return None
-        raise UserError(f"gcloud cannot tell of the slice: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        raise UserError(f"gcloud cannot describe the slice: {done.stderr.strip() or f'exit code {done.returncode}'}")
     described = json.loads(done.stdout)
     for node in described.get("tpu", {}).get("nodeSpec", []):
         kind = node.get("node", {}).get("acceleratorType", tpu.accelerator_type)
         if kind != tpu.accelerator_type:
             raise UserError(
-                f"the queued resource of this name has a {kind}, and this run wants a {tpu.accelerator_type}: "
-                f"say another --name, or give it back with: {shell_line(calls.delete)}"
+                f"the queued resource of this name is a {kind}, and this run needs a {tpu.accelerator_type}: "
+                f"pass another --name, or release it with: {shell_line(calls.delete)}"
             )
     return described.get("state", {}).get("state", "STATE_UNSPECIFIED")
 

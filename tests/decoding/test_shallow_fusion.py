@@ -167,7 +167,7 @@ def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytes
     assert (tmp_path / "heard/generated/0001/report.html").is_file()
     capsys.readouterr()
     for wrong, said in (
-        ([*flags, "--language_model_weight=1", "--text=1"], "--language_model_weight=1 is of --language_model"),
+        ([*flags, "--language_model_weight=1", "--text=1"], "--language_model_weight=1 needs --language_model"),
         ([*flags, f"--language_model={tmp_path / 'heard'}", "--text=1"], "does not continue text"),
         (
             [f"--workdir={tmp_path / 'words'}", f"--language_model={tmp_path / 'words'}", "--text=one"],

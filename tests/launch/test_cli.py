@@ -264,7 +264,7 @@ def test_missing_flags_name_an_example(capsys, config_file):
     assert "needs --workdir=VALUE" in refusal(capsys, f"--config={config_file}")
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x")
     said = refusal(capsys, "--workdir=runs/x", command=dataclasses.replace(COMMAND, resumes=True))
-    assert said.startswith("error: --workdir=runs/x holds no run to go on with; to begin one there, say --config=FILE")
+    assert said.startswith("error: --workdir=runs/x holds no run to resume; to start one there, add --config=FILE")
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x", "--config.seed=1")
 
 

@@ -47,19 +47,19 @@ def refusal(capsys: pytest.CaptureFixture[str], engine: str, *words: str) -> str
 @pytest.mark.parametrize(
     ("train", "says"),
     [
-        ((), "needs the train command's flags behind --, as python -m launch.clusters."),
+        ((), "needs the train command's flags after --, as in python -m launch.clusters."),
         (TRAIN[:1], "train needs --workdir=VALUE"),
         # Not in a bucket, which would be asked for the config of a run there.
-        (("--workdir=runs/nowhere",), "--workdir=runs/nowhere holds no run to go on with"),
+        (("--workdir=runs/nowhere",), "--workdir=runs/nowhere holds no run to resume"),
         ((*TRAIN, "--config.sed=1"), "unknown key config.sed: did you mean config.seed?"),
-        ((*TRAIN, "--show_config"), "--show_config behind -- trains nothing: leave it out"),
+        ((*TRAIN, "--show_config"), "--show_config after -- trains nothing: omit it"),
         ((*TRAIN, "--config.seed=x"), "config.seed='x' is not an integer"),
         ((*TRAIN, "--wrokdir=y"), "unknown flag --wrokdir: did you mean '--workdir'?"),
         (("--config=experiments/dmeo.py", *TRAIN[1:]), "no config file 'experiments/dmeo.py': did you mean"),
-        ((*TRAIN, "--process_id=0"), "--process_id=0 behind -- is what the launcher itself tells each process"),
-        ((*TRAIN, "--coordinator_address", "a:1"), "--coordinator_address behind -- is what the launcher itself"),
-        ((*TRAIN, "--config.name=a\nb"), r"'--config.name=a\nb' has a character that cannot be printed"),
-        ((*TRAIN, "--config.name=a\x1b[2J"), r"has a character that cannot be printed"),
+        ((*TRAIN, "--process_id=0"), "--process_id=0 after -- is set by the launcher for each process"),
+        ((*TRAIN, "--coordinator_address", "a:1"), "--coordinator_address after -- is set by the launcher"),
+        ((*TRAIN, "--config.name=a\nb"), r"'--config.name=a\nb' has an unprintable character"),
+        ((*TRAIN, "--config.name=a\x1b[2J"), r"has an unprintable character"),
     ],
 )
 def test_mistakes_in_the_train_command_are_told_before_anything_starts(capsys, engine, train, says):
@@ -69,9 +69,9 @@ def test_mistakes_in_the_train_command_are_told_before_anything_starts(capsys, e
 @every_engine
 def test_mistakes_before_the_dashes(capsys, engine):
     own = ENGINES[engine][1]
-    assert "needs the train command's flags behind --" in refusal(capsys, engine, *own)
+    assert "needs the train command's flags after --" in refusal(capsys, engine, *own)
     line = refusal(capsys, engine, *own, *TRAIN)
-    assert "--config=experiments/demo.py is a flag of the train command: write it behind --, as python -m" in line
+    assert "--config=experiments/demo.py is a flag of the train command: write it after --, as in python -m" in line
     assert "unknown flag --dryrun: did you mean '--dry_run'?" in refusal(capsys, engine, *own, "--dryrun", "--", *TRAIN)
 
 
@@ -100,9 +100,15 @@ def test_a_missing_tool_is_named(capsys, monkeypatch, tmp_path, engine, tool):
 @pytest.mark.parametrize(
     ("train", "says"),
     [
-        (("--config=experiments/demo.py", "--workdir=runs/demo"), "--workdir=runs/demo would be another directory on"),
-        (("--config=experiments/demo.py", "--workdir=gs://"), "--workdir=gs:// would be another directory on"),
-        (("--config=../main/experiments/demo.py", TRAIN[1]), "is a file of this machine: name it from the root"),
+        (
+            ("--config=experiments/demo.py", "--workdir=runs/demo"),
+            "--workdir=runs/demo would be a different directory on",
+        ),
+        (("--config=experiments/demo.py", "--workdir=gs://"), "--workdir=gs:// would be a different directory on"),
+        (
+            ("--config=../main/experiments/demo.py", TRAIN[1]),
+            "is a file of this machine: pass a path relative to the checkout",
+        ),
         (("--config", f"{os.sep}nowhere{os.sep}x.py", TRAIN[1]), "no config file"),
     ],
 )
@@ -110,7 +116,7 @@ def test_hosts_that_share_no_disk_need_object_storage_and_the_checkout(capsys, r
     train = tuple(word.replace("../main/", f"../{root.name}/") for word in train)
     assert says in refusal(capsys, engine, *ENGINES[engine][1], "--", *train)
     line = refusal(capsys, engine, *ENGINES[engine][1], "--", f"--config={root}/experiments/demo.py", TRAIN[1])
-    assert "is a file of this machine: name it from the root of the checkout" in line
+    assert "is a file of this machine: pass a path relative to the checkout" in line
 
 
 def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, monkeypatch, tmp_path):
@@ -126,12 +132,10 @@ def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, mon
     assert "--accelerator-type=v5litepod-16" in capsys.readouterr().out
     assert launch("tpu_vm", "--zone=z", "--topology=v4:2x2x2", "--dry_run", *train) == 0
     assert "--accelerator-type=v4-16" in capsys.readouterr().out
-    assert "config.pod=v5p:8x4x8 is not of GPUs" in refusal(capsys, "slurm", *train)
+    assert "config.pod=v5p:8x4x8 is not a number of GPUs" in refusal(capsys, "slurm", *train)
     train = (*train, "--config.pod=")
-    assert "no topology: say --topology=v5p:4x8x8, or give the config a pod" in refusal(
-        capsys, "gke", "--image=i", *train
-    )
-    assert "no topology: say how many GPUs" in refusal(capsys, "slurm", *train)
+    assert "no topology: pass --topology=v5p:4x8x8, or set config.pod" in refusal(capsys, "gke", "--image=i", *train)
+    assert "no topology: pass the total number of GPUs" in refusal(capsys, "slurm", *train)
 
 
 @pytest.mark.parametrize("workdir", ["demo", "gs://bucket/a/demo", "runs/demo/"])
@@ -159,7 +163,7 @@ def test_names_that_had_to_change_do_not_run_into_one_another():
 
 @pytest.mark.parametrize("name", ["", "-x", "x-", "X", "a_b", "a.b", "2nd", "a" * 64, "$(rm)", "a b", "é"])
 def test_a_given_name_that_is_none_is_refused_with_one_that_is(name):
-    with pytest.raises(UserError, match="is no name for a run: it takes small letters") as caught:
+    with pytest.raises(UserError, match="is not a valid name of a run: use at most") as caught:
         run_name(name, "runs/demo")
     proposal = str(caught.value).rpartition("--name=")[2]
     assert run_name(proposal, "runs/demo") == proposal
@@ -173,7 +177,7 @@ def test_options_are_words_of_the_form_key_value():
         "--exclusive",
     )
     for text in ("-p a", "script.sh", "--x 'y", "--x=a b", "--", "--x='a\nb'"):
-        with pytest.raises(UserError, match="write it as --options='--key=value --key=value'"):
+        with pytest.raises(UserError, match="write it as in --options='--key=value --key=value'"):
             parse_extra_options(text)
 
 

@@ -227,15 +227,15 @@ def test_pods_names_are_short_enough(engines):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--name=Demo",), "--name=Demo is no name for a run"),
-        (("--namespace=a/b",), "--namespace=a/b is no Kubernetes name"),
-        (("--namespace=-n",), "--namespace=-n is no Kubernetes name"),
-        (("--service_account=A",), "--service_account=A is no Kubernetes name"),
-        (("--queue=$(x)",), "--queue=$(x) is no Kubernetes name"),
+        (("--name=Demo",), "--name=Demo is not a valid name of a run"),
+        (("--namespace=a/b",), "--namespace=a/b is not a Kubernetes name"),
+        (("--namespace=-n",), "--namespace=-n is not a Kubernetes name"),
+        (("--service_account=A",), "--service_account=A is not a Kubernetes name"),
+        (("--queue=$(x)",), "--queue=$(x) is not a Kubernetes name"),
         (("--max_restarts=-1",), "--max_restarts=-1 must be at least 0"),
         (("--image=-x",), "--image='-x' must not"),
         (("--image=",), "clusters.gke needs --image=VALUE"),
-        (("--topology=gpu:8",), "--topology=gpu:8 is no TPU slice"),
+        (("--topology=gpu:8",), "--topology=gpu:8 is not a TPU slice"),
     ],
 )
 def test_mistakes_are_told_before_kubectl_is_called(engines, capsys, words, says):
@@ -247,7 +247,7 @@ def test_mistakes_are_told_before_kubectl_is_called(engines, capsys, words, says
 def test_a_refusal_of_kubectl_is_passed_on_with_what_would_help(engines, capsys):
     engines.add("kubectl", 'sys.exit("Error from server (AlreadyExists): jobsets \\"demo\\" already exists")')
     assert launch(*OWN, *TRAIN) == 1
-    assert "nothing was started; a run of the same name is taken away with: kubectl delete jobset demo" in (
+    assert "nothing was started; delete a run of the same name with: kubectl delete jobset demo" in (
         capsys.readouterr().err
     )
 

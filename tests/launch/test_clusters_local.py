@@ -125,10 +125,10 @@ def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_p
         (("--devices_per_process=0",), "--devices_per_process=0 must be at least 1"),
         (
             ("--use_gpus", "--devices_per_process=2"),
-            "--devices_per_process=2 counts CPU devices, and --use_gpus takes GPUs",
+            "--devices_per_process=2 is for CPU devices, and --use_gpus for GPUs",
         ),
-        (("--port=0",), "--port=0 is no port"),
-        (("--port=65536",), "--port=65536 is no port"),
+        (("--port=0",), "--port=0 is not a port"),
+        (("--port=65536",), "--port=65536 is not a port"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(engines, capsys, monkeypatch, words, says):

@@ -90,9 +90,9 @@ def test_the_flag_comes_before_the_config():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("v5q:4x4", "--topology=v5q:4x4 is no TPU slice, as v5e:4x4 and v5p:4x8x8 are: did you mean"),
-        ("cpu:8", "--topology=cpu:8 is no TPU slice"),
-        ("v5p", "--topology=v5p has no shape: write it as v5p:4x4x8"),
+        ("v5q:4x4", "--topology=v5q:4x4 is not a TPU slice such as v5e:4x4 or v5p:4x8x8: did you mean"),
+        ("cpu:8", "--topology=cpu:8 is not a TPU slice"),
+        ("v5p", "--topology=v5p has no shape: write for example v5p:4x4x8"),
         ("v5p:", "has no shape"),
         ("v5p:4x4x", "has no shape"),
         ("v5p:4X4X4", "has no shape"),
@@ -108,8 +108,8 @@ def test_the_flag_comes_before_the_config():
         ("v5e:4x4x4", "--topology=v5e:4x4x4 does not exist: v5e has 1x1, 2x2, 2x4, 4x4"),
         ("v5e:16x32", "does not exist"),
         ("v6e:1x4", "does not exist"),
-        ("v4:16x16x20", "--topology=v4:16x16x20 has 5120 chips: a v4 slice has 4096 at most"),
-        ("v5p:16x20x28", "has 8960 chips: a v5p slice has 6144 at most"),
+        ("v4:16x16x20", "--topology=v4:16x16x20 has 5120 chips: a v4 slice has at most 4096"),
+        ("v5p:16x20x28", "has 8960 chips: a v5p slice has at most 6144"),
     ],
 )
 def test_slices_that_do_not_exist(text, says):

@@ -240,11 +240,11 @@ def test_gpus_lie_on_whole_nodes(topology, each, nodes, gpus):
 @pytest.mark.parametrize(
     ("topology", "each", "says"),
     [
-        ("v5p:4x4x4", 8, "--topology=v5p:4x4x4 is not of GPUs"),
-        ("gpu:0", 8, "is not of GPUs"),
-        ("gpu:08", 8, "is not of GPUs"),
-        ("gpu:8;x", 8, "is not of GPUs"),
-        ("gpu:12", 8, "--topology=gpu:12 is not whole nodes of --gpus_per_node=8: take gpu:8 or gpu:16"),
+        ("v5p:4x4x4", 8, "--topology=v5p:4x4x4 is not a number of GPUs"),
+        ("gpu:0", 8, "is not a number of GPUs"),
+        ("gpu:08", 8, "is not a number of GPUs"),
+        ("gpu:8;x", 8, "is not a number of GPUs"),
+        ("gpu:12", 8, "--topology=gpu:12 does not fill whole nodes of --gpus_per_node=8: use gpu:8 or gpu:16"),
         ("gpu:8", 0, "--gpus_per_node=0 must be at least 1"),
     ],
 )
@@ -257,13 +257,13 @@ def test_gpus_that_no_nodes_make(topology, each, says):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--time=soon",), "--time=soon is no time"),
-        (("--time=1;rm",), "--time=1;rm is no time"),
-        (("--time=",), "--time= is no time"),
-        (("--time=3",), "--time=3 is too short: the job is told to stop 300 seconds before its end"),
+        (("--time=soon",), "--time=soon is not a time"),
+        (("--time=1;rm",), "--time=1;rm is not a time"),
+        (("--time=",), "--time= is not a time"),
+        (("--time=3",), "--time=3 is too short: the job is stopped 300 seconds before its end"),
         (("--grace_seconds=0",), "--grace_seconds=0 must be at least 1 second"),
         (("--options=job.sh",), "'job.sh' is not of the form --key=value"),
-        (("--name=a b",), "--name=a b is no name for a run"),
+        (("--name=a b",), "--name=a b is not a valid name of a run"),
         (("--python=-x",), "--python='-x' must not"),
         (("--process_per=core",), "--process_per: invalid choice"),
     ],

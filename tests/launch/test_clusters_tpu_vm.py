@@ -146,7 +146,7 @@ def test_a_run_that_is_told_to_stop_goes_on_when_its_slice_is_lost_and_else_keep
     answer(engines, ["ACTIVE"], ssh=[75])
     assert launch(*TRAIN) == 75
     assert verbs(engines) == ["describe", "train", *["describe"] * 4]
-    assert "the run was told to stop and has saved, and demo is still booked" in capsys.readouterr().err
+    assert "the run was stopped after saving, and demo still exists" in capsys.readouterr().err
     engines.forget()
     answer(engines, ["ACTIVE", "SUSPENDED"], ssh=[75])
     assert launch("--max_restarts=0", *TRAIN) == 1
@@ -176,7 +176,7 @@ def test_a_setup_that_fails_starts_no_training(engines):
 
 def test_what_stays_booked_is_told_with_the_call_that_gives_it_back(engines, capsys):
     booked = (
-        "demo is still booked: start the same command again to go on, or give it back with: "
+        "demo still exists: run the same command again to resume, or release it with: "
         "gcloud compute tpus queued-resources delete demo --zone=us-east5-a --force --quiet\n"
     )
     answer(engines, ["ACTIVE"])
@@ -187,7 +187,7 @@ def test_what_stays_booked_is_told_with_the_call_that_gives_it_back(engines, cap
     assert capsys.readouterr().err.endswith(f"the connection was lost, and {booked}")
     answer(engines, ["ACTIVE"], ssh=[2])
     assert launch(*TRAIN) == 2
-    assert capsys.readouterr().err.endswith(f"the run was refused on its hosts, and {booked}")
+    assert capsys.readouterr().err.endswith(f"the run ended with a user error, and {booked}")
     answer(engines, ["ACTIVE"], delete=[1])
     assert launch(*TRAIN) == 1
     assert capsys.readouterr().err.endswith(booked)
@@ -202,7 +202,7 @@ def test_an_interruption_leaves_the_slice_and_says_so(engines, capsys, monkeypat
     monkeypatch.setattr(tpu_vm, "run_tool", interrupt)
     assert launch(*TRAIN) == 130
     said = capsys.readouterr().err
-    assert "demo is still booked" in said
+    assert "demo still exists" in said
     assert "start the same command again to resume" in said
 
 
@@ -225,13 +225,13 @@ def test_a_request_that_is_refused_ends_the_wait(engines, describe, codes, made)
     [
         (
             ["ERROR: (gcloud) You do not currently have an active account"],
-            "gcloud cannot tell of the slice: ERROR: (gcl",
+            "gcloud cannot describe the slice: ERROR: (gcl",
         ),
         (
             ["ACTIVE v5litepod-256"],
-            "the queued resource of this name has a v5litepod-256, and this run wants a v5litepod-16",
+            "the queued resource of this name is a v5litepod-256, and this run needs a v5litepod-16",
         ),
-        (["ODD"], "demo is ODD, which this launcher does not know"),
+        (["ODD"], "demo is in the unknown state ODD"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_line(engines, capsys, describe, says):
@@ -248,7 +248,7 @@ def test_what_cannot_be_used_is_told_in_one_line(engines, capsys, describe, says
     [
         (
             ("--topology=v5p:4x4x16",),
-            "v5p:4x4x16 is no TPU VM: v5p-512 stands for 4x8x8; take that, or python -m launch.clusters.gke",
+            "v5p:4x4x16 is not a TPU VM: v5p-512 is 4x8x8; use that, or python -m launch.clusters.gke",
         ),
         (("--max_restarts=-1",), "--max_restarts=-1 must be at least 0"),
         (("--zone=",), "clusters.tpu_vm needs --zone=VALUE"),

@@ -205,7 +205,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(
 
 def test_a_run_needs_no_config_once_it_has_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(train, f"--workdir={tmp_path}") == 2
-    assert "holds no run to go on with" in capsys.readouterr().err
+    assert "holds no run to resume" in capsys.readouterr().err
     (tmp_path / "config.json").write_text("[")
     assert call(train, f"--workdir={tmp_path}") == 2
     assert "config.json is not what a run writes" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_every_command_is_found_by_its_name(root: Path) -> None:
 def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert headwise.call(["--help"]) == 0
     page = capsys.readouterr().out
-    assert "  train                 Train a model, or go on with a run that was stopped.\n" in page
+    assert "  train                 Train a model, or resume a run that was stopped.\n" in page
     assert [line.split()[0] for line in page.splitlines() if line.startswith("  ")] == list(headwise.COMMANDS)
     assert all(len(line.split()) > 4 and line.endswith(".") for line in page.splitlines() if line.startswith("  "))
 
@@ -71,7 +71,7 @@ def test_a_command_takes_its_own_words(root: Path, capsys: pytest.CaptureFixture
     assert "(the run directory); for example: headwise maps --workdir=" in capsys.readouterr().err
     demo = f"--config={root / 'experiments' / 'demo.py'}"
     assert headwise.call(["clusters.local", demo]) == 2
-    assert "write it behind --, as headwise clusters.local --num_processes=2" in capsys.readouterr().err
+    assert "write it after --, as in headwise clusters.local --num_processes=2" in capsys.readouterr().err
     assert headwise.call(["clusters.local", "--num_processes=1", "--dry_run", "--", demo, "--workdir=x"]) == 0
     words = f"{sys.executable} -P -m launch.headwise train {demo} --workdir=x --coordinator_address="
     assert words in capsys.readouterr().out
@@ -81,8 +81,8 @@ def test_a_command_takes_its_own_words(root: Path, capsys: pytest.CaptureFixture
 def test_what_is_printed_names_the_console_script(tmp_path: Path) -> None:
     config = {"task": {"name": "translation"}, "model": {"family": "lab.mine"}}
     assert what_next(Path("my run"), config) == (
-        "complete; the page of its heads: headwise maps '--workdir=my run' --trust=lab.mine\n"
-        "          its figures once more: headwise evaluate '--workdir=my run' --trust=lab.mine"
+        "complete; write the page of its heads: headwise maps '--workdir=my run' --trust=lab.mine\n"
+        "          evaluate it again: headwise evaluate '--workdir=my run' --trust=lab.mine"
     )
     with pytest.raises(UserError, match=r"is missing; make a run with headwise train --config=FILE"):
         RunDirectory.open(tmp_path / "nothing")

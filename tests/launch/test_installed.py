@@ -148,7 +148,7 @@ def test_the_environment_has_no_checkout(root: Path, installed: Installed) -> No
 
 def test_headwise_lists_its_commands_and_refuses_what_is_none(installed: Installed) -> None:
     said = installed.done("headwise", "--help")
-    assert "\n  train            Train a model, or go on with a run that was stopped.\n" in said
+    assert "\n  train            Train a model, or resume a run that was stopped.\n" in said
     assert installed.done("headwise", "--version") == "0.1.0\n"
     assert "usage: headwise sweep --config=VALUE --workdir=VALUE" in installed.done("headwise", "sweep", "--help")
     assert "did you mean 'train'?" in installed.refused("headwise", "tarin")
@@ -159,7 +159,7 @@ def test_headwise_lists_its_commands_and_refuses_what_is_none(installed: Install
 
 
 def test_a_run_is_trained_and_names_what_to_do_next(installed: Installed, trained: str) -> None:
-    assert "complete; the page of its heads: headwise maps --workdir=run --trust=lab.mine\n" in trained
+    assert "complete; write the page of its heads: headwise maps --workdir=run --trust=lab.mine\n" in trained
     (start,) = json.loads((installed.folder / "run" / "environment.json").read_text())
     assert (start["commit"], start["packages"]["headwise"]) == (None, "0.1.0")
     assert start["command"].endswith("headwise train --config=my.py --workdir=run --config.model.family=lab.mine")
@@ -197,7 +197,7 @@ def test_the_commands_that_training_prints_run_as_they_stand(installed: Installe
 def test_a_sweep_trains_its_trials_in_processes_of_their_own(installed: Installed) -> None:
     said = installed.done("headwise", "sweep", "--config=my.py", "--workdir=sweep", "--num_workers=2")
     assert "2 of 2 finished: 2 done" in said
-    (best,) = [line.partition("once more")[2] for line in said.splitlines() if "once more" in line]
+    (best,) = [line.partition("train it again")[2] for line in said.splitlines() if "train it again" in line]
     assert "headwise train --config=my.py --config.optimizer.learning_rate=" in best
     installed.done(*shlex.split(best))
     page = (installed.folder / "sweep" / "sweep.html").read_text(encoding="utf-8")
@@ -219,7 +219,7 @@ def test_an_ablation_compares_its_arms(installed: Installed) -> None:
 def test_several_processes_of_this_machine_train_together(installed: Installed) -> None:
     launcher = ("headwise", "clusters.local", "--num_processes=2")
     said = installed.done(*launcher, "--", "--config=my.py", "--workdir=together")
-    assert "[0] complete; the page of its heads: headwise maps --workdir=together\n" in said
+    assert "[0] complete; write the page of its heads: headwise maps --workdir=together\n" in said
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     said = summarize(ledger, rows, LOSS, best, "python -m launch.train --config=x.py")
     assert "best: validation/loss 0.5  seed=1" in said
     assert str(ledger.directory(rows[1].trial)) in said
-    assert "once more  python -m launch.train --config=x.py" in said
+    assert "train it again  python -m launch.train --config=x.py" in said
     assert "failed: disk full, at once" in said
     assert "--retry_failed" in said
     none = [row for row in rows if row.state != TrialState.DONE]

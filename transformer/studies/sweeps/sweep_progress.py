@@ -200,14 +200,14 @@ def summarize(
     if best is not None:
         lines += [
             f"best: {metric} {best.value:.6g}  {describe(best.trial.overrides)}",
-            f"  its run    {ledger.directory(best.trial)}",
-            f"  once more  {command}",
+            f"  run directory   {ledger.directory(best.trial)}",
+            f"  train it again  {command}",
         ]
     failed = [row for row in rows if row.state == TrialState.FAILED]
     if failed:
         lines.append(f"failed: {failed[0].message}")
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        lines.append(f"  {failed[0].trial.name}{more}; to try again give the same command with --retry_failed")
+        lines.append(f"  {failed[0].trial.name}{more}; run the same command with --retry_failed to try again")
     return "\n".join(lines)
 
 
