@@ -20,23 +20,26 @@ BATCHES_SCANNED = 100
 
 
 class Program(NamedTuple):
-    """A jitted function, and its arguments as shapes."""
+    """A jitted function with its arguments as shapes."""
 
     function: Any
     arguments: tuple[Any, ...]
 
     def compile(self) -> None:
-        """Compile it; a call with arguments of these shapes then finds it compiled, or waits until it is."""
+        """Compile the program; a call with arguments of these shapes then finds it compiled, or waits until it is."""
         self.function.lower(*self.arguments).compile()
 
 
 @contextlib.contextmanager
 def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
-    """Compile the programs in their order, in threads that also list them, while the context lasts.
+    """Compile programs in threads while the context lasts.
 
-    What does not compile raises where it is called, not from these threads. The end waits for what is being compiled
-    (unless the run was told to stop), and leaves the rest. Several processes compile in one order, that of their calls,
-    so for them nothing is compiled ahead.
+    A program that fails to compile raises its error where it is called, not here. The end of the context waits for
+    programs being compiled, unless the run was told to stop, and drops the rest. With several processes nothing is
+    compiled in the background, since they must compile in the same order.
+
+    Args:
+        programs: The programs, in order; they are listed by the threads.
     """
     if jax.process_count() > 1:
         yield
@@ -70,7 +73,14 @@ def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
 def distinct_batch_shapes(
     batches: BatchSource | Sequence[Batch], start: int, stop: int, placement: Placement
 ) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
-    """The batches start to stop - 1, of each shape the first, as shapes that lie where `shard_batch` places arrays."""
+    """Yield the first batch of each shape, as shapes with the sharding of `shard_batch`.
+
+    Args:
+        batches: The batches.
+        start: The number of the first one.
+        stop: The number after the last one; at most `BATCHES_SCANNED` are looked at.
+        placement: The placement of batches.
+    """
 
     def shape(array: Any) -> jax.ShapeDtypeStruct:
         kind = jax.dtypes.canonicalize_dtype(array.dtype)

@@ -11,14 +11,24 @@ from transformer.models.task_interface import Modality, TaskInterface
 
 
 class BatchRange(NamedTuple):
-    """`length` batches, the first of them number `first`, counted from 0."""
+    """A range of consecutive batches.
+
+    Attributes:
+        first: The number of the first batch, from 0.
+        length: The number of batches.
+    """
 
     first: Annotated[int, Range(0, 2**53)]
     length: Annotated[int, Range(1, 2**53)]
 
 
 def batch_number(step: int, passed: Iterable[Sequence[int]]) -> int:
-    """The number, from 0, of the batch of the step behind `step`; `passed`: ranges (first, count) that are left out."""
+    """Return the number, from 0, of the batch of step `step` + 1.
+
+    Args:
+        step: The number of steps before.
+        passed: The ranges (first, count) of skipped batches.
+    """
     number = step
     for first, count in sorted(merge_ranges(passed)):
         if number >= first:
@@ -27,7 +37,7 @@ def batch_number(step: int, passed: Iterable[Sequence[int]]) -> int:
 
 
 def merge_ranges(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    """The same batches, each range `count` from number `first` on, as ranges that do not touch."""
+    """Merge ranges (first, count) that overlap or touch."""
     ranges: list[tuple[int, int]] = []
     for first, count in sorted((first, count) for first, count in passed):
         if ranges and first <= sum(ranges[-1]):
@@ -46,17 +56,23 @@ class InvalidBatch(UserError):
 
 
 class CheckedBatches:
-    """The batches of a source, in its order without those `passed`; tokens that are in no vocabulary are refused."""
+    """The batches of a source, in order, without the skipped ones.
+
+    Args:
+        source: The source.
+        interface: The task's interface, for the sizes of its vocabularies.
+        passed: The ranges (first, count) of skipped batches.
+    """
 
     def __init__(self, source: BatchSource, interface: TaskInterface, passed: Iterable[Sequence[int]] = ()):
         self._source, self._passed = source, merge_ranges(passed)
         self._sizes = _vocabulary_sizes(interface)
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of the step behind `step`.
+        """Return the batch of step `step` + 1.
 
         Raises:
-            BadBatch: Naming the first token that is in no vocabulary.
+            InvalidBatch: If it has a token outside of its vocabulary; the message names the first.
         """
         number = batch_number(step, self._passed)
         batch = self._source[number]
@@ -69,7 +85,7 @@ class CheckedBatches:
 
 
 def _vocabulary_sizes(interface: TaskInterface) -> dict[str, int]:
-    """The size of the vocabulary of each array of token numbers, the labels of texts included."""
+    """Return the vocabulary size of each array of token numbers, including labels."""
     known = interface.vocabularies
     texts = known.get("joint", known.get("tokens"))
     sizes = {
@@ -83,7 +99,7 @@ def _vocabulary_sizes(interface: TaskInterface) -> dict[str, int]:
 
 
 def _first_bad_token(name: str, tokens: np.ndarray, size: int) -> str | None:
-    """The first token of an array that is in no vocabulary, in words; None where there is none."""
+    """Describe the first token of an array that is outside of the vocabulary; None if there is none."""
     if not np.issubdtype(tokens.dtype, np.integer) or not tokens.size or (tokens.min() >= 0 and tokens.max() < size):
         return None
     where: tuple[Any, ...] = tuple(map(int, np.argwhere((tokens < 0) | (tokens >= size))[0]))

@@ -1,7 +1,7 @@
 """The metadata of a checkpoint: the config, fingerprints of data, tokenizer and batch order, and the commit.
 
-It is saved with every checkpoint and compared when one is read: a run never goes on, in silence, with other data or
-another config than it was trained with.
+It is saved with every checkpoint and compared when one is read, so that a run never continues silently with other data
+or another config than it was trained with.
 """
 
 import dataclasses
@@ -29,7 +29,12 @@ _AGAIN = "put it back as it was, or choose another --workdir"
 
 @dataclasses.dataclass(frozen=True)
 class BatchFingerprint:
-    """A fingerprint of the first batches, and the number of parts that each batch is divided into."""
+    """A fingerprint of the first batches.
+
+    Attributes:
+        parts: The number of parts that each batch is divided into, to which it is padded.
+        content: The SHA-256 of their content.
+    """
 
     parts: Positive
     content: str
@@ -37,7 +42,12 @@ class BatchFingerprint:
 
 @dataclasses.dataclass(frozen=True)
 class MetricWindow:
-    """The sums of a metric accumulator over `steps` steps since the last log; a sum may be NaN."""
+    """The sums of a metric accumulator since the last log.
+
+    Attributes:
+        steps: The number of steps.
+        sums: The sums by name; a sum may be NaN.
+    """
 
     steps: StepNumber
     sums: Mapping[str, Any]
@@ -49,7 +59,12 @@ class MetricWindow:
 
 @dataclasses.dataclass(frozen=True)
 class SavedProgress:
-    """What was under way when a run that was told to stop saved: see `transformer.training.loop.train_loop`."""
+    """What was pending when a run that was told to stop saved its state (transformer.training.loop.train_loop).
+
+    Attributes:
+        window: The sums since the last log.
+        looked: Whether the reports due at the step had been made.
+    """
 
     window: MetricWindow | None = None
     looked: bool = True
@@ -57,7 +72,18 @@ class SavedProgress:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointMetadata:
-    """What stands beside the arrays of a checkpoint: what `collect_metadata` gives, and what `CheckpointSaver` adds."""
+    """The metadata of a checkpoint: that of `collect_metadata`, and what `CheckpointSaver` adds.
+
+    Attributes:
+        config: The resolved config.
+        data: The SHA-256 of each split.
+        tokenizer: The SHA-256 of each file of the tokenizer.
+        batches: The fingerprint of the first batches.
+        commit: The commit of the code.
+        skipped_batches: The batches that the run has skipped.
+        records: The extent of each record file at the step.
+        progress: What was pending at the step.
+    """
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -70,10 +96,15 @@ class CheckpointMetadata:
 
 
 def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
-    """Refuse what was saved beside a checkpoint unless it is as `CheckpointMetadata` says.
+    """Check that the metadata of a checkpoint have the fields of `CheckpointMetadata`.
+
+    Args:
+        recorded: The metadata.
+        path: The run directory, for the message.
+        step: The step of the checkpoint, for the message.
 
     Raises:
-        UserError: Naming the checkpoint and the field.
+        UserError: If they do not; the message names the checkpoint and the field.
     """
     checked(CheckpointMetadata, recorded, f"the manifest of step {step} in {path}")
 
@@ -81,7 +112,7 @@ def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
 def collect_metadata(
     experiment: ExperimentConfig, components: TrainingComponents, directory: RunDirectory
 ) -> dict[str, Any]:
-    """What the checkpoints of this start presuppose, ready for JSON."""
+    """Return the metadata of all checkpoints of this start, ready for JSON."""
     source = components.task.source(experiment.run.seed)
     batches = [source[number] for number in range(FINGERPRINTED_BATCHES)]
     arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
@@ -97,9 +128,12 @@ def collect_metadata(
 
 
 def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any], step: int) -> str | None:
-    """What a config.json says otherwise than the checkpoint of `step`; None where nothing is that may not change.
+    """Describe the first key of a config that differs from the checkpoint's and may not change; None if there is none.
 
-    `recorded` is what was saved with the checkpoint; what it does not hold is not compared.
+    Args:
+        recorded: The metadata of the checkpoint. A key that they do not have is not compared.
+        config: The config now.
+        step: The step of the checkpoint, for the message.
     """
     for key, (said, was) in _differences(recorded, config, free=False).items():
         here = f"has no config.{key}" if said is None else f"says config.{key}={said}"
@@ -109,7 +143,12 @@ def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any
 
 
 def describe_allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Describe the allowed config changes since the checkpoint."""
+    """Describe the allowed config changes since the checkpoint.
+
+    Args:
+        recorded: The metadata of the checkpoint.
+        config: The config now.
+    """
     differences = _differences(recorded, config, free=True)
     return [
         f"{f'no config.{key}' if said is None else f'config.{key}={said}'} from here on, "
@@ -121,9 +160,9 @@ def describe_allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, A
 def _differences(
     recorded: Mapping[str, Any], config: Mapping[str, Any], *, free: bool
 ) -> dict[str, tuple[str | None, str | None]]:
-    """The keys that differ, with what each is and was (None: it has no such key).
+    """Return the keys that differ with their values now and before, None for a missing key.
 
-    They are those that may change when a run is resumed, or the others.
+    They are the keys that may change when a run is resumed (`free`), or the others.
     """
     if "config" not in recorded:
         return {}
@@ -137,7 +176,13 @@ def _differences(
 
 
 def describe_tokenizer_change(recorded: Mapping[str, Any], path: Path, step: int) -> str | None:
-    """Which of the tokenizer's files is not that of the checkpoint of `step`."""
+    """Describe which file of the tokenizer has changed since the checkpoint; None if none has.
+
+    Args:
+        recorded: The metadata of the checkpoint.
+        path: The run directory.
+        step: The step of the checkpoint, for the message.
+    """
     now = _tokenizer_digests(path)
     for name, before in recorded.get("tokenizer", {}).items():
         if now.get(name) != before:
@@ -147,7 +192,13 @@ def describe_tokenizer_change(recorded: Mapping[str, Any], path: Path, step: int
 
 
 def describe_data_change(recorded: Mapping[str, Any], now: Mapping[str, Any], step: int) -> str | None:
-    """Which split, or that the order of batches, is not that of the checkpoint of `step`; `now` is of this start."""
+    """Describe which split, or whether the order of batches, has changed since the checkpoint; None if nothing has.
+
+    Args:
+        recorded: The metadata of the checkpoint.
+        now: The metadata of this start.
+        step: The step of the checkpoint, for the message.
+    """
     for split, before in recorded.get("data", {}).items():
         if now["data"].get(split) != before:
             return f"the {split} split of config.task.dataset has changed since the checkpoint of step {step}"
@@ -162,12 +213,16 @@ def describe_data_change(recorded: Mapping[str, Any], now: Mapping[str, Any], st
 
 
 def refuse_change(path: Path, what: str | None) -> None:
-    """Raise UserError if a change is described."""
+    """Refuse a run directory if a change is described.
+
+    Raises:
+        UserError: If `what` is not None.
+    """
     if what is not None:
         raise UserError(f"--workdir={path}: {what}; {_AGAIN}")
 
 
 def _tokenizer_digests(path: Path) -> dict[str, str]:
-    """The SHA-256 of each of the tokenizer's files."""
+    """Return the SHA-256 of each of the tokenizer's files."""
     files = {name: path / name for name in _TOKENIZER}
     return {name: hashlib.sha256(read_regular(file)).hexdigest() for name, file in files.items() if file.is_file()}

@@ -51,10 +51,20 @@ _SPECIAL = {
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """How an imported model is fine-tuned: its data, batches and steps.
+    """How an imported model is fine-tuned. Fields that are None take the task's own defaults.
 
-    `context_length` is the maximum length of a text in tokens, limited by the model's own; `batch_size` such texts fill
-    a batch. Absent values are the task's own.
+    Attributes:
+        dataset: The data set, as in `config.task.dataset`.
+        data_dir: The folder of the data.
+        test_split: The name of the test split.
+        context_length: The largest length of a text in tokens, at most the model's own.
+        batch_size: Texts of that length, or images, in a batch.
+        steps: The number of training steps.
+        learning_rate: The learning rate.
+        seed: The seed of the run.
+
+    Raises:
+        UserError: If the batch size or the context length is too small.
     """
 
     dataset: str | None = None
@@ -75,7 +85,13 @@ class FineTuning:
 
 @dataclasses.dataclass(frozen=True)
 class ConversionResult:
-    """The result of a conversion: the task or the other library's family, the parameters, and notes for the user."""
+    """The result of a conversion.
+
+    Attributes:
+        kind: The task of an imported run, or the model type of an exported model.
+        parameters: The number of parameters.
+        notes: Notes for the user.
+    """
 
     kind: str
     parameters: int
@@ -83,10 +99,17 @@ class ConversionResult:
 
 
 def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning) -> ConversionResult:
-    """Make a run directory of a Hugging Face folder: its config, its tokenizer, and a checkpoint at step 0.
+    """Make a run directory from a model folder in Hugging Face format.
+
+    The run has the model's config and tokenizer, and a checkpoint at step 0 to train further.
+
+    Args:
+        source: The model folder.
+        workdir: The new run directory.
+        fine_tuning: How the run is to be trained.
 
     Raises:
-        UserError: For a folder that cannot be read, data that is missing, or a run directory that is not empty.
+        UserError: If the folder cannot be read, data are missing, or the run directory is not empty.
     """
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
@@ -114,7 +137,15 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
 
 
 def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
-    """What a published model reads texts by: its tokenizer, or of images their size and the names of its classes."""
+    """Load what a published model reads its inputs with.
+
+    Args:
+        source: The model folder.
+        imported: The imported model.
+
+    Returns:
+        Its tokenizer; for images, their size and the names of the classes.
+    """
     if "image" not in imported.interface.inputs:
         return load_huggingface_tokenizer(source)
     _, height, width, channels = imported.interface.inputs["image"].shape
@@ -126,7 +157,7 @@ def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | 
 def _save_start(
     experiment: ExperimentConfig, directory: RunDirectory, params: PyTree, seed: int, kept: Any
 ) -> tuple[int, tuple[str, ...]]:
-    """Save the state before the first step, with these parameters; return their number, and what begins anew."""
+    """Save the initial state with these parameters; return their number, and notes on parts that are reinitialized."""
     components = build_components(experiment, directory.path, single_device_placement())
     state = components.init_state(jax.random.key(seed))
     begun: tuple[str, ...] = ()
@@ -147,10 +178,16 @@ def _save_start(
 def fine_tuning_config(
     imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuning, *, name: str
 ) -> dict[str, Any]:
-    """The config of a run that trains a model further.
+    """Return the config of a run that trains an imported model further.
+
+    Args:
+        imported: The imported model.
+        kept: Its tokenizer, or the size and classes of its images.
+        fine_tuning: How it is trained.
+        name: The name of the run.
 
     Raises:
-        UserError: For a tokenizer with more tokens than the model.
+        UserError: If the tokenizer has more tokens than the model.
     """
     if isinstance(kept, ImageSpec):
         task = _image_task(imported, fine_tuning)
@@ -184,7 +221,7 @@ def _given(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
 
 
 def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
-    """The task over images, which are resized and normalized as preprocessor_config.json says it."""
+    """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
         **_given(imported, fine_tuning),
@@ -208,13 +245,19 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
 def export_to_huggingface(
     workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()
 ) -> ConversionResult:
-    """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them; LoRA is merged.
+    """Write a run's parameters, config and tokenizer in Hugging Face format; LoRA updates are merged.
 
-    The parameters are those that the run is judged by, raw or those of an average. `trusted` is as for `open_run`.
+    The parameters are those by which the run is judged: raw, or those of an average.
+
+    Args:
+        workdir: The run directory.
+        target: The new model folder.
+        step: The step of the checkpoint; None is the newest valid one.
+        trusted: Names that the run's config may load code from, as in `open_run`.
 
     Raises:
-        UserError: For a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no class
-            for, naming what it cannot express.
+        UserError: If the directory is not a run, there is no checkpoint of the step, or Hugging Face has no class that
+            can express the model.
     """
     run = open_run(workdir, trusted)
     directory, experiment = run
@@ -249,7 +292,15 @@ def export_to_huggingface(
 
 
 def merge_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
-    """The model and its parameters with LoRA merged; themselves where there is none."""
+    """Merge LoRA updates into the parameters.
+
+    Args:
+        model: The config of the model.
+        params: Its parameters.
+
+    Returns:
+        The config without LoRA, and the merged parameters; both unchanged if there is no LoRA.
+    """
     lora = getattr(model, "lora", LoraConfig())
     return (dataclasses.replace(model, lora=LoraConfig()), merged(params, lora)) if lora.rank else (model, params)
 
@@ -270,7 +321,12 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_lengt
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> Mapping[str, Any]:
-    """The content of tokenizer_config.json: the special tokens by role."""
+    """Return the content of tokenizer_config.json: the special tokens by role.
+
+    Args:
+        tokenizer: The tokenizer.
+        max_length: The model's number of positions.
+    """
     tokens = {role: getattr(tokenizer, role) for role in _SPECIAL}
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.

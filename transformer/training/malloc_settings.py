@@ -13,12 +13,18 @@ _PARAMETERS = {
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """Let the C library keep large freed blocks for the next step; call it before jax computes anything.
+    """Set glibc malloc to keep large freed blocks for the next step; call it before jax computes anything.
 
-    XLA takes the memory of a step on a CPU anew each time. From the GNU C library as it is set by default, large blocks
-    come from the kernel, which clears them page by page: that is a third of a small model's step. What a process once
-    held it then holds to its end. Nothing is done, and False is returned, where another C library is used and where the
-    user set `MALLOC_` variables or `GLIBC_TUNABLES`.
+    On a CPU XLA allocates the memory of a step anew each time. With the defaults of the GNU C library large blocks come
+    from the kernel, which clears them page by page: a third of the time of a small model's step. With these settings
+    the process keeps its peak memory until it ends.
+
+    Args:
+        environment: The environment variables.
+
+    Returns:
+        Whether the settings were made. They are not with another C library, or if the user has set `MALLOC_` variables
+        or `GLIBC_TUNABLES`.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in environment):
         return False

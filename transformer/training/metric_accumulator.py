@@ -1,4 +1,4 @@
-"""Means of the metrics of training steps between two logs, steps per second, and MFU."""
+"""Average the metrics of training steps between two logs, and measure steps per second and MFU."""
 
 import math
 import time
@@ -18,10 +18,14 @@ Numbers = Mapping[str, np.ndarray]
 class MetricAccumulator:
     """Accumulates the training metrics since the last log, and times the steps.
 
-    `flops` counts a step's floating-point operations (None: unknown), and `peak_flops` is the devices' peak rate a
-    second: their ratio over time is the model FLOPs utilization, reported as `mfu`. `check` is called with every step,
-    its totals and its values. Metrics may have a leading axis, of several runs, and then so have their means, which are
-    of the steps that made an update: `skipped_updates` counts the others.
+    Means are over the steps that made an update; `skipped_updates` counts the others. Metrics may have a leading axis
+    of several runs, which their means keep.
+
+    Args:
+        check: A function that is called with the number, the totals and the values of every step.
+        flops: A function that counts the floating-point operations of a step over a batch; None if unknown.
+        peak_flops: The peak FLOPs per second of the devices. The model FLOPs utilization `mfu` is FLOPs / seconds /
+            peak.
     """
 
     def __init__(
@@ -35,7 +39,7 @@ class MetricAccumulator:
         self._clear()
 
     def start_clock(self) -> None:
-        """Start timing, at the first step: the time before is set-up."""
+        """Start timing at the first step; the time before is setup."""
         self._since = time.perf_counter() if self._since is None else self._since
 
     def count_batch(self, batch: Batch) -> None:
@@ -43,10 +47,11 @@ class MetricAccumulator:
         self._flops += self._flops_of(batch) or 0.0
 
     def add_step(self, metrics: StepMetrics, step: int) -> None:
-        """Add the metrics of a step, waiting until the device has them.
+        """Add the metrics of a step, waiting until the device has them; raises the errors of `check`.
 
-        Raises:
-            UserError: What `check` raises.
+        Args:
+            metrics: The metrics.
+            step: The number of the step.
         """
         totals, values = jax.device_get((metrics.totals, metrics.values))
         self._check(step, totals, values)
@@ -94,7 +99,12 @@ class MetricAccumulator:
         return {"steps": self._steps, "sums": {name: float(value) for name, value in self._sums.items()}}
 
     def restore_window(self, steps: int, sums: Mapping[str, float]) -> None:
-        """Restore the sums that `window` returned in the process that this one resumes; its time does not count."""
+        """Restore the sums of `window` in a resumed process; the time before does not count.
+
+        Args:
+            steps: The number of steps since the last log.
+            sums: The sums by name.
+        """
         self._steps = steps
         self._sums.update(sums)
 

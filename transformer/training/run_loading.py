@@ -1,4 +1,4 @@
-"""Loading trained runs: config, components and state of a checkpoint, ensembles, and parameter counts."""
+"""Load trained runs: config, components and state of a checkpoint, ensembles, and parameter counts."""
 
 import functools
 import math
@@ -42,19 +42,26 @@ LoadedRun = tuple[ExperimentConfig, TrainingComponents, TrainState]
 
 
 class RecordedRun(NamedTuple):
-    """A run directory and the experiment that its config.json describes."""
+    """A run directory, and the experiment that its config.json describes."""
 
     directory: RunDirectory
     experiment: ExperimentConfig
 
     def restored[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
-        """The step that is read, by default of the newest sound checkpoint, and what `read` restores of it.
+        """Read a checkpoint after checking that the run's config and tokenizer are unchanged.
 
-        What is wrong with newer ones is told.
+        Newer checkpoints that are damaged are announced.
+
+        Args:
+            step: The step; None is the newest valid checkpoint.
+            read: A function (checkpoints, step) to what is restored.
+
+        Returns:
+            The step, and the result of `read`.
 
         Raises:
-            UserError: For a run without a checkpoint, or whose config or tokenizer is no longer that of the checkpoint;
-                DamagedCheckpoint for a damaged one that was asked for, or where all are.
+            UserError: If the run has no checkpoint, or its config or tokenizer is no longer that of the checkpoint.
+            DamagedCheckpoint: If the checkpoint of the step is damaged, or all are.
         """
         path = self.directory.path
         if not self.directory.checkpoints.is_dir():
@@ -84,10 +91,16 @@ class RecordedRun(NamedTuple):
         return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
 
     def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
-        """The parameters of these shapes that the run is judged by, at the step `at`: raw, or those of an average.
+        """Restore the parameters by which the run is judged: raw, or those of an average.
+
+        Args:
+            checkpoints: The checkpoints.
+            at: The step.
+            shapes: The parameters as shapes.
 
         Raises:
-            UserError: As `Checkpoints.restore_part`.
+            UserError: If the checkpoint has other parameters than `shapes`.
+            DamagedCheckpoint: If its bytes changed.
         """
         params = checkpoints.restore_part(at, shapes, ("variables", "params"))
         name = self.experiment.eval_parameters
@@ -100,12 +113,16 @@ class RecordedRun(NamedTuple):
 def open_run(
     workdir: str | Path, trusted: Collection[str] = (), task_changes: Mapping[str, Any] | None = None
 ) -> RecordedRun:
-    """A recorded run; `trusted` are the dotted paths of code that its config may name.
+    """Open a recorded run for reading.
 
-    `task_changes` replaces fields of the task's config, such as how it decodes.
+    Args:
+        workdir: The run directory.
+        trusted: Dotted paths of code, and names of files outside of the run, that its config may name
+            (transformer.trust).
+        task_changes: Fields of the task's config to replace, such as how it decodes.
 
     Raises:
-        UserError: For a directory that is no run, and for code that is not trusted.
+        UserError: If the directory is not a run, or the config names something that is not trusted.
     """
     directory = RunDirectory.open(workdir)
     config, changes = directory.config(), task_changes or {}
@@ -120,11 +137,25 @@ def load_run(
     task_changes: Mapping[str, Any] | None = None,
     trusted: Collection[str] = (),
 ) -> tuple[ExperimentConfig, TrainingComponents, TrainState]:
-    """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimizers.
+    """Load a trained run to evaluate it.
+
+    Args:
+        workdir: The run directory.
+        step: The step of the checkpoint; None is the newest valid one.
+        task_changes: Fields of the task's config to replace, such as how it decodes.
+        trusted: Dotted paths of code, and names of files outside of the run, that its config may name.
+
+    Returns:
+        The experiment, the components with the task's data, and the training state without optimizers.
 
     Raises:
-        UserError: As `open_run`
-        UserError: For a run without a checkpoint, or without one of the step.
+        UserError: If the directory is not a run, has no such checkpoint, or its config names something that is not
+            trusted.
+        DamagedCheckpoint: If the checkpoint is damaged.
+
+    Example:
+        >>> experiment, components, state = load_run("runs/first")
+        >>> view = evaluation_view(components.model, state, experiment.eval_parameters)
     """
     run = open_run(workdir, trusted, task_changes)
     run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
@@ -148,14 +179,19 @@ def load_ensemble(
     task_changes: Mapping[str, Any] | None = None,
     trusted: Collection[str] = (),
 ) -> tuple[ExperimentConfig, TrainingComponents, TrainState]:
-    """Several trained runs as one: the first, whose model is the ensemble of all (transformer.decoding.ensemble).
+    """Load several trained runs as one whose model is their ensemble (transformer.decoding.ensemble).
 
-    `step` is that of the first; the others are read at their latest. Each is read by the parameters that its own config
-    evaluates.
+    Each run is read with the parameters by which it is judged.
+
+    Args:
+        workdirs: The run directories. Task and data are those of the first.
+        step: The step of the first run's checkpoint; the others are read at their newest valid one.
+        task_changes: Fields of the task's config to replace.
+        trusted: Dotted paths of code, and names of files outside of the run, that the configs may name.
 
     Raises:
-        UserError: As `load_run`
-        UserError: For runs of another interface or tokenizer than the first.
+        UserError: If a run cannot be loaded, or has another interface or tokenizer than the first.
+        DamagedCheckpoint: If a checkpoint is damaged.
     """
     steps = (step, *(None,) * (len(workdirs) - 1))
     runs = [load_run(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
@@ -185,15 +221,22 @@ def load_ensemble(
 def add_language_model(
     loaded: LoadedRun, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()
 ) -> LoadedRun:
-    """A run whose hypotheses the language model of another run weighs as well (transformer.decoding.shallow_fusion).
+    """Let the language model of another run score the hypotheses of a run (transformer.decoding.shallow_fusion).
 
-    That run continues text by a tokenizer that has a token for each symbol of the first run's and for a line's end:
-    what is said is a line of its text. Without a `workdir` the run is what it was.
+    The tokenizer of the language model must have one token for each symbol of the first run, and for a line feed, which
+    stands for the end: a hypothesis is a line of its text.
+
+    Args:
+        loaded: The run.
+        workdir: The run of the language model; None returns `loaded` unchanged.
+        weight: The weight of the language model's log-probability.
+        trusted: Dotted paths of code, and names of files outside of the run, that its config may name.
 
     Raises:
-        UserError: As `load_run`
-        UserError: For an ensemble, for runs that do not say symbols, one behind the other, or do not continue text, for
-            symbols that the tokenizer lacks, and for a language model that reads fewer than are said.
+        UserError: If the language model's run cannot be loaded; the first run is an ensemble or does not generate
+            symbols without separators; the other does not continue text, lacks a token for a symbol, or has too few
+            positions; or the weight is negative or infinite.
+        DamagedCheckpoint: If a checkpoint is damaged.
     """
     if workdir is None:
         return loaded
@@ -236,13 +279,13 @@ def add_language_model(
 
 
 def _special_tokens(components: TrainingComponents) -> tuple[int | None, ...]:
-    """The tokens of padding, of the begin and of the end."""
+    """Return the pad, begin and end tokens."""
     interface = components.task.interface
     return interface.pad, interface.begin, interface.end
 
 
 def _model_interface(components: TrainingComponents) -> tuple[Any, ...]:
-    """What the models of one ensemble have in common."""
+    """Return what the models of one ensemble must have in common."""
     interface = components.task.interface
     return interface.signature, dict(interface.vocabularies), _special_tokens(components)
 
@@ -253,12 +296,17 @@ def _tokenizer_file(workdir: str | Path) -> bytes | None:
 
 
 class RunSizes(NamedTuple):
-    """The parameters of a run's checkpoint and the FLOPs of a training step.
+    """The parameters of a run's checkpoint, and the FLOPs of a training step.
 
-    `parts`: parameters by the first name of their path, such as "encoder". `state`: numbers of the model's
-    untrained state, such as a batch norm's statistics. `active`: the parameters that one position meets, fewer than all
-    where it chooses among experts. `flops`: of one training step over the largest batch that the config can make; None
-    where they cannot be counted (transformer.costs.flops).
+    Attributes:
+        family: The model's family.
+        task: The name of the task.
+        step: The step of the checkpoint.
+        parts: The number of parameters by the first name of their path, such as "encoder".
+        state: The number of elements of the model's untrained state, such as batch-norm statistics.
+        active: The number of parameters that one position uses: fewer than all with a mixture of experts.
+        flops: The FLOPs of a training step over the largest batch that the config can make; None if they cannot be
+            counted (transformer.costs.flops).
     """
 
     family: str
@@ -271,17 +319,20 @@ class RunSizes(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """The number of all parameters."""
         return sum(self.parts.values())
 
 
 def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
-    """The sizes of the run's latest checkpoint: neither its arrays nor its data are read.
+    """Count the parameters of a run's newest checkpoint; neither its arrays nor its data are read.
 
-    `trusted` are the dotted paths of code that the run's config may name.
+    Args:
+        workdir: The run directory.
+        trusted: Dotted paths of code that its config may name.
 
     Raises:
-        UserError: For a directory without a run or a checkpoint, and for code that is not trusted.
+        UserError: If the directory is not a run or has no checkpoint, or the config names something that is not
+            trusted.
     """
     run = open_run(workdir, trusted)
     experiment = run.experiment

@@ -1,4 +1,4 @@
-"""Checks before the first step, on abstract shapes, that task, model and device memory fit each other."""
+"""Check on abstract shapes, before the first step, that task, model and device memory fit each other."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,18 @@ GB = 1e9
 def check_task_fits_model(
     model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None
 ) -> None:
-    """Refuse a task and a model that do not fit each other: sites, labels, links, losses, evaluations, first batch.
+    """Check that a task and a model fit each other: attention sites, labels, losses, evaluations and the first batch.
 
-    `batch` is the run's first; `capture` that of its training batches, if any.
+    Args:
+        model: The model.
+        task: The task.
+        abstract: The training state as shapes.
+        batch: The first training batch.
+        capture: The capture of training batches, if there is one.
 
     Raises:
-        UserError: One line, naming the site, axis, input, objective or evaluation. Errors of a task's or a model's own
-            code are raised on, with a note of the pass that was traced.
+        UserError: If they do not fit; one line that names the site, axis, input, objective or evaluation. Errors of a
+            task's or a model's own code are raised unchanged, with a note that names the traced pass.
     """
     _check_names(model.sites)
     labels = task.labels(model.sites).completed(model.sites)
@@ -44,13 +49,16 @@ def check_task_fits_model(
 
 
 def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
-    """Refuse a state that is larger than the memory of its devices.
+    """Check that a training state fits into the memory of its devices.
 
-    `abstract` has the shapes and shardings of the state, `gradients` those of what exists beside it, and `memory` is
-    the bytes of one device or, where the devices of this process share them, of all; None where nobody says it.
+    Args:
+        abstract: The shapes and shardings of the state.
+        gradients: Those of the gradients that exist at the same time.
+        memory: The bytes of one device or, where the devices of this process share their memory, of all. None if
+            unknown.
 
     Raises:
-        UserError: With both sizes and what is largest.
+        UserError: If it does not fit; the message has both sizes and the largest array.
     """
     sizes = [(_device_bytes(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
     needed = sum(size for size, _, _ in sizes)
@@ -65,7 +73,12 @@ def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
 
 
 def device_memory(device: Any, files: Path = Path("/")) -> float | None:
-    """The bytes that the arrays of a device may take; of a CPU's those of the machine, with what it swaps to."""
+    """Return the bytes available for arrays on a device; None if unknown.
+
+    Args:
+        device: The device. A CPU has the memory of the machine, including swap.
+        files: The root of the file system, for tests.
+    """
     if device.platform == "cpu":
         try:
             lines = (files / "proc" / "meminfo").read_text(encoding="ascii").splitlines()
@@ -90,13 +103,13 @@ def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list
 
 @dataclasses.dataclass(frozen=True)
 class _RecordingModel(Model):
-    """The model, recording the capture and the results of each pass."""
+    """A model that records the capture and the results of each pass."""
 
     model: Model | None = None
     passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
 
     def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Aux]:
-        """As `Model.apply`."""
+        """Run a method of the module as `Model.apply` does, and record it."""
         assert self.model is not None
         outputs, aux = self.model.apply(variables, inputs, **request)
         self.passes.append((request.get("capture"), aux))
@@ -214,7 +227,7 @@ def _traced(
     batch: Batch,
     capture: Capture | None,
 ) -> tuple[Any, Any, Any]:
-    """The shapes of the prepared batch, of the loss and of its aux."""
+    """Return the shapes of the prepared batch, of the loss and of its aux."""
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
         view = evaluation_view(model, state, "raw")._replace(train=True, capture=capture)
@@ -297,7 +310,7 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
 
 
 def array_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and types of the arrays on a device, where 64 bits become 32 unless jax_enable_x64 is set."""
+    """Return the shapes and types of arrays on a device, where 64 bits become 32 unless jax_enable_x64 is set."""
     return {
         name: jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
         for name, array in batch.items()
@@ -310,7 +323,7 @@ def _record_passes(model: Model) -> _RecordingModel:
 
 @contextlib.contextmanager
 def _note_traced_pass(what: str) -> Iterator[None]:
-    """Add a note on the traced pass to any error."""
+    """Add a note that names the traced pass to any error."""
     try:
         yield
     except UserError:
@@ -321,7 +334,7 @@ def _note_traced_pass(what: str) -> Iterator[None]:
 
 
 def _device_bytes(leaf: Any) -> int:
-    """The bytes of an array on one device, or on all of this process where they share their memory."""
+    """Return the bytes of an array on one device, or on all of this process's devices if they share their memory."""
     shape, devices = leaf.shape, list(leaf.sharding.addressable_devices)
     together = len(devices) if devices and devices[0].platform == "cpu" else 1
     return math.prod(leaf.sharding.shard_shape(shape)) * leaf.dtype.itemsize * together

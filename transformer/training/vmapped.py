@@ -62,7 +62,11 @@ BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compil
 
 
 class RunOutcome(NamedTuple):
-    """How a run ended: complete, or diverged at step `diverged_at`."""
+    """How a run ended.
+
+    Attributes:
+        diverged_at: The step at which it diverged; None if it is complete.
+    """
 
     diverged_at: int | None
 
@@ -70,14 +74,22 @@ class RunOutcome(NamedTuple):
 def train_vmapped(
     experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path], also: Sequence[Writer] = ()
 ) -> list[RunOutcome]:
-    """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
+    """Train several runs in one program, or resume them.
 
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
-    complete, or diverged before, are left as they are. `also` has for each run a writer that is fed after its own.
+    complete, or that diverged before, are left as they are.
+
+    Args:
+        experiments: The checked config of each run.
+        workdirs: The directory of each run.
+        also: For each run a writer that is called after its own; none by default.
+
+    Returns:
+        How each run ended.
 
     Raises:
-        UserError: For experiments that are not of one program, batches whose shapes differ between seeds, several
-            devices or processes, and for whatever `train` refuses.
+        UserError: If the experiments need different programs, batches of two seeds differ in shape, there are several
+            devices or processes, or a run cannot be trained (`transformer.training.train.train`).
     """
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever they are killed.
@@ -96,12 +108,19 @@ def train_vmapped(
 def measure_vmap_speedup(
     experiments: Sequence[ExperimentConfig], folder: Path, *, steps: int = 5, repeats: int = 5
 ) -> float:
-    """The speed-up of training these experiments vmapped instead of one after the other, of their steps alone.
+    """Measure the speedup of training experiments vmapped instead of one after the other, of their steps alone.
 
-    The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
+    Args:
+        experiments: The checked configs.
+        folder: A folder for the data.
+        steps: Steps in a repeat.
+        repeats: Repeats of both, taken in turn.
+
+    Returns:
+        The median over the repeats of the ratio of seconds.
 
     Raises:
-        UserError: As `train_vmapped`.
+        UserError: If the experiments cannot be vmapped.
     """
     _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
     copy_source_tokenizer(experiments[0].initialize_from, folder)
@@ -135,13 +154,13 @@ def measure_vmap_speedup(
 
 
 class StackedBatches:
-    """The batches of several sources, those of one step stacked."""
+    """The batches of several sources, stacked along a new leading axis."""
 
     def __init__(self, sources: Sequence[BatchSource]):
         self._sources = sources
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """The batches of one step: every array has a leading axis of sources.
+        """Return the stacked batches of one step.
 
         Raises:
             UserError: If their shapes differ.
@@ -160,7 +179,7 @@ class StackedBatches:
 
 
 def stacked_sharding(placement: Placement) -> NamedSharding:
-    """The placement of stacked arrays: whole, on the runs' one device."""
+    """Return the sharding of stacked arrays: on one device."""
     return NamedSharding(placement.mesh, PartitionSpec())
 
 
@@ -180,7 +199,15 @@ def take_run(state: TrainState, run: int) -> TrainState:
 
 
 def stack_reports(reports: Sequence[EvaluationReport | None]) -> EvaluationReport:
-    """The runs' reports as one: each number, and the samples, a sequence over the runs, None where a run has none."""
+    """Combine the reports of several runs.
+
+    Args:
+        reports: The report of each run; None for a run that has none.
+
+    Returns:
+        A report whose scalars and samples are sequences over the runs, with None, or no samples, for a run without
+        them.
+    """
     present = [report for report in reports if report is not None]
     names = dict.fromkeys(name for report in present for name in report.scalars)
     scalars: dict[str, Any] = {
@@ -191,10 +218,9 @@ def stack_reports(reports: Sequence[EvaluationReport | None]) -> EvaluationRepor
 
 
 def vmap_step(step: TrainStep) -> TrainStep:
-    """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
+    """Vmap a train step over runs: every leaf of state, batch and metrics has a leading axis of runs.
 
-    They differ in their states, key and hyper-parameters included, and in their batches' examples; `observe` holds for
-    all.
+    Runs differ in their states, including keys and hyperparameters, and in their batches; `observe` holds for all.
     """
 
     def vmapped(state: TrainState, batch: Mapping[str, Any], observe: bool = False) -> tuple[TrainState, StepMetrics]:
@@ -204,7 +230,10 @@ def vmap_step(step: TrainStep) -> TrainStep:
 
 
 def program_key(experiment: ExperimentConfig) -> str:
-    """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
+    """Return the config as text without the keys in which vmapped runs may differ.
+
+    Experiments with equal keys share a program.
+    """
     config = experiment.to_config()
     config |= {"seed": None, "name": None, "optimizer": _without_hyperparameters(experiment.optimizer)}
     config["update_guard"] |= {"max_consecutive_skips": None}
@@ -217,7 +246,11 @@ def _without_hyperparameters(optimizer: OptimizerConfig) -> dict[str, Any]:
 
 
 def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path]) -> None:
-    """Raise UserError where these experiments cannot be vmapped on this machine."""
+    """Check that these experiments can be vmapped on this machine.
+
+    Raises:
+        UserError: If they cannot.
+    """
     devices = make_placement(experiments[0].sharding).mesh.size
     if jax.process_count() > 1 or devices > 1:
         raise UserError(
@@ -240,7 +273,11 @@ def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequen
 
 
 def _check_batches(experiments: Sequence[ExperimentConfig], components: TrainingComponents) -> None:
-    """Raise UserError where the first batches of two seeds differ in shape; a later one is refused when it comes."""
+    """Check that the first batches of all seeds have the same shapes; a later one is refused when it comes.
+
+    Raises:
+        UserError: If shapes differ.
+    """
     batches = StackedBatches([components.task.source(each.run.seed) for each in experiments])
     for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]
@@ -253,7 +290,7 @@ def _first_state(experiment: ExperimentConfig, components: TrainingComponents) -
 def _with_hyperparameters(
     state: TrainState, experiment: ExperimentConfig, components: TrainingComponents
 ) -> TrainState:
-    """The state with the run's own numbers of its optimizers: those of the components are the first run's."""
+    """Return the state with the run's own hyperparameters; those of the components are the first run's."""
     numbers = jax.device_put(hyperparameters_of(experiment, components.task), state.step.sharding)
     return state._replace(hyperparameters=numbers)
 
@@ -351,7 +388,7 @@ def _begin_run(run: TrainingRun, components: TrainingComponents, *, aloud: bool)
 def _save_runs(
     state: TrainState, going: Mapping[int, CheckpointSaver], end: Callable[[int, NonFiniteError], None]
 ) -> None:
-    """Save the state of each run, and end those whose is not finite."""
+    """Save the state of each run, and end those whose state is not finite."""
     for saver in going.values():
         saver.wait()  # so that none begins the next until all have the last
     for number, saver in going.items():
@@ -364,7 +401,7 @@ def _save_runs(
 def _record_divergence(
     each: TrainingRun, why: TrainingDiverged | NonFiniteError, components: TrainingComponents
 ) -> None:
-    """Note that a run has ended, and tell how it goes on by itself."""
+    """Record that a run has ended, and print how to continue it by itself."""
     # Else a restart would take the others back to its last checkpoint, and it would diverge again.
     each.directory.record(diverged_at=why.step)
     said = (
@@ -376,7 +413,7 @@ def _record_divergence(
 
 
 def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, count: int) -> LoopEvaluation:
-    """The evaluation of every unfinished run, one after the other in one compiled program."""
+    """Evaluate every unfinished run, one after the other with one compiled program."""
 
     def evaluate(state: TrainState) -> EvaluationReport:
         seen = state.without_optimizers()
@@ -389,7 +426,7 @@ def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, coun
 def _probe_each_run(
     state: TrainState, probe: Callable[[TrainState], Mapping[str, StoredMaps]], writers: VmappedWriters
 ) -> dict[str, Any]:
-    """The maps of every unfinished run, by site and run."""
+    """Return the maps of every unfinished run, by site and run."""
     seen = state.without_optimizers()
     maps_by_run = {number: probe(take_run(seen, number)) for number in writers.going}
     sites = next(iter(maps_by_run.values()))
@@ -397,7 +434,7 @@ def _probe_each_run(
 
 
 def _flops_of_one_run(components: TrainingComponents) -> Callable[[Batch], float | None]:
-    """A function that counts one run's FLOPs in a step; the batches of all have one shape."""
+    """Return a function that counts the FLOPs of one run in a step of stacked batches."""
     flops = flops_counter(components)
     return lambda batch: flops({name: array[0] for name, array in batch.items()})
 

@@ -28,7 +28,14 @@ _logger = logging.getLogger(__name__)
 
 
 def format_metrics(step: int, total: int, split: str, values: Mapping[str, Scalar]) -> str:
-    """One aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`."""
+    """Format metrics as one aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`.
+
+    Args:
+        step: The number of the step.
+        total: The number of all steps.
+        split: The split.
+        values: The metrics by name.
+    """
     head = f"step {step:>{len(str(total))}}/{total}  {split:<10}"
     # Columns are as wide as their label and nine figures, so that lines of one split stay aligned.
     labels = [_label(name) for name in values]
@@ -37,7 +44,7 @@ def format_metrics(step: int, total: int, split: str, values: Mapping[str, Scala
 
 
 def format_sample(sample: Sample) -> str:
-    """One line: the input, the output and, where that is wrong, the reference.
+    """Format a sample as one line: the source, the output and, if it is wrong, the reference.
 
     A sample with other fields shows all of them, as in `prompt: one  rule: upper`.
     """
@@ -48,10 +55,14 @@ def format_sample(sample: Sample) -> str:
 
 
 class ConsoleWriter(NullWriter):
-    """Prints metrics and samples to the console.
+    """A writer that prints metrics and samples to the console.
 
-    On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
-    for every other split; elsewhere a plain line for each call.
+    On a terminal it shows a progress bar with step, loss, learning rate, tokens per second and remaining time, and
+    above it a line for every other split; elsewhere a plain line for each call.
+
+    Args:
+        total_steps: The number of steps of the run.
+        stream: The stream to print to.
     """
 
     def __init__(self, total_steps: int, stream: TextIO):
@@ -70,7 +81,7 @@ class ConsoleWriter(NullWriter):
             )
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Show the numbers: of the training split beside the bar on a terminal, else as a line."""
+        """Show the metrics: on a terminal those of the training split in the progress bar, else as a line."""
         if self._bar is None or split != "train":
             self._print(format_metrics(step, self._total, split, _main(values)))
             return
@@ -80,12 +91,12 @@ class ConsoleWriter(NullWriter):
             self._bar.update(self._task, description=self._latest)
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Print one line for each of the first few samples; samples.jsonl has them all."""
+        """Print one line for each of the first few samples; samples.jsonl has all."""
         for sample in samples[:_SAMPLES]:
             self._print(f"  {format_sample(sample)}")
 
     def report_progress(self, step: int, total: int) -> None:
-        """Move the bar; the first call starts it, so that a resumed run's earlier steps do not count as speed."""
+        """Move the bar; the first call starts it, so that earlier steps of a resumed run do not count for its speed."""
         self._total = total
         if self._bar is None:
             return
@@ -109,9 +120,11 @@ class ConsoleWriter(NullWriter):
 
 
 class LogWriter(NullWriter):
-    """Logs metrics and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
+    """A writer that logs metrics and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
 
-    With several runs in one process, `run` is the directory of this writer's run.
+    Args:
+        total_steps: The number of steps of the run.
+        run: The directory of the run, if several runs share the process.
     """
 
     def __init__(self, total_steps: int, run: Path | None = None):
@@ -128,7 +141,7 @@ class LogWriter(NullWriter):
         _logger.info("step %d  maps  %s", step, ", ".join(maps), extra=self._run)
 
     def report_progress(self, step: int, total: int) -> None:
-        """Only keep the total: a line a step would be too many."""
+        """Update the number of all steps; a line for each step would be too much."""
         self._total = total
 
 
@@ -160,10 +173,10 @@ def _fields(values: Mapping[str, Scalar]) -> list[str]:
 
 
 def _main(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The numbers to show: of a training step the usual ones, else all but details.
+    """Return the metrics to show: for a training step the usual ones, else all but details.
 
-    A detail has more slashes in its name than the others: importance_cv/encoder/3 beside loss. Where all have as many,
-    as accuracy/greedy/10 has, none is a detail.
+    A detail has more slashes in its name than the others: importance_cv/encoder/3 next to loss. If all have equally
+    many, as accuracy/greedy/10 has, none is a detail.
     """
     if "learning_rate" in values:
         return {name: values[name] for name in _TRAINING if name in values}

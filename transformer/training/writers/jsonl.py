@@ -1,4 +1,7 @@
-"""metrics.jsonl, heads.jsonl and samples.jsonl: one JSON object a line, append-only, the source of truth."""
+"""Write metrics.jsonl, heads.jsonl and samples.jsonl, append-only and with one JSON object per line.
+
+They are the source of truth: pages, reports and studies are made from them.
+"""
 
 import hashlib
 import json
@@ -16,9 +19,9 @@ from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 
 class JsonLinesFile:
-    """A file of records, one JSON object a line, each with its "step"; appended to without a buffer.
+    """An append-only file of records, one JSON object per line, each with its "step".
 
-    Opening it cuts off a last line that a kill tore and changes nothing else.
+    Opening it removes an incomplete last line and changes nothing else.
     """
 
     def __init__(self, path: str | Path):
@@ -33,7 +36,7 @@ class JsonLinesFile:
         """Append one line.
 
         Raises:
-            OSError: With the file as it was.
+            OSError: If it cannot be written; the file is unchanged.
         """
         line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
         self._file.append(line)
@@ -47,8 +50,12 @@ class JsonLinesFile:
     def truncate(self, after_step: int, extent: FileExtent | None = None) -> None:
         """Drop the lines of steps beyond `after_step`, which a resumed run writes again.
 
-        `extent` is what the file was at that step. Where it no longer begins so, or a line cannot be read, that
-        is told, a copy is kept, and the lines that can be read stay.
+        If the file no longer starts with the content of `extent`, or a line cannot be read, that is announced, a copy
+        is kept, and the readable lines stay.
+
+        Args:
+            after_step: The last step to keep.
+            extent: The extent of the file at that step.
         """
         what = describe_change(self.path, extent) if after_step > 0 else None
         if what is not None:
@@ -62,11 +69,11 @@ class JsonLinesFile:
         self._measure()
 
     def flush(self) -> None:
-        """Make the lines so far visible to readers, and outlive a power cut."""
+        """Make all lines visible to readers, and durable."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write the file to the disk."""
+        """Flush and close the file."""
         self._file.close()
 
     def _measure(self) -> None:
@@ -78,13 +85,13 @@ class JsonLinesFile:
 
 
 class MetricsWriter(JsonLinesFile, NullWriter):
-    """The writer that appends {"step", "split", ...numbers} to a metrics file, a line a call."""
+    """A writer that appends {"step", "split", ...metrics} to a file, a line per call."""
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         """Append one line.
 
         Raises:
-            ValueError: For a metric called "step" or "split".
+            ValueError: If a metric is called "step" or "split".
         """
         taken = {"step", "split"} & set(values)
         if taken:
@@ -93,9 +100,9 @@ class MetricsWriter(JsonLinesFile, NullWriter):
 
 
 class HeadStatisticsWriter(JsonLinesFile, NullWriter):
-    """The writer that appends {"step", "site", "statistic": [[head, ...] of each layer], ...}, a line a site.
+    """A writer that appends {"step", "site", "statistic": [[head, ...] of each layer], ...}, a line per site.
 
-    A number that is not finite, such as the largest logit where no row counted, is null.
+    A number that is not finite, such as the largest logit if no row counted, is null.
     """
 
     def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
@@ -104,7 +111,7 @@ class HeadStatisticsWriter(JsonLinesFile, NullWriter):
 
 
 def _plain(value: Scalar) -> int | float | None:
-    """The Python number of a scalar; JSON has no NaN and no infinity, so these become null."""
+    """Return a scalar as a Python number; NaN and infinity, which JSON lacks, become null."""
     number = value.item() if isinstance(value, np.number) else value
     return number if math.isfinite(number) else None
 
@@ -115,7 +122,7 @@ def _rows(values_LxH: np.ndarray) -> list[list[float | None]]:
 
 
 class SamplesWriter(JsonLinesFile, NullWriter):
-    """The writer that appends {"step", "split", ...texts} to a file, a line a sample."""
+    """A writer that appends {"step", "split", ...texts} to a file, a line per sample."""
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         for sample in samples:

@@ -1,4 +1,4 @@
-"""The page of a run while it trains: served by a process of its own, which ends with the run."""
+"""Serve the page of a run while it trains, in a process that ends with the run."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ from transformer.training.writers.writer import NullWriter
 class LivePageWriter(NullWriter):
     """A writer that starts serving the run's page at its first maps; a model without attention has none.
 
-    The page is made by another process, of lower priority, so that steps do not wait for it.
+    The page is made by another process of lower priority, so that steps do not wait for it.
     """
 
     def __init__(self, workdir: Path):
@@ -21,7 +21,7 @@ class LivePageWriter(NullWriter):
         self._server: multiprocessing.process.BaseProcess | None = None
 
     def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Serve from now on."""
+        """Start the server at the first call with maps."""
         if maps and self._server is None:
             # Spawned: a fork would copy the locks of jax's threads.
             spawning = multiprocessing.get_context("spawn")
@@ -29,14 +29,14 @@ class LivePageWriter(NullWriter):
             self._server.start()
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop the server."""
         if self._server is not None:
             self._server.terminate()
             self._server.join()
 
 
 def _serve(workdir: Path) -> None:
-    """Serve the page of a run until its process ends, however it ends."""
+    """Serve the page of a run until the run's process ends."""
     from transformer.maps.report import page, report_server
 
     threading.Thread(target=_end_with_the_run, daemon=True).start()

@@ -24,9 +24,9 @@ class MapWriter(NullWriter):
 
 
 class BackgroundMapWriter:
-    """Writes maps through another writer in a background thread; forwards everything else.
+    """A writer that writes maps through another writer in a background thread, and forwards everything else.
 
-    An error of the other writer is raised at the next call of `maps`, `flush` or `close`.
+    An error of the other writer is raised at the next call of `write_maps`, `flush` or `close`.
     """
 
     def __init__(self, writer: Writer):
@@ -47,7 +47,7 @@ class BackgroundMapWriter:
         self._writer.report_progress(step, total)
 
     def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Start the copies to the host and come back."""
+        """Start the copies to the host, queue the write, and return."""
         for leaf in jax.tree.leaves(dict(maps)):
             if isinstance(leaf, jax.Array):
                 leaf.copy_to_host_async()
@@ -59,7 +59,7 @@ class BackgroundMapWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Wait, and end the thread, also when a write failed."""
+        """Wait for the writes, and end the thread even if one failed."""
         try:
             self._settle(0)
         finally:

@@ -21,7 +21,7 @@ from transformer.training.writers.writer import BestEffortWriter, MultiWriter, W
 
 
 class RecordWriter(Writer, Protocol):
-    """A writer that is a file of records."""
+    """A writer that appends to a file of records."""
 
     path: Path
 
@@ -31,14 +31,14 @@ class RecordWriter(Writer, Protocol):
 
 
 class RunWriters(MultiWriter):
-    """The writers of one run, which know how far its files of records reach."""
+    """The writers of one run, which know the extents of its files of records."""
 
     def __init__(self, files: Sequence[RecordWriter], *others: Writer):
         super().__init__(*files, *others)
         self._files = files
 
     def extents(self) -> dict[str, FileExtent]:
-        """The extent of every file of records, by its name."""
+        """Return the extent of every file of records, by its name."""
         return {file.path.name: file.extent() for file in self._files}
 
 
@@ -52,10 +52,18 @@ def open_writers(
     extents: Mapping[str, FileExtent] = MappingProxyType({}),
     reported: bool = True,
 ) -> RunWriters:
-    """The writers of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
+    """Open the writers of a run; a resumed run drops the records after its first step, as they will be written again.
 
-    `extents` are those of the files at that step. Where it was not `reported`, its maps are dropped as well. Every
-    process writes its own part of the maps; the first writes all other files.
+    Every process writes its own part of the maps; the first writes all other files.
+
+    Args:
+        directory: The run directory.
+        plan: The plan of stored maps.
+        config_hash: The hash of the resolved config, which the map store records.
+        steps: The number of steps of the run.
+        start: The step that it starts from.
+        extents: The extents of the files at that step, from its checkpoint.
+        reported: Whether the metrics due at that step had been written. If not, its maps are dropped as well.
     """
     maps = primary_first(
         lambda: MapStore.open(
@@ -95,7 +103,7 @@ class Closeable(Protocol):
 
 @contextlib.contextmanager
 def close_with_run(resource: Closeable) -> Iterator[None]:
-    """Close `resource` at the end of the context; where an error ends it, that error is raised, not one of closing."""
+    """Close a resource at the end of the context; if an error ends it, that error is raised and not one of closing."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""TensorBoard events without TensorFlow or PyTorch."""
+"""Write TensorBoard events without TensorFlow or PyTorch."""
 
 import contextlib
 import importlib
@@ -27,7 +27,7 @@ _EXAMPLES = 2
 
 
 def _tensorboardx(module: str) -> ModuleType:
-    """A module of tensorboardX, without the PyTorch that it would import where installed."""
+    """Import a module of tensorboardX, without the PyTorch that it would import if it is installed."""
     if "torch" in sys.modules:
         return importlib.import_module(f"tensorboardX.{module}")
     sys.modules["torch"] = None  # type: ignore[assignment]  # makes its optional import fail
@@ -38,7 +38,7 @@ def _tensorboardx(module: str) -> ModuleType:
 
 
 def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
-    """This process's part of an array, zero elsewhere, and which examples it holds whole."""
+    """Return this process's part of an array, zero elsewhere, and which examples it holds completely."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array), np.ones(len(array), bool)
     values, held = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
@@ -48,9 +48,11 @@ def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
 
 
 class TensorBoardWriter(NullWriter):
-    """The writer that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
+    """A writer of TensorBoard events: scalars, samples, and maps as a grid of layers x heads for the first examples.
 
-    A resumed run passes its restored step: TensorBoard then hides events of an earlier start beyond it.
+    Args:
+        directory: The folder of the events.
+        resumed_step: The restored step of a resumed run; TensorBoard hides earlier events beyond it.
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None):
@@ -70,19 +72,19 @@ class TensorBoardWriter(NullWriter):
             self._write(step=resumed_step + 1, session_log=start)
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """One curve for each name, under its split."""
+        """Write a curve for each metric, under its split."""
         for name, value in values.items():
             self._write(step=step, summary=self._summary.scalar(f"{split}/{name}", float(value)))
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """All samples as one text; indented, so that Markdown leaves them as they are."""
+        """Write all samples as one text, indented so that Markdown leaves them unchanged."""
         lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
         self._write(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
 
     def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """An image for each site and each of the first examples; a curve for each statistic of each head.
+        """Write an image for each site and each of the first examples, and a curve for each statistic of each head.
 
-        Only the first process has this writer, which leaves out examples that lie partly on others.
+        Only the first process has this writer; examples that lie partly on other processes are left out.
         """
         for site, kept in maps.items():
             for name, values_BxLxH in kept.statistics.items():
@@ -115,7 +117,7 @@ class TensorBoardWriter(NullWriter):
             self._file.close()
 
     def _write(self, step: int = 0, **what: Any) -> None:
-        """Append one event, as a record of TensorFlow's: its length and its bytes, each with a checksum."""
+        """Append one event as a TensorFlow record: its length and its bytes, each with a checksum."""
         event = self._event.Event(wall_time=time.time(), step=int(step), **what).SerializeToString()
         length = struct.pack("<Q", len(event))
         checksums = (struct.pack("<I", self._checksum(each)) for each in (length, event))

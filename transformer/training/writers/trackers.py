@@ -39,8 +39,12 @@ _VALUE, _AT_ONCE = 500, 100  # characters of a parameter, and parameters in a re
 class TrackedRun:
     """The description of a run that trackers get.
 
-    `id` is its own for good, `name` what people read, `group` the sweep that it is a trial of; `config` is the
-    resolved one. `resumed`: the tracker may hold what it was told before.
+    Attributes:
+        id: A unique id, which stays the same when the run is resumed.
+        name: The name shown to people.
+        group: The sweep that the run is a trial of, if any.
+        config: The resolved config.
+        resumed: Whether the tracker may have reports of the run already.
     """
 
     id: str
@@ -51,29 +55,34 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """A place outside the run directory, reached by somebody else's library, which may raise or hang at any call."""
+    """A service outside of the run directory. Its library may raise or hang at any call."""
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Numbers of one step of one split; those that it holds already are left out."""
+        """Send the metrics of a step and a split, except those that it has already."""
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Examples to read."""
+        """Send example outputs."""
 
     def write_page(self, path: Path) -> None:
-        """The page of the run's maps, a file that is removed afterwards."""
+        """Send the page of the run's maps, a file that is removed afterwards."""
 
     def close(self, complete: bool) -> None:
-        """Send what is left; `complete`: the run is at its last step."""
+        """Send what is pending.
+
+        Args:
+            complete: Whether the run is at its last step.
+        """
 
 
 class WandbTracker:
-    """The tracker of one run. Project, entity and folder are their own variables': WANDB_PROJECT, WANDB_DIR ...
+    """The tracker of one run in Weights & Biases.
 
-    Every report is a line of their history with its `step`, which their charts have as the horizontal axis: their own
-    counter of steps refuses what a resumed run reports of the step that it stopped at.
+    Project, entity and folder are those of its environment variables, WANDB_PROJECT (default "headwise"), WANDB_DIR,
+    ... Every report is a line of its history with the run's `step`, which is the horizontal axis of its charts: its own
+    step counter would refuse what a resumed run reports for the step at which it stopped.
 
     Raises:
-        RuntimeError: If nobody is logged in; what the library raises.
+        RuntimeError: If nobody is logged in. Errors of the library are raised unchanged.
     """
 
     def __init__(self, run: TrackedRun):
@@ -119,12 +128,11 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """The tracker of one run. Its experiment is MLFLOW_EXPERIMENT_NAME or "headwise"; a sweep is its tag `group`.
+    """The tracker of one run in MLflow.
 
-    A run is found again by its tag, and of each of its numbers only what is behind the last step held is sent.
-
-    Raises:
-        UserError: What the library raises.
+    Its experiment is MLFLOW_EXPERIMENT_NAME (default "headwise"); a sweep is the tag `group`. A resumed run is found by
+    its tag, and of each metric only steps after the last known one are sent. Errors of the library are raised
+    unchanged.
     """
 
     def __init__(self, run: TrackedRun):
@@ -170,7 +178,7 @@ class MlflowTracker:
         self._client.set_terminated(self._run, "FINISHED" if complete else "KILLED")
 
     def _experiment(self, name: str) -> str:
-        """The number of an experiment by its name; another process may make it in the meantime."""
+        """Return the id of an experiment by its name; another process may create it at the same time."""
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
@@ -182,7 +190,7 @@ class MlflowTracker:
         return found.experiment_id
 
     def _last(self, key: str) -> int:
-        """The last step of a number that a resumed run's record holds, -1 where it holds none."""
+        """Return the last step of a metric that MLflow has of a resumed run; -1 if it has none."""
         if self._resumed is None:
             return -1
         if key not in self._held:
@@ -192,12 +200,10 @@ class MlflowTracker:
 
 
 class TrackioTracker:
-    """The tracker of one run. Its project is TRACKIO_PROJECT or "headwise".
+    """The tracker of one run in Trackio.
 
-    Their runs are known again by their names: ours end with the run's id.
-
-    Raises:
-        UserError: What the library raises.
+    Its project is TRACKIO_PROJECT (default "headwise"). Trackio identifies runs by name, so the run's id is part of it.
+    Errors of the library are raised unchanged.
     """
 
     def __init__(self, run: TrackedRun):
@@ -228,7 +234,13 @@ class TrackioTracker:
 
 
 class TrackerLibrary(NamedTuple):
-    """The library of a tracker: its module, its package, and the function that opens a tracker."""
+    """The library of a tracker.
+
+    Attributes:
+        module: The module to import.
+        package: The package to install.
+        open: A function that opens the tracker of a run.
+    """
 
     module: str
     package: str
@@ -243,10 +255,10 @@ TRACKERS: Mapping[str, TrackerLibrary] = {
 
 
 def requested_trackers(flag: str | None) -> tuple[str, ...]:
-    """The trackers that --trackers=A,B names, each once.
+    """Parse the value of --trackers=A,B.
 
     Raises:
-        UserError: For an unknown name, and for one whose library is not installed.
+        UserError: If a name is unknown, or its library is not installed.
     """
     names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
     for name in names:
@@ -264,10 +276,19 @@ def open_trackers(
     *,
     group: str | None = None,
 ) -> Iterator[tuple[Writer, ...]]:
-    """The writer of a run's trackers; none where it has none.
+    """Open the trackers of a run as a writer.
 
-    At the end of the context the trackers have `GRACE_SECONDS`, `GRACE_SECONDS_WHEN_STOPPED` where the run is stopped;
-    what they did not take is said, a line a tracker.
+    At the end of the context the trackers have `GRACE_SECONDS` for pending reports, or `GRACE_SECONDS_WHEN_STOPPED` if
+    the run is stopped.
+
+    Args:
+        names: The names of the trackers.
+        workdir: The run directory.
+        say: A function that prints a line; it gets one for each tracker that did not take all reports.
+        group: The sweep that the run is a trial of.
+
+    Yields:
+        A tuple of the writer; empty without trackers.
     """
     if not names:
         yield ()
@@ -284,9 +305,15 @@ def open_trackers(
 
 
 class TrackersWriter(NullWriter):
-    """Sends metrics and samples to trackers, each in a thread of its own; opens them at the first report.
+    """A writer that sends metrics and samples to trackers, each in a thread of its own.
 
-    By then the run directory is this process's. No call waits for a tracker and none raises what one raises.
+    Trackers are opened at the first report, when this process has the run directory. No call waits for a tracker or
+    raises its errors.
+
+    Args:
+        names: The names of the trackers.
+        workdir: The run directory.
+        group: The sweep that the run is a trial of.
     """
 
     def __init__(self, names: Sequence[str], workdir: Path, group: str | None = None):
@@ -307,7 +334,7 @@ class TrackersWriter(NullWriter):
         self._complete = step == total
 
     def close(self) -> None:
-        """Let the trackers end, and come back: `wait` waits for them."""
+        """Tell the trackers to end, and return; `wait` waits for them."""
         if self._closed:
             return
         complete, self._closed = self._complete, True
@@ -316,7 +343,14 @@ class TrackersWriter(NullWriter):
             thread.end(lambda tracker: tracker.close(complete))
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait for what is left, at most so long; what each tracker did not take, a line each."""
+        """Wait for pending reports.
+
+        Args:
+            seconds: The largest number of seconds to wait.
+
+        Returns:
+            A line for each tracker that did not take all reports.
+        """
         self.close()
         told = ReportThread.joined(self._threads, seconds)
         self._page.remove()
@@ -330,7 +364,7 @@ class TrackersWriter(NullWriter):
             thread.tell(report)
 
     def _tracked(self) -> TrackedRun:
-        """The run by the name that it has had since it was first tracked."""
+        """Return the description of the run, with the id that it got when it was first tracked."""
         directory, made = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
         known, config = None, {}
         # Where its own records cannot be read or written, the run says so itself.
@@ -344,7 +378,11 @@ class TrackersWriter(NullWriter):
 class ReportThread:
     """A thread that opens a tracker and sends it the queued reports in order.
 
-    What raises is counted and the next is tried; what hangs holds up its own thread alone.
+    A report that raises an error is counted and the next is tried; one that hangs blocks only its own thread.
+
+    Args:
+        name: The name of the tracker.
+        open_it: A function that opens it.
     """
 
     def __init__(self, name: str, open_it: Callable[[], Any]):
@@ -357,11 +395,15 @@ class ReportThread:
         self._thread.start()
 
     def tell(self, report: Callable[[Any], None]) -> None:
-        """Put it into the queue, if there is room, and come back at once."""
+        """Queue a report if there is room, and return at once."""
         self._put(report, last=False)
 
     def end(self, close: Callable[[Any], None]) -> None:
-        """Let the thread end behind what it was told."""
+        """Let the thread end after the queued reports.
+
+        Args:
+            close: The last report, which closes the tracker.
+        """
         if not self._put(close, last=True):
             # Of a full queue one report makes room: the thread, if it ever gets on, must end.
             with contextlib.suppress(queue.Empty):
@@ -370,7 +412,15 @@ class ReportThread:
 
     @staticmethod
     def joined(threads: Sequence["ReportThread"], seconds: float) -> list[str]:
-        """Wait for the ends of all, at most so long together; a line for each that did not do all that it was told."""
+        """Wait for the ends of several threads.
+
+        Args:
+            threads: The threads.
+            seconds: The largest number of seconds to wait for all together.
+
+        Returns:
+            A line for each thread that did not send all of its reports.
+        """
         until = time.monotonic() + seconds
         for each in threads:
             each._thread.join(max(until - time.monotonic(), 0))
@@ -398,7 +448,7 @@ class ReportThread:
                 self._done += 1
 
     def _tried(self, act: Callable[[], Any]) -> list[Any]:
-        """What it returns, in a list; an empty one where it raises, whatever it raises."""
+        """Call a function; return its result in a list, or an empty list if it raises anything."""
         try:
             return [act()]
         except BaseException as error:
@@ -407,12 +457,12 @@ class ReportThread:
 
 
 def any_tracker_hangs() -> bool:
-    """Whether a thread of this kind is still at work: a process that ends as usual may then wait for its library."""
+    """Whether a tracker's thread is still working: a process that ends normally may then wait for its library."""
     return any(thread.name.startswith(_PREFIX) and thread.is_alive() for thread in threading.enumerate())
 
 
 class _Page:
-    """The page of the run's maps in a file of its own, made once, by the first thread that wants it."""
+    """The page of the run's maps in a temporary file, made once by the first thread that needs it."""
 
     def __init__(self, workdir: Path):
         self._workdir, self._lock = workdir, threading.Lock()
@@ -420,7 +470,7 @@ class _Page:
         self._path: Path | None = None
 
     def give(self, tracker: Tracker) -> None:
-        """Give it to a tracker; a run without maps has none."""
+        """Send the page to a tracker, if the run has maps."""
         with self._lock:
             if self._folder is None:
                 self._folder = TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True)

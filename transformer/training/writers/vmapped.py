@@ -15,11 +15,15 @@ def _refuse(run: int, found: NonFiniteError) -> None:
 
 
 class VmappedWriters:
-    """Splits the stacked metrics and maps of vmapped runs between one writer per run.
+    """Splits the stacked metrics and maps of vmapped runs between one writer for each run.
 
-    Numbers, arrays and samples are sequences over the runs, with None for a run that has none; a plain number is every
-    run's. A stopped run gets no more reports. `shared`, such as the console, gets the means over the unfinished runs.
-    `not_finite` is told of a run whose maps are not finite, and may stop it.
+    Metrics are sequences over the runs, with None for a run that has none; a plain number belongs to every run. A
+    stopped run gets no more reports.
+
+    Args:
+        writers: The writer of each run.
+        shared: A writer of the means over the unfinished runs, such as the console.
+        not_finite: A function that is called with the number of a run whose maps are not finite; it may stop the run.
     """
 
     def __init__(
@@ -33,11 +37,11 @@ class VmappedWriters:
 
     @property
     def going(self) -> tuple[int, ...]:
-        """The numbers of the runs that were not stopped."""
+        """The numbers of the runs that have not been stopped."""
         return tuple(self._going)
 
     def stop(self, run: int) -> None:
-        """Close a run's writer: nothing follows."""
+        """Close a run's writer; it gets no more reports."""
         self._going.pop(run).close()
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:

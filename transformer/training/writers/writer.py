@@ -1,4 +1,4 @@
-"""The writer protocol, and writers that ignore calls, forward to several writers, or tolerate errors."""
+"""The interface of writers, and writers that ignore calls, forward them to several writers, or tolerate errors."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +19,38 @@ class Writer(Protocol):
     """Records the metrics, samples and attention maps of a run; a writer may ignore any of them."""
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Write the metrics of a step and a split ("train", "validation", ...) by name."""
+        """Write the metrics of a step.
+
+        Args:
+            step: The number of the step.
+            split: The split that they were measured on: "train", "validation", ...
+            values: The metrics by name.
+        """
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Write example outputs, such as decoded sentences: the texts of each example by name."""
+        """Write example outputs, such as decoded sentences.
+
+        Args:
+            step: The number of the step.
+            split: The split that they are from.
+            samples: The texts of each example by name.
+        """
 
     def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Write attention maps and head statistics of the probe batch by site; the arrays may not be ready yet."""
+        """Write attention maps and head statistics of the probe batch.
+
+        Args:
+            step: The number of the step.
+            maps: The maps by site; their arrays may not be ready yet.
+        """
 
     def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Write head statistics of the training batch by site and name, each [layer, head]."""
+        """Write head statistics of the training batch.
+
+        Args:
+            step: The number of the step.
+            heads: The statistics by site and name, each [layer, head].
+        """
 
     def report_progress(self, step: int, total: int) -> None:
         """Report that `step` of `total` training steps are done."""
@@ -41,7 +63,7 @@ class Writer(Protocol):
 
 
 class NullWriter:
-    """Ignores everything: the base class of writers that override only some methods."""
+    """A writer that ignores everything: the base class of writers that override only some methods."""
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         """Do nothing."""
@@ -66,7 +88,7 @@ class NullWriter:
 
 
 class MultiWriter:
-    """Forwards each call to several writers in order."""
+    """A writer that forwards each call to several writers in order."""
 
     def __init__(self, *writers: Writer):
         self._writers = writers
@@ -102,9 +124,13 @@ class MultiWriter:
 
 
 class BestEffortWriter:
-    """Wraps a writer whose errors must not stop the run: the first error is logged and the writer is closed.
+    """A writer whose errors do not stop the run: the first error is logged and the writer is closed.
 
-    DirectoryLost is raised all the same.
+    DirectoryLost is raised nevertheless.
+
+    Args:
+        name: The name in the message.
+        open_it: A function that opens the writer.
     """
 
     def __init__(self, name: str, open_it: Callable[[], Writer]):
