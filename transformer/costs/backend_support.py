@@ -1,4 +1,4 @@
-"""The support table of the attention backends, written from what they declare and refuse."""
+"""The support table of the attention backends, generated from what they declare and refuse."""
 
 import dataclasses
 import enum
@@ -105,7 +105,15 @@ def _limits() -> dict[str, list[str]]:
 
 
 def describe_values(values: Sequence[Any], largest: Any) -> str:
-    """Describe supported values: words one by one, numbers as multiples."""
+    """Describe supported values: words separately, numbers as multiples.
+
+    Args:
+        values: The supported values, in order.
+        largest: The largest value that was tried.
+
+    Returns:
+        The description, such as "multiples of 8 to 128".
+    """
     if not values or isinstance(values[0], str) or list(values) != list(range(values[0], values[-1] + 1, values[0])):
         return ", ".join(map(str, values)) or "none"
     multiples = f"multiples of {values[0]}"
@@ -113,7 +121,7 @@ def describe_values(values: Sequence[Any], largest: Any) -> str:
 
 
 def _choices() -> str:
-    """List what auto selects for usual requests on usual machines."""
+    """List what auto chooses for usual calls on usual machines."""
     causal = AttentionVariant(facts=frozenset({"causal"}))
     biased = next(position for position, scheme in SCHEMES.items() if scheme.biases)
     requests = {
@@ -138,7 +146,7 @@ def _markdown(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
 
 
 def table_masks() -> tuple[frozenset[str], ...]:
-    """Return the masks of the table: each fact alone (with the one that it needs), the usual pairs, and dropout."""
+    """Return the masks of the table: each field alone (with the one that it needs), the usual pairs, and dropout."""
     single = [
         frozenset({fact} | ({REQUIRED_FIELD[fact]} if fact in REQUIRED_FIELD else set()))
         for fact in (*MASK_FIELDS, "bias")

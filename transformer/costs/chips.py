@@ -10,7 +10,7 @@ GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """An accelerator as its vendor publishes it.
+    """An accelerator, by its vendor's figures.
 
     Attributes:
         name: The name.
@@ -19,7 +19,7 @@ class Chip(NamedTuple):
         bandwidth: Bytes per second of main memory.
         link: Bytes per second of one link in one direction.
         links: Links of a chip: two for each dimension of a TPU's torus, all links of a GPU to its switch.
-        wraps: The side of a slice from which a torus closes to rings; 0 if a switch connects the chips.
+        wraps: The side from which on a slice's torus closes to rings; 0 if a switch connects the chips.
         network: Bytes per second of a chip's share of its host's network; None if not published.
     """
 
@@ -87,7 +87,16 @@ def peak_flops(devices: list[jax.Device]) -> float:
 
 
 def measure_matmul_flops(device: jax.Device, size: int = 1024, repeats: int = 5) -> float:
-    """Measure the FLOPs per second of a float32 product of two square matrices, the best of several."""
+    """Measure the FLOPs per second of a float32 product of two square matrices.
+
+    Args:
+        device: The device.
+        size: Side of the matrices.
+        repeats: How many products to time.
+
+    Returns:
+        The best rate.
+    """
     matrix = jax.device_put(jnp.ones((size, size), jnp.float32), device)
     multiply = jax.jit(jnp.matmul)
     multiply(matrix, matrix).block_until_ready()

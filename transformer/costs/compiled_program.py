@@ -28,8 +28,8 @@ class Collective(NamedTuple):
     Attributes:
         kind: The opcode, such as "all-reduce".
         bytes: Bytes per device and execution: the whole result of an all-gather, the operand of all others.
-        participants: The number of devices that exchange among themselves.
-        axes: The axes of the mesh along which they exchange.
+        participants: The number of devices in a group.
+        axes: The mesh axes along which they communicate.
         group: One of the groups, as indices of devices of the mesh.
         executions: How often a step runs it, loops included.
         overlapped: Whether other work runs at the same time.
@@ -47,7 +47,14 @@ class Collective(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Arrays of one type and shape that the program makes in main memory: bytes of one, and the source of the first."""
+    """Arrays of one type and shape that the program makes in main memory.
+
+    Attributes:
+        bytes: Bytes of one of them.
+        shape: Type and shape.
+        opcode: The instruction that makes the first of them.
+        source: The traced operation that it comes from.
+    """
 
     bytes: int
     shape: str
@@ -89,14 +96,21 @@ class CompiledProgram(NamedTuple):
 
 
 class CollectiveTotal(NamedTuple):
-    """All collectives of one kind over the same axes of the mesh: executions, and total bytes per device."""
+    """All collectives of one kind over the same mesh axes: executions, and total bytes per device."""
 
     executions: int
     bytes: int
 
 
 def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgram:
-    """Analyze a program compiled for the devices of `mesh`.
+    """Analyze a compiled program.
+
+    Args:
+        compiled: The program.
+        mesh: The mesh of devices that it was compiled for.
+
+    Returns:
+        Its memory, collectives and largest buffers.
 
     Raises:
         ValueError: If the backend has no memory analysis, or its text is not an HLO program.
@@ -152,7 +166,7 @@ def _chain(pairs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def collective_totals(collectives: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], CollectiveTotal]:
-    """Sum executions and bytes by kind and axes of the mesh, the most bytes first."""
+    """Sum executions and bytes by kind and mesh axes, the most bytes first."""
     sums: dict[tuple[str, tuple[str, ...]], CollectiveTotal] = {}
     for each in collectives:
         before = sums.get((each.kind, each.axes), CollectiveTotal(0, 0))
@@ -163,9 +177,15 @@ def collective_totals(collectives: Iterable[Collective]) -> dict[tuple[str, tupl
 
 
 def argument_bytes(kinds: Mapping[str, Any]) -> dict[str, int]:
-    """Return the bytes on one device of each kind of argument, a tree of arrays or shapes with shardings.
+    """Return the bytes of each kind of argument on one device.
 
     The sizes are those of the shards; a TPU may pad an array to whole tiles. Leaves without a sharding are replicated.
+
+    Args:
+        kinds: For each kind, a tree of arrays or of shapes with shardings.
+
+    Returns:
+        Bytes by kind.
     """
     return {kind: sum(map(_bytes_on_device, jax.tree.leaves(tree))) for kind, tree in kinds.items()}
 
@@ -181,6 +201,13 @@ def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tupl
 
     Not all of them are live at once. Views of other arrays do not count; an in-place update counts as the array that it
     updates.
+
+    Args:
+        module: The program.
+        count: How many to return.
+
+    Returns:
+        The arrays, the largest first.
     """
     names = ("parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "opt-barrier")
     largest: dict[str, Buffer] = {}
@@ -197,10 +224,10 @@ def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tupl
 
 
 def fingerprint(text: str) -> str:
-    """Return the SHA-256 of a program's text without what does not change the program.
+    """Return the SHA-256 of a program's text, ignoring what does not change the program.
 
-    That is: names and their numbers, which become numbers in order of appearance, source files and lines, names of
-    traced operations and of arguments, numbers of channels, and axes of the mesh that have one device.
+    Ignored are names and their numbers (replaced by numbers in order of appearance), source files and lines, names of
+    traced operations and of arguments, channel numbers, and mesh axes of size 1.
     """
     body = re.sub(r"\nFileNames\n.*?\n\n\n", "\n", text, count=1, flags=re.DOTALL)
     body = re.sub(r"^HloModule [^,\n]*", "HloModule", body, count=1)
@@ -219,5 +246,5 @@ def fingerprint(text: str) -> str:
 
 
 def _dividing(mesh: re.Match[str]) -> str:
-    """Describe a mesh as a program's text does, without axes of one device."""
+    """Describe a mesh as a program's text does, without axes of size 1."""
     return f"mesh[{','.join(axis for axis in mesh[1].split(',') if not axis.endswith('=1'))}]"

@@ -1,9 +1,9 @@
 """FLOPs of a model, counted in the jaxpr of its forward pass over abstract shapes.
 
-Only products of matrices and convolutions are counted, a multiplication and an addition as two; norms, activations,
+Only matrix products and convolutions are counted, a multiplication and an addition as two; norms, activations,
 softmax and sums are left out. The trace is that of the model's equations (`trace_reference`), so that the count is the
-model's and no backend's: an attention counts the whole square of queries and keys, whatever causality, windows,
-segments or padding hide, and of experts those that each position chose.
+model's and not a backend's: attention counts the whole square of queries and keys, whatever causality, windows,
+segments or padding hide, and a mixture of experts counts those that each position selects.
 """
 
 import math
@@ -38,8 +38,15 @@ def training_flops(model: Model, inputs: Shapes) -> int:
 
     Recomputation by rematerialization is not included (see `recomputed_flops`).
 
+    Args:
+        model: The model.
+        inputs: The shapes of its inputs, by name.
+
+    Returns:
+        Three times the FLOPs of a forward pass.
+
     Raises:
-        UncountableError: If a loop has an unknown trip count, or a foreign function is called.
+        UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
     return TRAINING_TO_FORWARD_RATIO * forward_flops(model, inputs)
 
@@ -47,8 +54,15 @@ def training_flops(model: Model, inputs: Shapes) -> int:
 def forward_flops(model: Model, inputs: Shapes) -> int:
     """Return the FLOPs of a forward pass over inputs of these shapes, of every method in `Model.forward_methods`.
 
+    Args:
+        model: The model.
+        inputs: The shapes of its inputs, by name.
+
+    Returns:
+        The FLOPs.
+
     Raises:
-        UncountableError: If a loop has an unknown trip count, or a foreign function is called.
+        UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
     return sum(count_matmul_flops(_traced(model, method, variables, inputs).jaxpr) for method in model.forward_methods)
@@ -57,11 +71,18 @@ def forward_flops(model: Model, inputs: Shapes) -> int:
 def recomputed_flops(model: Model, inputs: Shapes) -> int:
     """Return the FLOPs that the backward pass recomputes because of rematerialization.
 
-    Counted as the products of the gradient less those of the gradient of the same trace with everything kept. What
-    fused kernels of attention compute again by themselves is left out.
+    It is the count of the gradient minus that of the gradient of the same trace with everything saved. What
+    fused attention kernels recompute themselves is left out.
+
+    Args:
+        model: The model.
+        inputs: The shapes of its inputs, by name.
+
+    Returns:
+        The FLOPs; 0 without rematerialization.
 
     Raises:
-        UncountableError: If a loop has an unknown trip count, or a foreign function is called.
+        UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
     total = 0
@@ -76,10 +97,20 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
 def training_flops_per_token(config: Any, size: PublishedSize) -> float:
     """Return the training FLOPs per token: those that one more row adds to a step, divided by the context length.
 
-    6 N + 12 L H D T for N weights that meet every token, L layers, H heads of depth D and the context T (Chowdhery et
-    al. 2022, appendix B). An encoder-decoder's row is a source and a target of that length, and its token a pair of
-    both. What a batch computes once, Transformer-XL's projection of distances, is left out. An image's tokens are its
-    patches, and those in front of them.
+    6 N + 12 L H D T for N weights applied to every token, L layers, H heads of depth D and the context T (Chowdhery et
+    al. 2022, appendix B). A row of an encoder-decoder is a source and a target of that length, and a token a pair of
+    both. What a batch computes once is left out, such as Transformer-XL's projection of distances. An image's tokens
+    are its patches and the tokens before them.
+
+    Args:
+        config: The model config.
+        size: The published size, for its vocabulary and context.
+
+    Returns:
+        FLOPs per token.
+
+    Raises:
+        UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
     model = build(config, size.interface, Precision())
     one, two = (training_flops(model, size.batch(rows)) for rows in (1, 2))
@@ -89,13 +120,13 @@ def training_flops_per_token(config: Any, size: PublishedSize) -> float:
 def count_matmul_flops(jaxpr: Any) -> int:
     """Count the FLOPs of all matrix products and convolutions of a jaxpr.
 
-    2 x output size x contracted size of a product, 2 x output size x window x input channels of a group of a
+    2 x output size x contracted size of a product, 2 x output size x window x input channels per group of a
     convolution. The body of a scan counts as often as it runs, that of a `shard_map` on every device, a Pallas kernel's
-    at every point of its grid, and of the branches of a condition the most expensive. cuDNN's attention counts as the
-    dense map of its operands.
+    at every point of its grid; of the branches of a condition the most expensive counts. cuDNN's attention counts as
+    the dense map of its operands.
 
     Raises:
-        UncountableError: If a loop with an unknown trip count computes products, or a foreign function is called.
+        UncountableError: If a loop with an unknown trip count computes products, or if a foreign function is called.
     """
     return sum(_of_equation(equation) for equation in jaxpr.eqns)
 
@@ -140,7 +171,7 @@ def _of_dot(equation: Any) -> int:
 
 
 def _of_ragged_dot(equation: Any) -> int:
-    """Every row meets the matrix of its own group alone."""
+    """Each row is multiplied by the matrix of its own group only."""
     left, right = (variable.aval for variable in equation.invars[:2])
     numbers = equation.params["ragged_dot_dimension_numbers"]
     (_, contracted), (_, batch) = numbers.dot_dimension_numbers
@@ -154,7 +185,7 @@ def _of_convolution(equation: Any) -> int:
 
 
 def _of_cudnn(equation: Any) -> int:
-    """Scores and weighted sums of queries [B, Q, H, D] over keys and values, or by `layout` 1 of [B, H, Q, D]."""
+    """Scores and weighted sums of queries [B, Q, H, D] over keys and values, or of [B, H, Q, D] with `layout` 1."""
     q, k, v = (variable.aval.shape for variable in equation.invars[:3])
     length = 2 if equation.params["layout"] else 1
     return 2 * math.prod(q[:3]) * k[length] * (q[3] + v[3])
@@ -187,7 +218,7 @@ def _programs(value: Any) -> Iterator[Any]:
 
 
 def _traced(model: Model, method: str, variables: Variables, inputs: Shapes) -> Any:
-    """A method's program by its equations, without what none of its results needs; hidden states are scored."""
+    """Trace a method by its equations, without dead code; hidden states are mapped to logits."""
 
     def run(variables: Variables, inputs: Shapes) -> PyTree:
         with trace_reference():

@@ -1,9 +1,9 @@
 """How often each instruction of a compiled program runs, the bytes it moves, and its collectives.
 
-Bytes moved through a device's main memory follow a model, as the program does not state them: every instruction that
-runs reads its operands from main memory and writes its result to it, once each time. Within a fusion nothing is
-written; of what it slices only the slice is read, and of what it updates in place only the update is written. What lies
-in a TPU's fast memory is free. A kernel that reads an operand more than once (attention does, keys and values for every
+Bytes moved through a device's main memory follow a model, because the program does not state them: every instruction
+that runs reads its operands from main memory once and writes its result once. A fusion writes no intermediate results;
+of what it slices it reads only the slice, and of what it updates in place it writes only the update. A TPU's fast
+memory is free. A kernel that reads an operand more than once (attention reads keys and values for every
 block of queries) is counted too low.
 """
 
@@ -55,7 +55,14 @@ _SLICES = ("dynamic-slice", "gather", "slice")
 
 
 class ExecutedInstruction(NamedTuple):
-    """An instruction, its computation, how often it runs, and whether it overlaps with other work."""
+    """An instruction that runs.
+
+    Attributes:
+        computation: Its computation.
+        instruction: The instruction.
+        executions: How often it runs.
+        overlapped: Whether it overlaps with other work.
+    """
 
     computation: HloComputation
     instruction: HloInstruction
@@ -64,7 +71,16 @@ class ExecutedInstruction(NamedTuple):
 
 
 class ExecutedCollective(NamedTuple):
-    """A collective: bytes per device and execution, and the groups of devices (of a permute the device pairs)."""
+    """A collective that runs.
+
+    Attributes:
+        kind: The opcode.
+        bytes: Bytes per device and execution.
+        groups: The groups of devices; for a permutation the (source, target) pairs.
+        executions: How often it runs.
+        overlapped: Whether it overlaps with other work.
+        source: The traced operation that it comes from.
+    """
 
     kind: str
     bytes: int
@@ -118,9 +134,17 @@ def _execute(
 def trip_count(module: HloModule, caller: HloComputation, loop: HloInstruction) -> int | None:
     """Return how often the body of a `while` runs, from the compiler or from its counter; None if neither is known.
 
-    A counter is an integer of the loop's tuple: the caller gives its start, the condition compares it, or a multiple of
-    it, with a constant, and the body adds a constant. That need not be 1: XLA's loops of windowed einsums take two
-    shards a turn.
+    A counter is an integer in the loop's tuple: the caller gives its start, the condition compares it, or a multiple of
+    it, with a constant, and the body adds a constant. The constant need not be 1: XLA's loops of windowed einsums take
+    two shards per iteration.
+
+    Args:
+        module: The program.
+        caller: The computation that has the loop.
+        loop: The loop.
+
+    Returns:
+        The number of iterations, or None.
     """
     if said := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
         return int(said[1])
@@ -235,8 +259,8 @@ def executed_collectives(module: HloModule) -> Iterator[ExecutedCollective]:
     """Iterate over the collectives that run, each once: the start of an asynchronous pair, the whole of a fused one.
 
     On TPUs an overlapped collective is fused with other work: one fusion starts it, and the fusions up to its end
-    repeat it under the same channel, so that only the first counts. An all-reduce of which every device keeps its own
-    part is one fusion too, and counts as the reduce-scatter that it runs as.
+    repeat it under the same channel, so only the first counts. An all-reduce of which every device keeps its own
+    part is a single fusion too, and counts as the reduce-scatter that it runs as.
     """
     started = _started(module)
     for computation, instruction, executions, overlapped in executed_instructions(module):
@@ -292,7 +316,7 @@ def _exchange(
 
 
 def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
-    """Return the bytes that one execution reads from and writes to main memory, by the model above."""
+    """Return the bytes that one execution reads from and writes to main memory, by this file's model."""
     computation, instruction = run.computation, run.instruction
     opcode = instruction.opcode
     if opcode in _MOVES_NOTHING or opcode.endswith(("-start", "-update")) or instruction.target in _NO_KERNELS:
@@ -317,7 +341,7 @@ def _stored(arrays: tuple[HloArray, ...]) -> int:
 
 
 def _bytes_moved_asynchronously(computation: HloComputation, end: HloInstruction, start: HloInstruction) -> int:
-    """Return the bytes of an asynchronous copy, slice or collective, which counts at its end."""
+    """Return the bytes of an asynchronous copy, slice or collective, counted at its end."""
     if not start.opcode.endswith("-start") or start.opcode in ("async-start", "call-start", "fusion-start"):
         return 0  # What it calls is counted.
     source = computation.instructions[start.operands[0]].arrays
@@ -357,7 +381,7 @@ def _written(inner: HloComputation, root: HloInstruction, array: HloArray) -> in
 
 
 def _read(module: HloModule, inner: HloComputation, name: str) -> int:
-    """Return the bytes that the users of a value within a fusion read of it, summed over the users."""
+    """Return the bytes of a value that its users in a fusion read, summed over the users."""
     whole = sum(array.stored for array in inner.instructions[name].arrays)
     handed_on = any(user.opcode == "tuple" for user in inner.users[name])
     total = 0

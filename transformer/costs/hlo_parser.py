@@ -31,7 +31,15 @@ _BITS = re.compile(r"\d+")
 
 
 class HloArray(NamedTuple):
-    """An array on one device: its element type, sizes and layout."""
+    """An array on one device.
+
+    Attributes:
+        type: The element type.
+        sizes: The size of each axis.
+        minor_to_major: The order of the axes in memory.
+        tile: The tile of the layout.
+        space: The memory space; 0 is main memory.
+    """
 
     type: str
     sizes: tuple[int, ...]
@@ -46,7 +54,7 @@ class HloArray(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """Bytes in memory, where a TPU pads the innermost sizes to whole tiles."""
+        """Bytes in memory, where a TPU pads the innermost axes to whole tiles."""
         sizes = [self.sizes[axis] for axis in self.minor_to_major] if self.minor_to_major else list(self.sizes)
         for place, side in enumerate(reversed(self.tile[-len(sizes) :] if sizes else ())):
             sizes[place] = math.ceil(sizes[place] / side) * side
@@ -57,7 +65,17 @@ class HloArray(NamedTuple):
 
 
 class HloInstruction(NamedTuple):
-    """An instruction: its result arrays (tuples flattened), its operands and its attributes."""
+    """An instruction.
+
+    Attributes:
+        name: Its name.
+        opcode: Its opcode.
+        arrays: The result's arrays, with tuples flattened.
+        operands: Names of the operands.
+        literal: The text in parentheses, such as a constant.
+        attributes: The text after the parentheses.
+        called: Names of the computations that it calls.
+    """
 
     name: str
     opcode: str
@@ -86,7 +104,14 @@ class HloInstruction(NamedTuple):
 
 
 class HloComputation(NamedTuple):
-    """A computation: its instructions by name in order, the users of each, and the root."""
+    """A computation.
+
+    Attributes:
+        name: Its name.
+        instructions: The instructions by name, in order.
+        users: For each instruction, those that use it.
+        root: The instruction whose result it returns.
+    """
 
     name: str
     instructions: Mapping[str, HloInstruction]
@@ -100,7 +125,13 @@ class HloComputation(NamedTuple):
 
 
 class HloModule(NamedTuple):
-    """A module: its computations by name, the entry computation, and the number of devices."""
+    """A parsed program.
+
+    Attributes:
+        computations: Its computations by name.
+        entry: The entry computation.
+        devices: The number of devices.
+    """
 
     computations: Mapping[str, HloComputation]
     entry: HloComputation
@@ -184,7 +215,14 @@ def _item_bits(name: str) -> int:
 
 
 def replica_groups(instruction: HloInstruction, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of devices that communicate among themselves, as device indices.
+    """Return the groups of devices that communicate, as device indices.
+
+    Args:
+        instruction: The collective.
+        devices: The number of devices, for a collective that does not list its groups.
+
+    Returns:
+        The groups.
 
     Raises:
         ValueError: If the notation is unknown.
@@ -209,7 +247,7 @@ def _iota(match: re.Match[str]) -> np.ndarray:
 
 
 def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, ...], ...]:
-    """Return groups along some axes of a mesh, `'b'`, or a part of one: `'b':(2)4`, 4 within each of 2."""
+    """Return groups along some mesh axes, `'b'`, or a part of one: `'b':(2)4`, 4 within each of 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", axes)}
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
     for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", along):

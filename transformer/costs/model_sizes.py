@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of published model sizes, counted from abstract shapes without any array."""
+"""Parameters and FLOPs of published model sizes, counted from abstract shapes without making arrays."""
 
 import functools
 from collections.abc import Mapping
@@ -42,7 +42,15 @@ def model_size(name: str) -> ModelSize:
 
 
 def active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
-    """Return the number of parameters that are active for a token, of a mixture of experts the selected share."""
+    """Return the number of parameters that are used for a token; of experts, the selected fraction.
+
+    Args:
+        config: The model config.
+        sizes: The number of scalars of each parameter, by path.
+
+    Returns:
+        The number of active parameters.
+    """
     if not isinstance(config, TransformerConfig):
         return sum(sizes.values())
     experts = config.experts

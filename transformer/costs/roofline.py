@@ -37,7 +37,7 @@ class StepEstimate(NamedTuple):
         memory: Seconds of main memory traffic.
         overlapped: Seconds of communication that overlaps with other work.
         blocking: Seconds of communication that does not.
-        by_kind: Seconds of each kind of collective over each set of axes of the mesh.
+        by_kind: Seconds of each kind of collective over each set of mesh axes.
     """
 
     flops: float
@@ -57,7 +57,7 @@ class StepEstimate(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Seconds of the step, by the rule above."""
+        """Seconds of the step, by this file's model."""
         return max(self.compute, self.memory, self.overlapped) + self.blocking
 
     @property
@@ -77,19 +77,19 @@ class StepEstimate(NamedTuple):
 
     @property
     def communication_share(self) -> float:
-        """The share of the step in which links are busy, overlapped or not."""
+        """The fraction of the step in which links are busy, overlapped or not."""
         return self.communication / self.step
 
     @property
     def exposed_share(self) -> float:
-        """The share of the step in which chips only wait for links."""
+        """The fraction of the step in which chips only wait for links."""
         return 1 - max(self.compute, self.memory) / self.step
 
 
 def estimate_step(
     program: CompiledProgram, flops: float, chip: Chip, mesh: Mesh, recomputed_flops: float = 0.0
 ) -> StepEstimate:
-    """Estimate the step time of a program on a mesh of `chip`.
+    """Estimate the step time of a program on a mesh of chips.
 
     Args:
         program: The compiled step.
@@ -98,8 +98,12 @@ def estimate_step(
         mesh: The mesh of the program.
         recomputed_flops: FLOPs that rematerialization adds.
 
+    Returns:
+        The estimate.
+
     Raises:
-        ValueError: If a collective crosses hosts and the chip's network bandwidth is not published.
+        ValueError: If a collective crosses hosts and the chip's network bandwidth is not published, or if its kind is
+            unknown.
     """
     devices = list(mesh.devices.flat)
     by_kind: dict[tuple[str, tuple[str, ...]], float] = {}
@@ -132,8 +136,8 @@ def estimate_step(
 def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
     """Return the link time that a permutation adds: none while the opposite direction is in use.
 
-    XLA sends half of a product's shards one way around a ring and half the other, at once, and every link carries its
-    full rate each way. `idle`: by the hops of a way, the seconds in which only the other way was used.
+    XLA sends half of a product's shards each way around a ring at once, and every link has its full rate each way.
+    `idle` has, by the hops of a direction, the seconds in which only the opposite direction was used.
     """
     hops = frozenset(zip(chain, (*chain[1:], chain[0]), strict=True))
     back = frozenset((target, source) for source, target in hops)
@@ -146,14 +150,22 @@ def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[froze
 
 
 def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> float:
-    """Return the seconds of one execution of a collective by the algorithm that uses the links best.
+    """Return the seconds of one execution of a collective, by the algorithm that uses the links best.
 
     Of B bytes among n devices, around a ring: an all-gather or reduce-scatter sends B (n - 1) / n, an all-reduce, which
     is both, twice that. An all-to-all sends every byte a quarter of the way around, B n / 4 in all. A permutation sends
     B to a neighbor over one link.
 
+    Args:
+        collective: The collective.
+        chip: The published figures of a chip.
+        devices: The devices of the mesh, in order.
+
+    Returns:
+        Seconds.
+
     Raises:
-        ValueError: If the group crosses hosts and the network bandwidth is not published.
+        ValueError: If the group crosses hosts and the network bandwidth is not published, or if the kind is unknown.
     """
     count, size = collective.participants, collective.bytes
     group = [devices[number] for number in collective.group]
@@ -180,7 +192,7 @@ def _sent(collective: Collective) -> float:
 
 
 def _switched(chip: Chip, group: Sequence[Any]) -> float:
-    """Return the bandwidth of a GPU: its links within a host, its share of the network across hosts."""
+    """Return the bandwidth of a GPU: that of its links within a host, its share of the network across hosts."""
     if len({device.process_index for device in group}) == 1:
         return chip.link * chip.links
     if chip.network is None:
@@ -191,9 +203,9 @@ def _switched(chip: Chip, group: Sequence[Any]) -> float:
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
     """Return, for each side of the torus along which a group lies, its chips and the bytes per second that each sends.
 
-    A whole side that closes to a ring, or every k-th chip of it, sends both ways; another part of it or one that does
-    not close is a line, whose ends have one neighbor. A group that leaves out chips in between, or lies across as on
-    a diagonal, shares the links that it spans with the groups of those chips.
+    A whole side that closes to a ring, or every k-th chip of it, sends both ways. A part of a side, or one that does
+    not close, is a line, whose ends have one neighbor. A group that leaves out chips in between, or lies on a diagonal,
+    shares the links that it spans with the groups of those chips.
     """
     sides = range(len(group[0].coords))
     extents = [1 + max(device.coords[side] for device in devices) for side in sides]

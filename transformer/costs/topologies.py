@@ -1,6 +1,6 @@
-"""Device topologies to compile for: TPU slices that need not exist, fake CPU devices, and local GPUs.
+"""Device topologies to compile for: TPU slices without TPUs, fake CPU devices, and local GPUs.
 
-jax is imported inside the functions, for `compile_environment` says what must be set before jax is imported anywhere.
+jax is imported inside the functions, because `compile_environment` says what must be set before jax is imported.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ _EXAMPLES = "use v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, cpu:8 or gpu:1"
 
 
 class OutOfMemoryError(Exception):
-    """The program does not fit into device memory; the message is the compiler's."""
+    """Raised if a program does not fit into device memory; the message is the compiler's."""
 
 
 def compile_environment(topology: str) -> dict[str, str]:
@@ -55,17 +55,23 @@ def compile_environment(topology: str) -> dict[str, str]:
 
 
 def _suggest_topology(topology: str) -> str:
-    """Suggest the topology of a slice that is named by its number of chips."""
+    """Suggest the topology for a slice that is named by its number of chips."""
     named = re.fullmatch(r"(v5e|v5litepod|v6e)-(\d+)", topology)
     sides = [sides for sides in _FLAT if named and math.prod(map(int, sides.split("x"))) == int(named[2])]
     return f"use {named[1].replace('litepod', 'e')}:{sides[0]}" if named and sides else ""
 
 
 def parse_topology(topology: str) -> tuple[str, str]:
-    """Split a topology into its platform or TPU generation and its size: a number, or a shape such as 4x4x8.
+    """Split a topology into its platform or TPU generation and its size.
+
+    Args:
+        topology: The name, such as "v5e:4x4", "cpu:8" or "gpu:1".
+
+    Returns:
+        The platform or generation, and the size: a number, or a shape such as "4x4x8".
 
     Raises:
-        UserError: If the name is not a topology, or the slice does not exist.
+        UserError: If the name is not a topology, or if the slice does not exist.
     """
     platform, colon, size = topology.partition(":")
     if platform in ("cpu", "gpu"):
@@ -89,10 +95,10 @@ def parse_topology(topology: str) -> tuple[str, str]:
 
 
 def topology_devices(topology: str) -> Sequence["jax.Device"]:
-    """Return the devices of a topology: of a TPU slice that need not exist, or local CPU or GPU devices.
+    """Return the devices of a topology: those of a TPU slice, which need not be present, or local CPU or GPU devices.
 
     Raises:
-        UserError: If the name is not a topology, libtpu is missing, or there are fewer local devices.
+        UserError: If the name is not a topology, if libtpu is missing, or if there are fewer local devices.
     """
     platform, size = parse_topology(topology)
     if platform in ("cpu", "gpu"):
@@ -131,10 +137,13 @@ def _local_devices(platform: str, count: int) -> Sequence["jax.Device"]:
 
 
 def compile_lowered(lowered: "jax.stages.Lowered") -> tuple["jax.stages.Compiled", float]:
-    """Compile a lowered program; return it with the seconds that compilation took.
+    """Compile a lowered program.
+
+    Returns:
+        The compiled program, and the seconds that compilation took.
 
     Raises:
-        OutOfMemoryError: If the compiler finds that it does not fit.
+        OutOfMemoryError: If the compiler finds that it does not fit into device memory.
     """
     import jax
 

@@ -8,9 +8,15 @@ _HOUR, _DAY = 3600.0, 24.0
 
 
 class PublishedTraining(NamedTuple):
-    """A published training run: its devices and hours.
+    """A published training run.
 
-    `published_flops` is the cost in table 2 of Vaswani et al. 2017; None if no table has one.
+    Attributes:
+        name: The model.
+        devices: The number of devices.
+        device: The kind of device.
+        hours: Hours of training.
+        published_flops: The cost in table 2 of Vaswani et al. 2017; None if it is not in that table.
+        source: The source of devices and hours.
     """
 
     name: str
@@ -22,7 +28,7 @@ class PublishedTraining(NamedTuple):
 
     @property
     def flops(self) -> float | None:
-        """Devices x seconds x sustained FLOPs per second; None if the rate of the device is unknown."""
+        """Devices x seconds x sustained FLOPs per second; None if the device's rate is unknown."""
         rate = SUSTAINED_FLOPS_PER_SECOND.get(self.device)
         return None if rate is None else self.devices * self.hours * _HOUR * rate
 
@@ -79,8 +85,11 @@ def estimate_training_cost(
         parameters: The number of parameters N.
         tokens: The number of training tokens D.
         flops_per_token: Training FLOPs per token; None if unknown.
-        flops_per_second: FLOPs per second that one device sustains.
-        dollars_per_device_hour: The price of one device for an hour.
+        flops_per_second: FLOPs per second that one device sustains; None if unknown.
+        dollars_per_device_hour: The price of one device for an hour; None if unknown.
+
+    Returns:
+        The estimate.
     """
     approximate = 6.0 * parameters * tokens
     counted = None if flops_per_token is None else flops_per_token * tokens

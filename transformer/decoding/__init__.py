@@ -1,1 +1,1 @@
-"""Decoding over any family's cache."""
+"""Decoding with any model family's cache: greedy search, beam search and sampling."""

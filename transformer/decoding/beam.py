@@ -13,10 +13,10 @@ from transformer.decoding.generate import DecodedSequences, SpecialTokens
 
 
 class HypothesisEnding(enum.Enum):
-    """Which extensions that end are kept as finished hypotheses.
+    """Which hypotheses that end are kept as finished.
 
-    any: Every one competes with the best finished hypotheses. among_best: Only those among the `beams` best extensions,
-    so that one beam without a length penalty is greedy search.
+    any: all of them; each competes with the best finished hypotheses. among_best: only those among the `beams` best
+    extensions, so that one beam without a length penalty is greedy search.
     """
 
     ANY = "any"
@@ -37,17 +37,17 @@ class BeamSearch(Config):
     """Beam search by log p(Y | X) / lp(Y) + cp(X; Y), with lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
     Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the end token. The coverage penalty cp
-    (`transformer.decoding.generate.CoveragePenalty`) ranks finished hypotheses and prunes no live one. Vaswani et al.
-    2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are returned
-    only if fewer than `beams` have finished.
+    (`transformer.decoding.generate.CoveragePenalty`) ranks finished hypotheses and does not prune live ones. Vaswani et
+    al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are
+    returned only if fewer than `beams` have finished.
 
     Attributes:
         beams: The number of live hypotheses of each example.
         length_penalty: The exponent of lp.
-        ending: Which extensions that end are kept.
+        ending: Which hypotheses that end are kept.
 
     Raises:
-        UserError: If there is less than one beam.
+        UserError: If `beams` is below 1.
     """
 
     beams: Positive = 4
@@ -55,14 +55,14 @@ class BeamSearch(Config):
     ending: HypothesisEnding = HypothesisEnding.ANY
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> _State:
-        """Return the state with one live hypothesis of each example; the other rows are impossible copies of it."""
+        """Return the state with one live hypothesis per example; the other rows are copies of it with probability 0."""
         empty = jnp.full((examples, self.beams, length), tokens.fill_token, jnp.int32)
         impossible = jnp.full((examples, self.beams), -jnp.inf)
         nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)
         return _State(empty, impossible.at[:, 0].set(0), nothing, empty, impossible, counts)
 
     def with_penalty(self, state: _State, penalty_R: Float[Array, " R"]) -> _State:
-        """Return the state with these coverage penalties of the live hypotheses."""
+        """Return the state with the coverage penalties of the live hypotheses."""
         return state._replace(penalty=penalty_R.reshape(state.penalty.shape))
 
     def choose(
@@ -73,7 +73,18 @@ class BeamSearch(Config):
         step: Int[Array, ""],
         tokens: SpecialTokens,
     ) -> tuple[_State, Int[Array, " R"], Int[Array, " R"]]:
-        """Extend every live hypothesis by every token; keep the best live and the best finished ones."""
+        """Extend every live hypothesis by every token; keep the best live and the best finished ones.
+
+        Args:
+            state: The state.
+            log_probability_RxV: The log-probability of every next token.
+            ends_RxV: Which tokens would end a hypothesis.
+            step: The index of the step.
+            tokens: The special tokens.
+
+        Returns:
+            The next state, each row's token, and the row that each row continues.
+        """
         examples, beams, _ = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
         total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
@@ -116,8 +127,8 @@ class BeamSearch(Config):
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
         """Return whether no live hypothesis can still beat the worst finished one.
 
-        A log-probability only falls, and the penalty that favors it most is that of the greatest length
-        (of the present one, where the penalty is negative); the best that coverage can become is 0.
+        A log-probability only decreases. The most favorable length penalty is that of the greatest length (or of the
+        current one if the exponent is negative); the most favorable coverage penalty is 0.
         """
         longest = state.tokens.shape[-1] if self.length_penalty >= 0 else step + 1
         reachable_B = jnp.max(state.log_probability, axis=1) / self.penalty(longest)

@@ -1,4 +1,4 @@
-"""Constraints on decoded tokens: repetition penalty, forbidden tokens, stop strings, and rules of a task."""
+"""Constraints on decoded tokens: repetition penalty, forbidden tokens, stop strings, and a task's rules."""
 
 import dataclasses
 import functools
@@ -14,14 +14,25 @@ from transformer.config import UserError
 
 
 class Prompt(NamedTuple):
-    """The prompt tokens of each example, padded at the end, and how many of them are real."""
+    """The prompts.
+
+    Attributes:
+        tokens: The tokens of each prompt, padded at the end.
+        lengths: How many of them are real.
+    """
 
     tokens: Int[Array | np.ndarray, "B P"]
     lengths: Int[Array | np.ndarray, " B"]
 
 
 class ConstraintState(NamedTuple):
-    """The state of the constraints of each row during decoding; None for a constraint that is not used."""
+    """The state of the constraints of each row during decoding; None for a constraint that is not used.
+
+    Attributes:
+        seen: Which tokens have occurred in prompt or output.
+        stop: The state of the stop strings' automaton.
+        rule: The state of the rule, a tree of arrays [row, ...].
+    """
 
     seen: Bool[Array, "R V"] | None  # the tokens that have occurred in prompt or output
     stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
@@ -31,7 +42,7 @@ class ConstraintState(NamedTuple):
 class TokenRule(Protocol):
     """Decides which tokens may come next in each row (rows are examples x beams).
 
-    Its state is a tree of arrays [row, ...], which beam search re-orders with its hypotheses. At least one token must
+    Its state is a tree of arrays [row, ...], which beam search reorders with its hypotheses. At least one token must
     be allowed in every state, also after the end and after a token that was not allowed: beam search continues
     impossible hypotheses when it has too few, and without an allowed token a row has no probabilities.
     """
@@ -59,11 +70,11 @@ class Constraints:
     Attributes:
         repetition_penalty: The penalty; 1 for none.
         forbidden: Tokens that are never generated.
-        stops: The table of `transformer.decoding.stop_sequences.build_stop_table`; a completed stop string ends a row.
+        stops: The table of `transformer.decoding.stop_sequences.build_stop_table`; a complete stop string ends a row.
         rule: Which tokens may come next in each row.
 
     Raises:
-        UserError: If the penalty is not above 0 or a token number is negative.
+        UserError: If the penalty is not above 0 and finite, or if a forbidden token is negative.
     """
 
     repetition_penalty: float = 1.0
@@ -92,7 +103,16 @@ class Constraints:
             )
 
     def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> ConstraintState:
-        """Return the state before the first step: the prompt's tokens have occurred, but no part of a stop string."""
+        """Return the state before the first step: the prompt's tokens have occurred, but no part of a stop string.
+
+        Args:
+            rows: Number of rows.
+            vocabulary: Number of logits.
+            prompt: The prompts; None for none.
+
+        Returns:
+            The state.
+        """
         seen_RxV = None
         if self.repetition_penalty != 1:
             seen_RxV = jnp.zeros((rows, vocabulary), bool)

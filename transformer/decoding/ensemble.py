@@ -13,10 +13,13 @@ from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Variable
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble(Model):
-    """An ensemble, p(token) = (1 / N) sum_n p_n(token), of models of any families with one vocabulary and equal inputs.
+    """An ensemble p(token) = (1 / N) sum_n p_n(token), of models with the same vocabulary and inputs.
 
-    Variables and caches hold those of all members, in their order. It decodes and scores only: it cannot be trained and
-    has no attention maps. Its logits are log-probabilities.
+    The members may be of different families. Variables and caches hold those of all members, in their order. An
+    ensemble decodes and scores only: it cannot be trained and has no attention maps. Its logits are log-probabilities.
+
+    Attributes:
+        members: The models.
     """
 
     members: tuple[Model, ...] = ()
@@ -38,6 +41,17 @@ class Ensemble(Model):
         capture: Capture | None = None,
     ) -> tuple[PyTree, Aux]:
         """Return the log-probabilities, for `forward` and for `hidden` (whose outputs `logits` returns unchanged).
+
+        Args:
+            variables: The variables from `join_variables`.
+            inputs: The inputs by name.
+            method: "forward" or "hidden".
+            train: Must be False.
+            key: Ignored.
+            capture: Ignored.
+
+        Returns:
+            The log-probabilities, in float32 or wider, and auxiliary results without maps.
 
         Raises:
             ValueError: If `train` is set, or for another method.
@@ -76,7 +90,7 @@ class Ensemble(Model):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """Step every member on the same tokens."""
+        """Step every member on the same tokens; return the log-probabilities, the next caches, and no maps."""
         logits, caches, _ = zip(
             *(
                 member.step(of_member, Cache(*of_cache), tokens_R, key=key)

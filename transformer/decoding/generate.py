@@ -1,4 +1,4 @@
-"""The decoding loop: step the model, let a strategy choose tokens, re-order the cache."""
+"""The decoding loop: step the model, let a strategy choose tokens, reorder the cache."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
@@ -21,9 +21,13 @@ _MODEL_STREAM = 2**32 - 1
 
 
 class SpecialTokens(NamedTuple):
-    """The numbers of the special tokens; None for one that the vocabulary does not have.
+    """The special tokens; None for one that the vocabulary does not have.
 
-    `vocabulary_size`: The number of tokens, for a model whose embedding has more rows; those are never generated.
+    Attributes:
+        pad: Padding.
+        begin: The begin token.
+        end: The end token.
+        vocabulary_size: The number of tokens, for a model whose embedding has more rows; those are never generated.
     """
 
     pad: int | None = None
@@ -43,7 +47,7 @@ class SpecialTokens(NamedTuple):
 
 
 class DecodedSequences(NamedTuple):
-    """The result of decoding: N sequences for each example, the best hypothesis first, samples as they are drawn.
+    """The result of decoding: N sequences per example, the best hypothesis first, or samples in the order of sampling.
 
     Attributes:
         tokens: The tokens, without the prompt; after the end `SpecialTokens.fill_token`.
@@ -64,7 +68,17 @@ class DecodingStrategy(Protocol):
         """The number of rows of each example."""
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> Any:
-        """Return the state before the first step."""
+        """Return the state before the first step.
+
+        Args:
+            examples: Number of examples.
+            length: The largest number of generated tokens.
+            tokens: The special tokens.
+            key: Random key, for strategies that sample.
+
+        Returns:
+            The state.
+        """
 
     def choose(
         self,
@@ -80,7 +94,7 @@ class DecodingStrategy(Protocol):
             state: The state of the strategy.
             log_probability_RxV: The log-probability of every next token.
             ends_RxV: Which tokens would end a row.
-            step: The number of the step.
+            step: The index of the step.
             tokens: The special tokens.
 
         Returns:
@@ -98,7 +112,7 @@ class CoverageStrategy(DecodingStrategy, Protocol):
     """A strategy that ranks hypotheses by a penalty as well as by their probability."""
 
     def with_penalty(self, state: Any, penalty_R: Float[Array, " R"]) -> Any:
-        """Return the state with these penalties, of the hypotheses that end at the next choice."""
+        """Return the state with the coverage penalties of the hypotheses that are extended next."""
 
 
 class CoveragePenalty(NamedTuple):
@@ -109,7 +123,7 @@ class CoveragePenalty(NamedTuple):
     Attributes:
         weight: The weight of the penalty.
         sites: The names of the attention sites over the source.
-        real_BxS: Which positions of the source are no padding.
+        real_BxS: False for the padding of the source.
     """
 
     weight: float
@@ -135,7 +149,7 @@ class CoveragePenalty(NamedTuple):
         return jnp.mean(jnp.stack(each), axis=0)
 
     def penalty(self, attended_RxS: Float[Array, "R S"]) -> Float[Array, " R"]:
-        """Return the penalty of hypotheses, given the attention to each source position summed over their steps."""
+        """Return the penalty of hypotheses from their attention to each source position, summed over steps."""
         real_RxS = repeat_rows(self.real_BxS, len(attended_RxS) // len(self.real_BxS))
         covered_RxS = jnp.log(jnp.clip(attended_RxS, MIN_COVERAGE, 1))
         return self.weight * jnp.sum(jnp.where(real_RxS, covered_RxS, 0), axis=1)
@@ -156,7 +170,7 @@ def generate(
 ) -> DecodedSequences:
     """Decode at most `length` tokens for every example; the loop stops when all are done.
 
-    A step takes the model's logits, applies the constraints, excludes padding and begin, normalizes (except for a
+    Each step takes the model's logits, applies the constraints, excludes padding and begin, normalizes (except for a
     `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A row ends with
     the end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length` and `tokens`
     static.
@@ -164,12 +178,12 @@ def generate(
     Args:
         model: The model.
         variables: Its variables.
-        inputs: What it reads, [B, ...].
+        inputs: Its inputs, [B, ...].
         strategy: How the next token is chosen.
         length: The largest number of generated tokens.
         tokens: The special tokens.
         key: The random key: one stream for the strategy, another for the model's steps. None of the library's families
-            draws there; hard attention takes its most probable key.
+            samples in its steps; hard attention takes its most probable key.
         prompt: The tokens that the inputs begin with, for the repetition penalty; they are not part of the result.
         constraints: Limits on the tokens; None for none.
         coverage: A coverage penalty on finished hypotheses; `strategy` must then be a `CoverageStrategy`.
@@ -178,8 +192,25 @@ def generate(
         The sequences of each example.
 
     Raises:
-        ValueError: If a forbidden token or the stop strings do not fit the vocabulary, if a strategy that draws has no
-            key, or if coverage is given with a strategy that ranks no hypotheses.
+        ValueError: If a forbidden token or the stop strings do not fit the vocabulary, if a strategy that samples has
+            no key, or if a coverage penalty is used with a strategy that does not rank hypotheses.
+
+    Example:
+        ```python
+        import functools, jax, jax.numpy as jnp
+        from transformer.decoding.generate import SpecialTokens, generate
+        from transformer.decoding.sampling import Sampling
+        from transformer.layers.functional_module import Precision
+        from transformer.models.registry import build, model_config
+        from transformer.models.task_interface import TaskInterface
+
+        config = model_config({"family": "decoder", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32})
+        model = build(config, TaskInterface({}, {"tokens": 11}), Precision())
+        variables, prompts = model.init(jax.random.key(0)), jnp.array([[3, 4], [5, 6]])
+        strategy, tokens = Sampling(temperature=0.8, beams=4), SpecialTokens(end=0)
+        run = jax.jit(functools.partial(generate, model, strategy=strategy, length=5, tokens=tokens))
+        run(variables, {"tokens": prompts}, key=jax.random.key(1)).tokens.shape  # (2, 4, 5)
+        ```
     """
     limits = Constraints() if constraints is None else constraints
     cache, first_R = model.init_cache(variables, inputs, beams=strategy.beams, length=length)

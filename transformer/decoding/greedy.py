@@ -10,7 +10,14 @@ from transformer.decoding.generate import DecodedSequences, SpecialTokens
 
 
 class Hypotheses(NamedTuple):
-    """One hypothesis of each row, for strategies that never re-order rows."""
+    """One hypothesis per row, for strategies that never reorder rows.
+
+    Attributes:
+        tokens: The tokens, then fill tokens.
+        log_probability: The sum of their log-probabilities.
+        lengths: The number of tokens.
+        ended: Whether the row has ended.
+    """
 
     tokens: Int[Array, "R T"]
     log_probability: Float[Array, " R"]
@@ -35,7 +42,18 @@ class Hypotheses(NamedTuple):
         step: Int[Array, ""],
         tokens: SpecialTokens,
     ) -> tuple["Hypotheses", Int[Array, " R"]]:
-        """Append the chosen tokens; also return each row's next token, which after an end is the fill token."""
+        """Append the chosen tokens.
+
+        Args:
+            chosen_R: The chosen tokens.
+            log_probability_R: Their log-probabilities.
+            ends_RxV: Which tokens would end a row.
+            step: The index of the step.
+            tokens: The special tokens.
+
+        Returns:
+            The hypotheses, and each row's next token: the fill token if it had ended.
+        """
         ends_R = jnp.take_along_axis(ends_RxV, chosen_R[:, None], axis=1)[:, 0]
         next_R = jnp.where(self.ended, tokens.fill_token, chosen_R).astype(jnp.int32)
         grown = Hypotheses(

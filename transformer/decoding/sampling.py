@@ -20,22 +20,23 @@ class _State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Config):
-    """Sampling, y_t ~ softmax(log p / temperature), over the `top_k` most probable tokens and of those the nucleus.
+    """Sampling y_t ~ softmax(log p / temperature), from the `top_k` most probable tokens and of those the nucleus.
 
     The nucleus is the smallest set of the most probable tokens whose probability, renormalized after top-k, reaches
-    `top_p`, with the token that crosses it (Holtzman et al. 2020, section 3.1); top-k is of Fan et al. 2018. Of equally
-    probable tokens at a cut the first are kept. A sample's score is its log-probability under the distribution that it
-    is drawn from. The draws of a row depend only on the key, the example's index in the batch, the sample's number and
+    `top_p`, including the token that crosses it (Holtzman et al. 2020, section 3.1); top-k is from Fan et al. 2018.
+    Ties at a cut keep the first tokens. A sample's score is its log-probability under the distribution that it is
+    sampled from. The samples of a row depend only on the key, the example's index in the batch, the sample's index and
     the step.
 
     Attributes:
         temperature: The temperature, above 0.
         top_k: How many tokens to keep; 0 for all.
         top_p: The probability of the nucleus; 1 for all.
-        beams: How many samples to draw for each example.
+        beams: How many samples to draw per example.
 
     Raises:
-        UserError: If the temperature is not above 0, top_k is below 0, top_p is outside (0, 1], or there is no sample.
+        UserError: If `temperature` is not above 0 and finite, `top_k` is below 0, `top_p` is outside (0, 1], or `beams`
+            is below 1.
     """
 
     temperature: float = 1.0
@@ -52,7 +53,7 @@ class Sampling(Config):
         """Return the state with a random key for every row.
 
         Raises:
-            ValueError: If no key is given.
+            ValueError: If there is no key.
         """
         if key is None:
             raise ValueError("key=None: sampling draws by a key; give generate(..., key=jax.random.key(seed))")
@@ -81,8 +82,12 @@ class Sampling(Config):
     ) -> tuple[Float[Array, "R K"], Int[Array, "R K"] | None]:
         """Apply temperature, top-k and top-p.
 
+        Args:
+            log_probability_RxV: The log-probabilities of all tokens.
+
         Returns:
-            The log-probabilities to draw from, -inf for cut tokens, and their token numbers (None: all in order).
+            The log-probabilities to sample from, -inf for tokens that are cut off, and the tokens that they belong to
+            (None: all tokens in order).
         """
         best_Rx1 = jnp.max(log_probability_RxV, axis=-1, keepdims=True)
         # Relative to the best, so that a small temperature does not turn it into -inf.

@@ -16,15 +16,15 @@ from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Variable
 class ShallowFusion(Model):
     """Shallow fusion, s(y | x) = log p(y | x) + weight log p_LM(y), at every step (Gulcehre et al. 2015, section 4.1).
 
-    Chan et al. 2016 (equation 16) re-rank finished hypotheses by log p(y | x) / |y| plus the language model's score;
+    Chan et al. 2016 (equation 16) rerank finished hypotheses by log p(y | x) / |y| plus the language model's score;
     here the search itself follows the sum, as in later speech recognizers. Variables and caches hold those of both
-    models, the main model's first. `step` returns s, which is no log-probability and must not be normalized. Everything
-    but decoding is the main model's.
+    models, the main model's first. `step` returns s, which is not a log-probability and must not be normalized.
+    Everything but decoding is the main model's.
 
     Attributes:
         main_model: The model whose outputs are decoded.
         language_model: A model that continues tokens.
-        token_map: The language model's number of each token of the main model; that of the begin token is what it
+        token_map: The language model's index of each token of the main model; that of the begin token is what it
             reads first.
         weight: The weight of the language model.
     """
@@ -48,7 +48,7 @@ class ShallowFusion(Model):
         )
 
     def apply(self, variables: Variables, inputs: Inputs, **options: Any) -> tuple[PyTree, Aux]:
-        """Apply the main model alone: known targets are scored without the language model."""
+        """Apply the main model only: known targets are scored without the language model."""
         return self.main_model.apply(split_variables(variables)[0], inputs, **options)
 
     def init_cache(

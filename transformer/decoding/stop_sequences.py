@@ -1,4 +1,4 @@
-"""Stop strings: an automaton over bytes as a table over tokens, and cutting a decoded text at a stop string."""
+"""Stop strings: an automaton over bytes, as a table over tokens, and cutting a decoded text at a stop string."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ def build_stop_table(
     Args:
         stops: The stop strings.
         token_bytes: The bytes that each token adds to a text; empty for a special token.
-        first_bytes: The bytes that each token adds to an empty text, if they differ: a tokenizer of words drops the
-            space in front.
+        first_bytes: The bytes that each token adds to an empty text, if they differ: a word tokenizer drops the
+            leading space.
 
     Returns:
         next_state[state, token]. State 0 is the start; the last state means that a stop string is complete, and is
@@ -65,7 +65,7 @@ def _over_tokens(
 def cut_at_stop(text: str, stops: Sequence[str]) -> str:
     """Return the text before the stop string that ends first, where decoding stopped.
 
-    Of several that end with the same character, the longest counts.
+    If several end at the same character, the longest counts.
     """
     spans = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
     return text[: min(spans)[1]] if spans else text

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
+"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple
 
 
 def _heads(config: Config, names: TensorNames, body: str, transform: str) -> Config:
-    """The config with the heads that the model has, by its architecture and its file: they decide `unembed`."""
+    """Return the config with the model's heads, inferred from its architecture and its tensors."""
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
@@ -91,7 +91,7 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str) -> Con
 
 
 def _restore_heads(config: Config, bare: str) -> Config:
-    """The class of a model with these heads; as in published files, one with both is that of the masked head."""
+    """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
     rest = {name: value for name, value in config.items() if name not in ("pooler", "head", "output_bias")}
     named = {"pretraining": {"architectures": ["BertForPreTraining"]}, "none": {"architectures": [bare]}}
     return rest | named.get(config["head"], {})

@@ -66,8 +66,8 @@ class ConfigKey:
     Attributes:
         theirs: The key of config.json.
         ours: The field of our config.
-        default: The library's value if the key is absent or null; without one the key is required.
-        values: The library's values, each with ours, where they differ; of several with one meaning the first is
+        default: The library's value if the key is absent or null; without a default the key is required.
+        values: The library's values, each with ours, where they differ; of several with the same meaning the first is
             written.
     """
 
@@ -79,8 +79,14 @@ class ConfigKey:
     def read(self, config: Config) -> Any:
         """Return our value of the field.
 
+        Args:
+            config: The content of config.json.
+
+        Returns:
+            The value.
+
         Raises:
-            UserError: If the key is missing, or its value has no equivalent.
+            UserError: If the key is missing, or if its value has no equivalent.
         """
         value = config.get(self.theirs)
         if value is None:
@@ -97,6 +103,12 @@ class ConfigKey:
 
     def write(self, ours: Config) -> Any:
         """Return the library's value of the key.
+
+        Args:
+            ours: The fields of our config.
+
+        Returns:
+            The value.
 
         Raises:
             UserError: If the value has no equivalent there.
@@ -117,7 +129,7 @@ class FixedConfigKey:
 
     Attributes:
         theirs: The key of config.json.
-        value: The supported value; an absent key counts as it.
+        value: The supported value, also assumed if the key is absent.
         written: Whether an export writes the key.
     """
 
@@ -126,10 +138,10 @@ class FixedConfigKey:
     written: bool = False
 
     def check(self, config: Config) -> None:
-        """Raise if config.json has another value.
+        """Check that config.json does not have another value.
 
         Raises:
-            UserError: If the value is not supported; it names key and value.
+            UserError: If it does; gives key and value.
         """
         value = config.get(self.theirs)
         if value is not None and value != self.value:
@@ -188,7 +200,7 @@ class ConversionSpec:
         architecture: The class of the library, for `architectures` in config.json.
         model: The name of our model family.
         keys: Keys of config.json, each with the config field of ours that it gives.
-        fixed: Config fields of ours whose values every such model has.
+        fixed: Config fields of ours that are the same for every such model, with their values.
         entries: The tensors of the file, each with the parameters that it holds.
         training_defaults: Config fields of ours that only training reads, with the values that an import sets.
         fixed_keys: Keys of config.json of which only one value is supported.
@@ -198,8 +210,8 @@ class ConversionSpec:
         dropped_tensors: Patterns of parameters that no model of ours has; an import leaves them out and says so.
         key_aliases: Other names of keys of config.json, each with the usual name.
         tensor_renames: Regular expressions of outdated parts of tensor names, each with its replacement.
-        simplify_config: Rewrites config.json so that each key corresponds to one field of ours; it is given the names
-            of the tensors in the file.
+        simplify_config: Rewrites config.json so that each key corresponds to one field of ours; its second argument is
+            the names of the tensors in the file.
         restore_config: The inverse of `simplify_config`.
         interface: The task interface of the model that a config describes.
         interface_keys: Keys that belong to the interface, not to our model config.
@@ -229,7 +241,7 @@ class ConversionSpec:
     keys_simplified: TensorNames = frozenset()
 
     def unread_keys(self, config: Mapping[str, Any]) -> list[str]:
-        """List the keys of a config.json that may describe the model and are not read."""
+        """List the keys of a config.json that are not read although they may describe the model."""
         read = {key.theirs for key in self.keys} | {only.theirs for only in self.fixed_keys} | self.key_aliases.keys()
         read |= self.keys_simplified | _WITHOUT_EFFECT
         empty: tuple[Any, ...] = (None, {}, [], "")
@@ -250,7 +262,7 @@ class ConversionSpec:
             The `config.model` section, and the interface that a task must have for this model.
 
         Raises:
-            UserError: If a key is missing or our models cannot express its value; it names the key.
+            UserError: If a key is missing, or if our models cannot express its value; gives the key.
         """
         plain = dict(config)
         for spelling, name in self.key_aliases.items():
@@ -270,8 +282,12 @@ class ConversionSpec:
             model: The config of the model.
             shapes: The shapes of its parameters by path.
 
+        Returns:
+            The content of config.json.
+
         Raises:
-            UserError: If models of this `model_type` cannot express it; it lists the fields.
+            UserError: If the model is of another family.
+            InexpressibleModelError: If models of this `model_type` cannot express it; lists the fields.
         """
         if name_of(model) != self.model:
             raise UserError(f"config.model.family={name_of(model)} is not {self.model}")
@@ -354,7 +370,17 @@ def attention_entries(tensor: str, leaf: str, names: tuple[str, str, str, str]) 
 
 
 def fused_attention_entries(tensor: str, leaf: str, kernel: TensorLayout, bias: TensorLayout) -> Iterator[TensorEntry]:
-    """Yield the entries of query, key and value projections that the file keeps in one matrix."""
+    """Yield the entries of query, key and value projections that the file stores in one matrix.
+
+    Args:
+        tensor: The tensor's name, without `.weight` and `.bias`.
+        leaf: The path of the attention layer.
+        kernel: The layout of the matrix.
+        bias: The layout of the bias.
+
+    Yields:
+        The entries of the matrix and of the bias.
+    """
     parts = tuple(f"{leaf}/{name}" for name in ("query", "key", "value"))
     yield TensorEntry(f"{tensor}.weight", tuple(f"{part}/kernel" for part in parts), kernel)
     yield TensorEntry(f"{tensor}.bias", tuple(f"{part}/bias" for part in parts), bias)

@@ -47,7 +47,7 @@ class ImportedModel(NamedTuple):
         interface: The interface that a task must have for the model.
         params: The parameters.
         notes: Notes for the user: what was converted, dropped or not read.
-        preprocessing: Of an image model, the values of our task that its preprocessor_config.json gives.
+        preprocessing: For an image model, the values of our task config from its preprocessor_config.json.
     """
 
     config: Config
@@ -59,10 +59,13 @@ class ImportedModel(NamedTuple):
 
 
 class OpenedModel(NamedTuple):
-    """A model of a Hugging Face folder that was checked but whose parameters are not yet read.
+    """A checked model of a Hugging Face folder whose parameters are not yet read.
 
-    The fields are those of `ImportedModel`, but for `shapes`, the shapes of the parameters, and `read`, which reads
-    them.
+    The other fields are those of `ImportedModel`.
+
+    Attributes:
+        shapes: The shapes of the parameters.
+        read: Reads the parameters.
     """
 
     config: Config
@@ -81,9 +84,12 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
         folder: A folder with config.json and model.safetensors or its shards.
         dtype: The type of the parameters that are read later.
 
+    Returns:
+        The model, whose `read` reads the parameters.
+
     Raises:
-        UserError: If our models cannot express the config (it names the key and its value), if a tensor is missing,
-            unknown or of another shape (it names the tensor), or if the file is a pickle or damaged.
+        UserError: If our models cannot express the config (gives the key and its value); if a tensor is missing,
+            unknown or of another shape (gives the tensor); or if the file is a pickle or damaged.
     """
     headers = safetensors_files.read_folder_headers(folder)
     config = read_config(folder)
@@ -108,7 +114,14 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
 
 
 def read_model_folder(folder: Path, dtype: str = "float32") -> ImportedModel:
-    """Read the model of a Hugging Face folder, its parameters as NumPy arrays of type `dtype`.
+    """Read the model of a Hugging Face folder.
+
+    Args:
+        folder: A folder with config.json and model.safetensors or its shards.
+        dtype: The type of the parameters.
+
+    Returns:
+        The model, its parameters as NumPy arrays.
 
     Raises:
         UserError: If the folder cannot be read or converted, as in `open_model_folder`.
@@ -130,15 +143,15 @@ def write_model_folder(
         folder: A folder that is absent or empty.
         model: The config of the model.
         params: Its parameters.
-        tokens: Token numbers by key of config.json, such as `pad_token_id`.
+        tokens: Special tokens by key of config.json, such as `pad_token_id`.
         keys: Further keys of config.json.
 
     Returns:
         The conversion spec that was used.
 
     Raises:
-        UserError: If no Hugging Face architecture can express the model (it names what the nearest lacks), or if the
-            folder is not empty.
+        UserError: If no Hugging Face architecture can express the model (says what the nearest lacks), if it fixes a
+            special token that differs from that in `tokens`, or if the folder is not empty.
     """
     family, config, slots = find_conversion(model, params)
     config |= {"dtype": str(np.asarray(next(iter(leaves_by_path(params).values()))).dtype), **(keys or {})}
@@ -164,7 +177,7 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
         The conversion spec, the content of config.json, and the plan of the tensors.
 
     Raises:
-        UserError: If there is none; it names what the nearest cannot express, or the families that can be exported.
+        UserError: If there is none; says what the nearest cannot express, or which families can be exported.
     """
     shapes, name = parameter_shapes(params), registry.name_of(model)
     refusals: list[InexpressibleModelError] = []
@@ -188,7 +201,7 @@ def read_config(folder: Path) -> Config:
     """Read the config.json of a folder.
 
     Raises:
-        UserError: If it is missing or no JSON object.
+        UserError: If it is missing or is not a JSON object.
     """
     if not (folder / CONFIG).is_file():
         is_what = "has no config.json" if folder.is_dir() else "is no folder with a config.json"
@@ -204,7 +217,7 @@ def make_empty_folder(folder: Path, flag: str) -> None:
 
     Args:
         folder: The folder.
-        flag: The command-line flag that names it, for the message.
+        flag: The name of the command-line flag, for the error.
 
     Raises:
         UserError: If it exists and is not empty.
@@ -215,7 +228,7 @@ def make_empty_folder(folder: Path, flag: str) -> None:
 
 
 def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterface) -> Config:
-    """Return the values of the task that the preprocessor of an image model gives; none for other models."""
+    """Return the values of our task config from an image model's preprocessor_config.json; empty for other models."""
     if "image" not in interface.inputs:
         return {}
     file = folder / preprocessor.FILE
@@ -226,6 +239,10 @@ def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterfac
 @contextlib.contextmanager
 def output_folder(folder: Path, flag: str) -> Iterator[None]:
     """Create a folder for the context; an error empties it again, so that no half-written model is left.
+
+    Args:
+        folder: The folder.
+        flag: The name of the command-line flag, for the error.
 
     Raises:
         UserError: If the folder exists and is not empty.
@@ -268,7 +285,7 @@ def _read(
 
 
 def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
-    """Raise for a second copy of a tensor with other values: the file contradicts the config."""
+    """Raise if a second copy of a tensor has other values, since the file then contradicts the config."""
     for alias, name in names.aliases.items():
         original = names.tensors.get(family.tensor_aliases[alias], name)
         if original == name:

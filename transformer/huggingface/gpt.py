@@ -1,4 +1,4 @@
-"""GPT-1 and GPT-2 (Radford et al. 2018, 2019), GPT-J (Wang and Komatsuzaki 2021) and BLOOM (Scao et al. 2022)."""
+"""Conversion of GPT-1, GPT-2 (Radford et al.), GPT-J (Wang and Komatsuzaki 2021) and BLOOM (Scao et al. 2022)."""
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and Mistral (Jiang et al. 2023)."""
+"""Conversion of Llama (Touvron et al. 2023) and Mistral (Jiang et al. 2023)."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def _entries() -> tuple[TensorEntry, ...]:
 
 
 def _rotary(config: Config) -> Config:
-    """The config with the base of rotary positions, which newer files nest; scaled positions are refused."""
+    """Return the config with the base of rotary positions, which newer files nest; raises for scaled positions."""
     for name in ("rope_scaling", "rope_parameters"):
         stated = config.get(name) or {}
         kind = stated.get("rope_type", stated.get("type", "default"))

@@ -1,4 +1,4 @@
-"""Marian's translation models (Junczys-Dowmunt et al. 2018)."""
+"""Conversion of Marian's translation models (Junczys-Dowmunt et al. 2018)."""
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (

@@ -1,4 +1,4 @@
-"""Conversion of parameters between the tensors of a Hugging Face file and our tree, both ways by one plan."""
+"""Conversion of parameters between the tensors of a Hugging Face file and our tree, in both directions by one plan."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -49,10 +49,17 @@ class MatchedTensorNames(NamedTuple):
 
 
 def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[TensorSlot]:
-    """The tensors of a model with leaves of these shapes, by path.
+    """Plan the tensors of a model with parameters of these shapes.
+
+    Args:
+        family: The conversion spec.
+        shapes: The shape of each parameter, by path.
+
+    Returns:
+        The tensors of the file.
 
     Raises:
-        Inexpressible: Naming the leaves that the family has no tensor for.
+        InexpressibleModelError: If a parameter has no tensor in the spec.
     """
     slots = [slot for entry in family.entries for slot in _slots(entry, shapes)]
     placed = {leaf for slot in slots for leaf in slot.leaves}
@@ -80,8 +87,16 @@ def _slots(entry: TensorEntry, shapes: Shapes) -> Iterable[TensorSlot]:
 def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list[TensorSlot]) -> MatchedTensorNames:
     """Match the tensors of a file with those of a plan.
 
+    Args:
+        family: The conversion spec.
+        names: The names of the tensors in the file.
+        slots: The plan.
+
+    Returns:
+        The file's names.
+
     Raises:
-        UserError: If a tensor is unknown or missing; it names the tensor.
+        UserError: If a tensor is unknown, missing or duplicate; gives its name.
     """
     known = {slot.tensor for slot in slots}
     tensors: dict[str, str] = {}
@@ -113,7 +128,7 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list
 
 
 def canonical_tensor_name(family: ConversionSpec, name: str, known: Iterable[str]) -> str:
-    """Return the conversion spec's name of a tensor, given the file's name of it."""
+    """Return the conversion spec's name of a tensor from the file's name."""
     for old, new in family.tensor_renames.items():
         name = re.sub(old, new, name)
     return family.prefix + name if name not in known and family.prefix + name in known else name

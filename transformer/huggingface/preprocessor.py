@@ -1,4 +1,4 @@
-"""preprocessor_config.json: how an image in a file becomes what a published model reads."""
+"""preprocessor_config.json: how a published model resizes and normalizes its input images."""
 
 import math
 from collections.abc import Mapping
@@ -47,10 +47,18 @@ _WITHOUT_EFFECT = {
 
 
 def read_preprocessor(content: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
-    """What the keys of the file are as values of the task, for a model that reads `side` x `side` pixels.
+    """Convert the keys of the file to values of our task config.
+
+    Args:
+        content: The content of preprocessor_config.json.
+        model_type: "vit" or "deit".
+        side: The height and width in pixels that the model reads.
+
+    Returns:
+        `side`, `resize_side`, `resample` and `normalization` of the task.
 
     Raises:
-        UserError: Naming a key, and its value, that our reading of images cannot express.
+        UserError: If our task cannot express a key; gives the key and its value.
     """
     kind = _kind_of(content, _KINDS[model_type])
     values = {**_DEFAULTS[kind], **{key: value for key, value in content.items() if value is not None}}
@@ -91,6 +99,9 @@ def preprocessor_config(model_type: str, side: int, task: Any, channels: int) ->
         side: The height and width in pixels that the model reads.
         task: The config of the run's task.
         channels: The color channels of an image.
+
+    Returns:
+        The keys and values.
     """
     resized = task.resize_side or side
     mean, deviation = task.normalization.mean, task.normalization.deviation
@@ -110,7 +121,7 @@ def preprocessor_config(model_type: str, side: int, task: Any, channels: int) ->
 
 
 def _kind_of(content: Mapping[str, Any], kind: str) -> str:
-    """The processor's kind: that of the model, or another of those that are read where the file names it."""
+    """Return the processor's kind: the one named in the file, or that of the model."""
     named = content.get("image_processor_type") or content.get("feature_extractor_type")
     known = {f"{each}{ending}": each for each in _DEFAULTS for ending in _PROCESSORS}
     if named is None:
@@ -121,7 +132,7 @@ def _kind_of(content: Mapping[str, Any], kind: str) -> str:
 
 
 def _square(key: str, value: Any) -> int:
-    """The side of a square, content as one number or as a height and a width."""
+    """Return the side of a square given as one number or as height and width."""
     sides = [value.get("height"), value.get("width")] if isinstance(value, dict) and len(value) == 2 else [value] * 2
     if type(sides[0]) is not int or sides[0] != sides[1]:
         raise _unread(key, value, "where one number, or an equal height and width, is read")

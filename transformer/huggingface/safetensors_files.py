@@ -33,7 +33,13 @@ _ADVICE = "holds a pickle, which can run code; convert it to safetensors"
 
 @dataclasses.dataclass(frozen=True)
 class TensorHeader:
-    """What a file's header says of a tensor: its file, type and shape."""
+    """What a file's header says of a tensor.
+
+    Attributes:
+        file: The file.
+        dtype: The type, such as "F32".
+        shape: The shape.
+    """
 
     file: Path
     dtype: str
@@ -65,8 +71,11 @@ def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> I
         headers: The headers of all tensors, by name.
         names: The tensors to read.
 
+    Yields:
+        The name and value of each.
+
     Raises:
-        UserError: If a file cannot be read; it names the file.
+        UserError: If a file cannot be read; gives the file.
     """
     for file in sorted({headers[name].file for name in names}):
         try:
@@ -79,7 +88,11 @@ def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> I
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors by name to a file, with the metadata that Hugging Face expects."""
+    """Write tensors by name to a file, with the metadata that Hugging Face expects.
+
+    Raises:
+        OSError: If the disk is full or fails.
+    """
     try:
         safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
     except safetensors.SafetensorError as error:
@@ -96,7 +109,7 @@ def read_header(file: Path) -> dict[str, TensorHeader]:
         The header of each tensor, by name.
 
     Raises:
-        UserError: If the file is a pickle or damaged; it names the file and the tensor.
+        UserError: If the file is a pickle or damaged; gives the file and the tensor.
     """
     size = file.stat().st_size
     with open_regular(file) as opened:

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), and its version 1.1: gated and with an output matrix of its own (Shazeer 2020)."""
+"""Conversion of T5 (Raffel et al. 2020), and of version 1.1 with gated layers and an untied head (Shazeer 2020)."""
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (

@@ -1,4 +1,4 @@
-"""How a tensor of another library holds one or several of our leaves; conversion is exact and reversible."""
+"""How a tensor of another library stores one or several of our parameters; conversion is exact and reversible."""
 
 import dataclasses
 import enum
@@ -13,9 +13,9 @@ Shape = tuple[int, ...]
 class TensorAxes(enum.Enum):
     """The axes of a tensor in a file.
 
-    vector: One axis. in_out, out_in: A matrix of inputs and outputs, in this order. leading_one_in_out: in_out behind
-    an axis of size one. two_leading_ones_in: The inputs behind two axes of size one. same: The axes of our parameter.
-    outputs_first: The same with the last axis in front. convolution: [outputs, channels, rows, columns], where ours is
+    vector: one axis. in_out, out_in: a matrix of inputs and outputs, in this order. leading_one_in_out: in_out after an
+    axis of size one. two_leading_ones_in: the inputs after two axes of size one. same: the axes of our parameter.
+    outputs_first: the same with the last axis in front. convolution: [outputs, channels, rows, columns], where ours is
     [rows, columns, channels, outputs].
     """
 
@@ -74,7 +74,15 @@ class TensorLayout:
                 return (outputs, channels, height, width)
 
     def read(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
-        """Return the parameters in a tensor, in these shapes."""
+        """Return the parameters in a tensor.
+
+        Args:
+            tensor: The tensor of the file.
+            shapes: The shape of each parameter.
+
+        Returns:
+            The parameters, in these shapes.
+        """
         rows = math.prod(shapes[0][: self.inputs])
         if self.axes is TensorAxes.CONVOLUTION:
             return [tensor.transpose(2, 3, 1, 0)]

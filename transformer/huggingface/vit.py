@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021) and DeiT with its distillation token (Touvron et al. 2021)."""
+"""Conversion of ViT (Dosovitskiy et al. 2021) and DeiT with its distillation token (Touvron et al. 2021)."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ _FIXED: dict[str, Any] = {
 
 
 def _simplify(config: Config, names: TensorNames) -> Config:
-    """The config with the number of its classes, which the names of the classes say where they stand in it."""
+    """Return the config with the number of classes, which config.json gives by the classes' names."""
     for key in ("image_size", "patch_size"):
         if isinstance(config.get(key), list):
             raise UserError(f"config.json has {key}={config[key]}; only square images and patches can be read")
@@ -62,7 +62,7 @@ def _interface(section: Config) -> TaskInterface:
 
 
 def _fields_from_shapes(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
-    """The images' size and the number of classes, from the tables of positions and of the head."""
+    """Return the images' size and the number of classes, from the shapes of the position table and the head."""
     patches = shapes["positions/table"][0] - model.pooling.tokens if "positions/table" in shapes else 0
     return {
         "side": math.isqrt(patches) * model.patch_size,

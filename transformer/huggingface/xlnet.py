@@ -1,4 +1,4 @@
-"""XLNet (Yang et al. 2019)."""
+"""Conversion of XLNet (Yang et al. 2019)."""
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (

@@ -26,7 +26,13 @@ _UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class LargestArray(NamedTuple):
-    """One of the largest arrays of a step: its bytes on one device, its type and shape, and its source."""
+    """One of the largest arrays of a step.
+
+    Attributes:
+        bytes: Bytes on one device.
+        shape: Type and shape.
+        source: The traced operation that it comes from.
+    """
 
     bytes: int
     shape: str
@@ -37,18 +43,18 @@ class AotReport(NamedTuple):
     """The result of compiling an experiment's training step for a topology. Bytes are per device.
 
     If the compiler found that the step does not fit, `program` is None, `peak_bytes` is the compiler's figure or None,
-    and `largest_arrays` are those of the traced step, as if divided evenly.
+    and `largest_arrays` are those of the traced step, as if sharded evenly.
 
     Attributes:
         experiment: The experiment.
         topology: The name of the topology.
         device: The kind of device.
-        mesh: The size of each axis of the mesh.
+        mesh: The size of each mesh axis.
         parameters: The number of parameters.
         batch_size: The rows of a batch.
         resident_bytes: Bytes at the start of a step, by kind.
         device_memory: Bytes of device memory by its data sheet; None for CPUs.
-        compile_seconds: Seconds of compilation.
+        compile_seconds: Seconds of compilation; NaN if it failed.
         flops: FLOPs of a step; None if they cannot be counted.
         program: The analysis of the compiled step.
         step_estimate: The roofline estimate; None without a program, a data sheet or FLOPs.
@@ -73,7 +79,7 @@ class AotReport(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits into device memory; true if that is not known."""
+        """Whether the step fits into device memory; True if compiled for a device of unknown memory."""
         if self.program is None:
             return False
         return self.device_memory is None or self.program.peak_bytes <= self.device_memory
@@ -93,8 +99,15 @@ def topology_of(experiment: ExperimentConfig, said: str | None) -> str:
 def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotReport:
     """Compile an experiment's training step for the devices of a topology, without data or arrays.
 
+    Args:
+        experiment: The experiment.
+        topology: The name of the topology.
+
+    Returns:
+        The report.
+
     Raises:
-        UserError: If the topology does not exist, or the config does not match its devices.
+        UserError: If the topology does not exist, or if the config does not match its devices.
     """
     devices = topology_devices(topology)
     placement = make_placement(experiment.sharding, devices)
@@ -157,7 +170,15 @@ def _held(state: TrainState, batch: Any) -> dict[str, int]:
 
 
 def parse_needed_bytes(message: str, held: int) -> int | None:
-    """Parse the needed bytes from the compiler's message, with `held` bytes besides temporaries; None without them."""
+    """Parse the number of needed bytes from the compiler's out-of-memory error.
+
+    Args:
+        message: The error.
+        held: Bytes of the arguments, which are added to temporaries.
+
+    Returns:
+        The bytes; None if the error does not give them.
+    """
     if match := re.search(r"HLO temporaries \(([\d.]+)([BKMGT])\)", message):
         return held + round(float(match[1]) * _UNITS[match[2]])
     if match := re.search(r"Used ([\d.]+)([BKMGT]) of", message):
@@ -166,10 +187,17 @@ def parse_needed_bytes(message: str, held: int) -> int | None:
 
 
 def largest_traced_arrays(jaxpr: Any, devices: int, count: int = 10) -> tuple[LargestArray, ...]:
-    """Return the largest arrays that a traced program keeps or multiplies, one of each shape, as if divided evenly.
+    """Return the largest arrays of a traced program that does not compile, one of each shape, as if sharded evenly.
 
-    For a program that does not compile. Only results of loops and matrix products count: most others are fused
-    with their use.
+    Only results of loops and matrix products count: most others are fused with their use.
+
+    Args:
+        jaxpr: The traced program.
+        devices: The number of devices.
+        count: How many to return.
+
+    Returns:
+        The arrays, the largest first.
     """
     largest: dict[str, LargestArray] = {}
     for equation in _equations(jaxpr):

@@ -1,4 +1,4 @@
-"""Advice on how to make a step fit, and a search over meshes and rematerialization policies."""
+"""Suggestions for making a step fit into memory, and a search over meshes and rematerialization policies."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ class Suggestion(NamedTuple):
 
 
 def suggest_smaller_step(report: AotReport) -> list[Suggestion]:
-    """Suggest how to make a step fit, by the kinds of its bytes; the cheapest first."""
+    """Suggest flags that make a step fit into memory, from what its bytes are used for; the cheapest first."""
     if report.device_memory is None or report.fits:
         return []
     room = (1 - _FREE) * report.device_memory
@@ -91,9 +91,9 @@ def _smaller_activations(report: AotReport, factor: float) -> Iterator[Suggestio
 
 
 def _divided_rows(report: AotReport) -> tuple[str, ...]:
-    """Divide each row over twice as many devices; nothing if the mesh has no devices left.
+    """Return flags that shard each row over twice as many devices; none if the mesh has no devices to spare.
 
-    Without twice the microbatches every device would have two halves of rows instead of one row.
+    Without twice the microbatches every device would have two half rows instead of one row.
     """
     axis = "sequence" if report.mesh["sequence"] > 1 else "tensor"
     giver = next((name for name in ("data", "fsdp") if report.mesh[name] % 2 == 0), None)
@@ -139,12 +139,21 @@ class CompiledCandidate(NamedTuple):
 
 
 def search_meshes(experiment: ExperimentConfig, topology: str, max_candidates: int) -> Iterator[CompiledCandidate]:
-    """Compile the most promising meshes and policies, at most `max_candidates`, in the order of their estimated time.
+    """Compile the most promising meshes and policies, in the order of their estimated step time.
 
-    A mesh that fits is not compiled with a policy that keeps less; one that does not fit is tried with it next.
+    A mesh that fits is not compiled again with a policy that saves less; one that does not fit is tried with it next.
+
+    Args:
+        experiment: The experiment.
+        topology: The name of the topology.
+        max_candidates: How many to compile at most.
+
+    Yields:
+        Each compiled candidate with its report.
 
     Raises:
-        UserError: If the topology does not exist, the model is not a Transformer, or no candidate fits by the estimate.
+        UserError: If the topology does not exist, if the model is not a Transformer, or if no candidate fits by the
+            estimate.
     """
     waiting = fitting_candidates(experiment, topology)
     if not waiting:
@@ -172,7 +181,17 @@ def search_meshes(experiment: ExperimentConfig, topology: str, max_candidates: i
 def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Candidate]:
     """Return the meshes and policies whose state and saved activations fit by the estimate, the fastest first.
 
-    A topology without published figures is ordered as a TPU v5e.
+    Topologies without published figures are ordered as if of TPU v5e.
+
+    Args:
+        experiment: The experiment.
+        topology: The name of the topology.
+
+    Returns:
+        The candidates.
+
+    Raises:
+        UserError: If the topology does not exist, or if the model is not a Transformer.
     """
     if not isinstance(experiment.model, TransformerConfig):
         raise UserError("--search_mesh supports Transformer models only: set config.sharding by hand")
@@ -190,9 +209,16 @@ def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Cand
 
 
 def possible_meshes(experiment: ExperimentConfig, devices: int) -> list[ShardingConfig]:
-    """Return the factorizations of the devices over data, fsdp and tensor that the model's and the batch's sizes allow.
+    """Return the factorizations of the devices over data, fsdp and tensor that the model's sizes allow.
 
-    Positions and experts stay divided as the config says.
+    The axes of positions and experts stay as configured.
+
+    Args:
+        experiment: The experiment.
+        devices: The number of devices.
+
+    Returns:
+        The sharding configs.
     """
     config = experiment.sharding
     said = max(config.sequence, 1) * max(config.expert, 1)
@@ -237,7 +263,7 @@ class _StepFormulas:
 
     @classmethod
     def of(cls, experiment: ExperimentConfig, devices: Sequence[jax.Device]) -> "_StepFormulas":
-        """Return the sizes of an experiment, over all devices together."""
+        """Collect the sizes of an experiment, over all devices together."""
         components = build_components(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
         abstract, batch = components.abstract_state, abstract_batch(components.task)
         sizes = argument_bytes({"state": abstract, "parameters": abstract.variables.params})
@@ -268,8 +294,8 @@ class _StepFormulas:
     def least_bytes(self, sharding: ShardingConfig, remat: Remat) -> float:
         """Return a lower bound of the bytes per device: state, gradients, and the activations that the policy saves.
 
-        Kept of a token and a layer are at least its input and, by the policy, attention's output; queries, keys,
-        values and the feed-forward network's hidden layer; twice the width more without rematerialization.
+        Saved per token and layer are at least the layer's input and, by the policy, attention's output; queries, keys,
+        values and the hidden units of the feed-forward network; and twice the width more without rematerialization.
         """
         model = self.model
         expert = max(sharding.expert, 1)
@@ -290,9 +316,9 @@ class _StepFormulas:
     def seconds(self, sharding: ShardingConfig, remat: Remat) -> float:
         """Return the seconds of compute, plus those of the collectives of each axis over all links.
 
-        Divided parameters are gathered twice for each microbatch and their gradients scattered once; whole ones have
-        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. The
-        exchange with experts hardly differs between meshes of one `expert` size, and is left out.
+        Sharded parameters are gathered twice per microbatch and their gradients scattered once; the gradients of
+        replicated ones are summed once; each layer's two halves are summed over `tensor` forward and backward. The
+        communication of experts hardly differs between meshes with the same `expert` size, and is left out.
         """
         data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
         compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)
