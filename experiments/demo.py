@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
                 "vocabulary": 1600,
                 "lengths": (16, 24),
                 "tokens_per_batch": 1536,
-                "beams": 1,
+                "num_beams": 1,
                 "num_probe_examples": 10,
             },
             "model": {

@@ -14,7 +14,7 @@ COMMAND = Command(
         "Run every evaluation of a trained run on its latest checkpoint, or on the checkpoint of --step, and print the "
         "metrics. Nothing in the run directory changes."
     ),
-    example="--workdir=runs/demo --split=test --beams=4",
+    example="--workdir=runs/demo --split=test --num_beams=4",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("step", "the step of the checkpoint (default: the latest)", kind=int),
@@ -31,7 +31,7 @@ COMMAND = Command(
             "the numbers of example passages before each question, or of pairs in an episode, such as 0,1,4 "
             "(default: the config's)",
         ),
-        Flag("beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
+        Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
         Flag("length_penalty", "the exponent of the length penalty (default: the config's)", kind=float),
         Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", kind=float),
     ),
@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> None:
         "eval_parameters": arguments.parameters,
         "num_cloze_questions": arguments.num_questions,
         "shots": num_shots_of(arguments),
-        "beams": arguments.beams,
+        "num_beams": arguments.num_beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,
     }

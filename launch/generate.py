@@ -13,7 +13,7 @@ from transformer.config import UserError
 # Each is a field of transformer.tasks.decoding_config.DecodingConfig.
 DECODING = (
     Flag("max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", kind=int),
-    Flag("beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
+    Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
     Flag("length_penalty", "the exponent of the length penalty of beam search", kind=float),
     Flag("coverage_penalty", "the weight of the coverage penalty of beam search", kind=float),
     Flag("temperature", "sample from softmax(logits / temperature)", kind=float),

@@ -15,10 +15,10 @@ def apply(model: Model, variables: Variables, inputs: Inputs, **options: Any) ->
     return model.apply(variables, inputs, **options)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "beams", "length"))
-def init_cache(model: Model, variables: Variables, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Any]:
+@functools.partial(jax.jit, static_argnames=("model", "num_beams", "length"))
+def init_cache(model: Model, variables: Variables, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Any]:
     """What model.init_cache gives."""
-    return model.init_cache(variables, inputs, beams=beams, length=length)
+    return model.init_cache(variables, inputs, num_beams=num_beams, length=length)
 
 
 def initial(init: Callable[[Any], PyTree], seed: int = 0) -> Any:

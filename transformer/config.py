@@ -426,7 +426,7 @@ class RunConfig(Config, path="config"):
     head_statistics_every: Count = 0
     checkpoint_every: Count = 500
     keep_checkpoints: Positive = 2
-    milestone_every: Count = 0
+    permanent_checkpoint_every: Count = 0
     optimizers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     parameter_averages: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -447,10 +447,10 @@ class RunConfig(Config, path="config"):
                 f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
             )
         saved = self.checkpoint_every or self.steps
-        if self.milestone_every % saved:
+        if self.permanent_checkpoint_every % saved:
             raise UserError(
-                f"config.milestone_every={self.milestone_every} must be 0 or a multiple of the steps between two "
-                f"checkpoints, {saved}"
+                f"config.permanent_checkpoint_every={self.permanent_checkpoint_every} must be 0 or a multiple "
+                f"of the steps between two checkpoints, {saved}"
             )
 
     @property

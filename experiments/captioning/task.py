@@ -58,7 +58,7 @@ class CaptioningConfig(Config, path="config.task"):
     """Batches of `batch_size` scenes of 3 x 3 cells, `min_items` to `max_items` of which hold an item.
 
     A cell has `pixels` x `pixels` pixels. At least `num_eval_examples` scenes, in whole batches, are the validation
-    set, and as many others the test set. `beams`: the beam size; 1 decodes greedily. For hard attention,
+    set, and as many others the test set. `num_beams`: the beam size; 1 decodes greedily. For hard attention,
     `reinforce_weight` weights the REINFORCE loss and `entropy_weight` its entropy bonus
     (transformer.tasks.hard_attention_reinforce).
 
@@ -71,7 +71,7 @@ class CaptioningConfig(Config, path="config.task"):
     pixels: Pixels = 16
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 1000
-    beams: Beams = 1
+    num_beams: Beams = 1
     num_probe_examples: DisplayedExampleCount = 6
     reinforce_weight: Amount = 1.0
     entropy_weight: Amount = 0.01
@@ -92,7 +92,7 @@ class Captioning(ImageToSequenceTask):
     def __init__(self, config: CaptioningConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
-        size = {"size": self.kind.size, "rows": config.batch_size, "beams": config.beams}
+        size = {"size": self.kind.size, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__(
             "captions", captions.words(self.kind), captions.max_caption_length(self.kind), **size, separator=" "
         )

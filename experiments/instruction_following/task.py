@@ -67,7 +67,7 @@ class InstructionFollowingConfig(Config, path="config.task"):
 
     Mazes have `maze_size` x `maze_size` crossings; no walk has more than `max_actions` actions. The validation
     instructions are in `num_held_out_mazes` other mazes, the test instructions in as many others: at least
-    `num_eval_examples` of each, in whole batches. `beams`: the beam size; 1 decodes greedily.
+    `num_eval_examples` of each, in whole batches. `num_beams`: the beam size; 1 decodes greedily.
 
     Raises:
         UserError: If a value is out of range.
@@ -80,7 +80,7 @@ class InstructionFollowingConfig(Config, path="config.task"):
     max_actions: int = 13
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
-    beams: Beams = 1
+    num_beams: Beams = 1
     num_probe_examples: DisplayedExampleCount = 6
 
     def _check(self) -> None:
@@ -121,7 +121,7 @@ class InstructionFollowing(SymbolSequenceTask):
             "moves": InputSpec((config.batch_size, places, numbers), jnp.int32, Modality.ACTIONS),
             "start": InputSpec((config.batch_size,)),
         }
-        options: dict[str, Any] = {"rows": config.batch_size, "beams": config.beams, "separator": " "}
+        options: dict[str, Any] = {"rows": config.batch_size, "num_beams": config.num_beams, "separator": " "}
         options |= {"output": INSTRUCTION_FOLLOWING.output, "vocabularies": {"source": len(WORDS)}}
         super().__init__("walking", ACTIONS, config.max_actions, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))

@@ -165,11 +165,13 @@ class PointerNetwork(StatelessModule):
         alignment = self.point(query_BxTxE, memory, mask)
         return alignment.logits[:, 0], Aux(_maps(alignment, mask, capture), {}, state)
 
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(
+        self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
+    ) -> tuple[Cache, Int[Array, " R"]]:
         """Rows are examples x beams; what the encoder made of the points lies in `examples`, once for all beams."""
         memory, fed_BxKxI, carry = self.encode(inputs)
-        begin_R = jnp.full(len(fed_BxKxI) * beams, POINTER_END, jnp.int32)
-        return Cache(layers=(), rows=repeat_rows(carry, beams), examples=(memory, fed_BxKxI)), begin_R
+        begin_R = jnp.full(len(fed_BxKxI) * num_beams, POINTER_END, jnp.int32)
+        return Cache(layers=(), rows=repeat_rows(carry, num_beams), examples=(memory, fed_BxKxI)), begin_R
 
     def step(
         self,

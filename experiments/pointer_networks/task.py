@@ -71,7 +71,7 @@ class GeometryConfig(Config, path="config.task"):
     """Batches of `batch_size` examples of `min_points` to `max_points` points, uniform in the unit square.
 
     `eval_sizes`: the numbers of points of evaluated examples, `num_eval_examples` of each, decoded with and without the
-    problem's constraints; they may lie outside of the training range. `beams`: the beam size; 1 decodes greedily.
+    problem's constraints; they may lie outside of the training range. `num_beams`: the beam size; 1 decodes greedily.
 
     Raises:
         UserError: If a value is out of range, or optimal tours cannot be computed for so many points.
@@ -84,7 +84,7 @@ class GeometryConfig(Config, path="config.task"):
     batch_size: BatchRows = 128
     eval_sizes: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
     num_eval_examples: Examples = 1000
-    beams: Beams = 1
+    num_beams: Beams = 1
     num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
@@ -197,7 +197,7 @@ class Geometry(BaseTask):
     def _decoding_step(self, constrained: bool) -> EvaluationStep:
         config = self.config
         decoding = DecodingConfig(
-            max_new_tokens=config.problem.steps(max(config.eval_sizes)), beams=config.beams, length_penalty=0.0
+            max_new_tokens=config.problem.steps(max(config.eval_sizes)), num_beams=config.num_beams, length_penalty=0.0
         )
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -232,7 +232,9 @@ class Geometry(BaseTask):
         points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
         steps = config.problem.steps(longest)
-        decoding = DecodingConfig.asked(request.decoding, max_new_tokens=steps, beams=config.beams, length_penalty=0.0)
+        decoding = DecodingConfig.asked(
+            request.decoding, max_new_tokens=steps, num_beams=config.num_beams, length_penalty=0.0
+        )
 
         @jax.jit
         def run(variables: Any, batch: Batch) -> Array:

@@ -27,7 +27,7 @@ class SceneTextConfig(Config, path="config.task"):
 
     Strings have `min_length` to `max_length` glyphs. A fraction `curved_fraction` of the training strings is along an
     arc or a wave, the others along a straight line. At least `num_eval_examples` of either kind, in whole batches, are
-    the validation set, and as many others the test set. `beams`: the beam size; 1 decodes greedily.
+    the validation set, and as many others the test set. `num_beams`: the beam size; 1 decodes greedily.
 
     Raises:
         UserError: If a value is out of range, or a glyph is not a capital letter or digit.
@@ -40,7 +40,7 @@ class SceneTextConfig(Config, path="config.task"):
     curved_fraction: Share = 0.5
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 1000
-    beams: Beams = 1
+    num_beams: Beams = 1
     num_probe_examples: DisplayedExampleCount = 6
 
     def _check(self) -> None:
@@ -61,7 +61,7 @@ class SceneText(ImageToSequenceTask):
     def __init__(self, config: SceneTextConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
-        size = {"size": config.pixels, "rows": config.batch_size, "beams": config.beams}
+        size = {"size": config.pixels, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__("text", tuple(config.alphabet), config.max_length, **size, separator="")
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.

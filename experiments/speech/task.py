@@ -88,8 +88,8 @@ class SpokenDigitRecognitionConfig(Config, path="config.task"):
     A string lasts at most `max_seconds`. `dataset`: "synthetic", with options as in
     "synthetic/num_speakers=12,num_takes=8", or "fsdd", the archive in `data_dir` (experiments.speech.data).
     `held_out_speaker`: a speaker whose recordings are the test set and in no other split. At least
-    `num_eval_examples` strings, in whole batches, are the validation set, and as many others the test set. `beams`: the
-    beam size; 1 decodes greedily.
+    `num_eval_examples` strings, in whole batches, are the validation set, and as many others the test set. `num_beams`:
+    the beam size; 1 decodes greedily.
 
     Raises:
         UserError: If a value is out of range.
@@ -104,7 +104,7 @@ class SpokenDigitRecognitionConfig(Config, path="config.task"):
     output_units: OutputUnits = OutputUnits.LETTERS
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 500
-    beams: Beams = 1
+    num_beams: Beams = 1
     num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
@@ -130,7 +130,7 @@ class Transcription(SymbolSequenceTask):
             max(len(config.output_units.spell((digit,) * config.max_digits)) for digit in range(10)),
             {"sound": InputSpec((rows, config.samples), jnp.float32, Modality.SOUND), "lengths": InputSpec((rows,))},
             rows=rows,
-            beams=config.beams,
+            num_beams=config.num_beams,
             separator=config.output_units.separator,
             output=SPEECH_RECOGNITION.output,
             vocabulary="joint",
@@ -356,7 +356,9 @@ def read_audio(
     batch = task.batch(task.spoken(sentences.texts))
     if sentences.targets is None:
         rows = np.asarray(
-            task.decode(view, batch, DecodingConfig(max_new_tokens=task.steps, beams=config.beams, length_penalty=0.0))
+            task.decode(
+                view, batch, DecodingConfig(max_new_tokens=task.steps, num_beams=config.num_beams, length_penalty=0.0)
+            )
         )
         said = [task.said_in(row) for row in rows]
     else:

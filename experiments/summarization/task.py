@@ -91,7 +91,8 @@ class SummarizationConfig(Config, path="config.task"):
     `num_known_names` names are in the vocabulary; a name is out of vocabulary with probability `oov_prob`.
     `oov_target`: the targets for such names; models that copy need `copied`, others `unknown`. For each of the
     `eval_sizes` numbers of facts at least `num_eval_examples` articles, in whole batches, are the validation set, and
-    as many others the test set; their out-of-vocabulary names are held out. `beams`: the beam size; 1 decodes greedily.
+    as many others the test set; their out-of-vocabulary names are held out. `num_beams`: the beam size; 1 decodes
+    greedily.
 
     Raises:
         UserError: If no article has so many facts or names.
@@ -106,7 +107,7 @@ class SummarizationConfig(Config, path="config.task"):
     eval_sizes: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (3, 5)
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 256
-    beams: Beams = 1
+    num_beams: Beams = 1
     num_probe_examples: DisplayedExampleCount = 4
 
     def _check(self) -> None:
@@ -198,7 +199,7 @@ class Summarization(TokenSequenceTask):
         refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)
         decoding = DecodingConfig.asked(
-            request.decoding, max_new_tokens=steps, beams=self.config.beams, length_penalty=0.0
+            request.decoding, max_new_tokens=steps, num_beams=self.config.num_beams, length_penalty=0.0
         )
         if decoding.max_new_tokens > steps:
             raise UserError(
@@ -276,7 +277,9 @@ class Summarization(TokenSequenceTask):
             drawn = [articles((facts,), number) for number in range(count)]
             finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
             batches = [self._batch(of_batch, facts) for of_batch in drawn]
-            decoding = DecodingConfig(max_new_tokens=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
+            decoding = DecodingConfig(
+                max_new_tokens=self._steps(facts + _ROOM), num_beams=config.num_beams, length_penalty=0.0
+            )
             found.append(Evaluation(f"summaries of {facts}", split, batches, self._decoded(decoding), finish, at_end))
         return tuple(found)
 

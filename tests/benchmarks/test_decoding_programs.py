@@ -56,11 +56,11 @@ def test_each_token_is_read_from_all_before_it() -> None:
 
 @pytest.mark.slow
 def test_both_ways_take_every_step_with_as_many_rows() -> None:
-    found = beam_search.measure(settings("beam", "beam", rows=6, beams=3))
-    greedy, beams = found["seconds"]
-    assert (greedy, beams) == ("greedy, 6 rows", "3 beams, 6 rows")
+    found = beam_search.measure(settings("beam", "beam", rows=6, num_beams=3))
+    greedy, num_beams = found["seconds"]
+    assert (greedy, num_beams) == ("greedy, 6 rows", "3 beams, 6 rows")
     assert [len(times) for times in found["seconds"].values()] == [2, 2]
-    assert found["steps"][beams] == 9
+    assert found["steps"][num_beams] == 9
 
 
 @pytest.mark.parametrize(("name", "first"), [("decode", "headwise"), ("beam", "beam")])

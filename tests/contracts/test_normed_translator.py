@@ -56,7 +56,7 @@ def test_steps_are_the_pass_over_known_targets_with_the_running_statistics(
     whole, aux = look(given)
     again, _ = look(drawn)
     assert np.abs(np.asarray(whole - again)).max() > 0.1
-    cache, first = programs.init_cache(model, given, {"source": SOURCE}, beams=1, length=4)
+    cache, first = programs.init_cache(model, given, {"source": SOURCE}, num_beams=1, length=4)
     np.testing.assert_array_equal(first, TARGET[:, 0])
     for place in range(4):
         logits, cache, seen = step(cache, jnp.asarray(TARGET[:, place]))
@@ -72,12 +72,12 @@ def test_one_beam_without_a_penalty_finds_no_more_than_greedy_and_three_no_less(
     scores = {}
     for strategy in (GreedySearch(), BeamSearch(3, 0.0)):
         rollout = generate(model, given, {"source": jnp.asarray(SOURCE)}, strategy=strategy, length=3, tokens=tokens)
-        scores[strategy.beams] = np.asarray(rollout.scores[:, 0])
+        scores[strategy.num_beams] = np.asarray(rollout.scores[:, 0])
     assert (scores[3] >= scores[1] - 1e-5).all()
 
 
 def test_the_cache_can_be_reordered_and_its_examples_are_not_tiled(model: Model, given: Variables) -> None:
-    cache, first = jax.eval_shape(lambda: model.init_cache(given, {"source": SOURCE}, beams=3, length=4))
+    cache, first = jax.eval_shape(lambda: model.init_cache(given, {"source": SOURCE}, num_beams=3, length=4))
     assert isinstance(cache, Cache)
     assert {leaf.shape[0] for leaf in jax.tree.leaves(cache.rows)} == {12} == {len(first)}
     assert {leaf.shape[0] for leaf in jax.tree.leaves(cache.examples)} == {4}

@@ -84,7 +84,7 @@ def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation
         vocabulary=vocabulary,
         lengths=lengths,
         tokens_per_batch=26,
-        beams=1,
+        num_beams=1,
         num_decoded_examples=2,
         num_probe_examples=2,
     )

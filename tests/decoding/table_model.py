@@ -27,15 +27,17 @@ class TableModel:
     which only the number of rows counts, or a prompt: `tokens` and `lengths`.
     """
 
-    def init_cache(self, variables: Any, inputs: Mapping[str, Any], *, beams: int, length: int) -> tuple[Cache, Any]:
+    def init_cache(
+        self, variables: Any, inputs: Mapping[str, Any], *, num_beams: int, length: int
+    ) -> tuple[Cache, Any]:
         if "tokens" in inputs:
-            return self.prefill(jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"]), beams)
+            return self.prefill(jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"]), num_beams)
         examples = inputs["source"].shape[0]
-        empty = jnp.zeros(examples * beams, jnp.int32)
+        empty = jnp.zeros(examples * num_beams, jnp.int32)
         layers = jnp.stack([empty, empty])
         return Cache(layers, {"hash": empty}, {"example": jnp.arange(examples)}), empty + SPECIAL.begin
 
-    def prefill(self, tokens_BxP: Any, lengths: Any, beams: int) -> tuple[Cache, Any]:
+    def prefill(self, tokens_BxP: Any, lengths: Any, num_beams: int) -> tuple[Cache, Any]:
         """The hashes of all but each prompt's last token, which is the first step's."""
         examples, width = tokens_BxP.shape
         first = second = jnp.zeros(examples, jnp.int32)
@@ -44,7 +46,7 @@ class TableModel:
             first = jnp.where(inside, (first * LAYER_MIX + tokens_BxP[:, place] + 1) % BUCKETS, first)
             second = jnp.where(inside, (second * ROW_MIX + tokens_BxP[:, place] + 1) % BUCKETS, second)
         last = tokens_BxP[jnp.arange(examples), lengths - 1]
-        first, second, last = (jnp.repeat(one, beams) for one in (first, second, last))
+        first, second, last = (jnp.repeat(one, num_beams) for one in (first, second, last))
         return Cache(jnp.stack([first, first]), {"hash": second}, {"example": jnp.arange(examples)}), last
 
     def step(

@@ -103,20 +103,20 @@ def naive(case: Case, source: np.ndarray) -> oracle.NextToken:
 
 
 @pytest.mark.parametrize(
-    ("case", "beams"),
+    ("case", "num_beams"),
     [pytest.param(POST_LEARNED, 1, marks=pytest.mark.slow), (PRE_SINUSOIDAL, 2)],
     indirect=["case"],
     ids=["post-1", "pre-2"],
 )
-def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, beams: int) -> None:
-    rows = len(SOURCE) * beams
+def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, num_beams: int) -> None:
+    rows = len(SOURCE) * num_beams
     targets_RxT = np.random.default_rng(0).integers(SPECIAL.end, VOCABULARY, (rows, LENGTH), np.int32)
     targets_RxT[:, 0] = SPECIAL.begin
 
     @jax.jit
     def stepwise(targets_RxT: Any) -> Any:
         cache, first_R = case.model.init_cache(
-            case.variables, {"source": jnp.asarray(SOURCE)}, beams=beams, length=LENGTH
+            case.variables, {"source": jnp.asarray(SOURCE)}, num_beams=num_beams, length=LENGTH
         )
 
         def advance(cache: Any, tokens_R: Any) -> Any:
@@ -127,9 +127,9 @@ def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, b
 
     first_R, logits_TxRxV = stepwise(targets_RxT)
     np.testing.assert_array_equal(first_R, targets_RxT[:, 0])
-    for beam in range(beams):
-        whole_BxTxV = case.forward(SOURCE, targets_RxT[beam::beams])
-        cached_BxTxV = np.asarray(logits_TxRxV).transpose(1, 0, 2)[beam::beams]
+    for beam in range(num_beams):
+        whole_BxTxV = case.forward(SOURCE, targets_RxT[beam::num_beams])
+        cached_BxTxV = np.asarray(logits_TxRxV).transpose(1, 0, 2)[beam::num_beams]
         assert whole_BxTxV.std() > 0.5
         np.testing.assert_allclose(cached_BxTxV, whole_BxTxV, rtol=0, atol=1e-4)
         np.testing.assert_array_equal(cached_BxTxV.argmax(-1), whole_BxTxV.argmax(-1))
@@ -169,8 +169,8 @@ class KeepsRows(BeamSearch):
 def best_hypotheses(case: Case, strategy: BeamSearch, source: np.ndarray) -> list[list[tuple[tuple[int, ...], float]]]:
     rollout = decode(case.model, case.variables, {"source": source}, strategy=strategy, length=LENGTH, tokens=SPECIAL)
     return [
-        [(tuple(t for t in tokens if t != SPECIAL.pad), score) for tokens, score in zip(*beams, strict=True)]
-        for beams in zip(np.asarray(rollout.tokens).tolist(), np.asarray(rollout.scores).tolist(), strict=True)
+        [(tuple(t for t in tokens if t != SPECIAL.pad), score) for tokens, score in zip(*num_beams, strict=True)]
+        for num_beams in zip(np.asarray(rollout.tokens).tolist(), np.asarray(rollout.scores).tolist(), strict=True)
     ]
 
 
@@ -184,7 +184,7 @@ def is_the_search_over_lists(case: Case, strategy: BeamSearch, padding: int = 0)
             end=SPECIAL.end,
             length=LENGTH,
             exponent=strategy.length_penalty,
-            beams=strategy.beams,
+            num_beams=strategy.num_beams,
         )
         assert [tokens for tokens, _ in found] == [one.tokens for one in expected]
         np.testing.assert_allclose([score for _, score in found], [one.score for one in expected], rtol=0, atol=1e-4)

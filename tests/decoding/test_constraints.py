@@ -72,7 +72,7 @@ def test_beams_carry_what_each_hypothesis_has_said(ending: HypothesisEnding) -> 
             end=SPECIAL.end,
             length=LENGTH,
             exponent=0.6,
-            beams=3,
+            num_beams=3,
             among_best=ending is HypothesisEnding.AMONG_BEST,
         )
         assert hypotheses(rollout, example) == [one.tokens for one in expected]
@@ -80,7 +80,7 @@ def test_beams_carry_what_each_hypothesis_has_said(ending: HypothesisEnding) -> 
 
 
 def test_samples_are_drawn_behind_the_penalty(key: Any) -> None:
-    strategy = Sampling(0.8, 4, 0.9, beams=20)
+    strategy = Sampling(0.8, 4, 0.9, num_beams=20)
     rollout = decoded(strategy, key=key)
     for example in range(EXAMPLES):
         model = expected_of(example)
@@ -118,7 +118,7 @@ def test_without_special_tokens_every_token_may_come_and_nothing_ends(strategy: 
                 end=None,
                 length=LENGTH,
                 exponent=strategy.length_penalty,
-                beams=strategy.beams,
+                num_beams=strategy.num_beams,
             )
         else:
             expected = [oracle.greedy(model, end=None, length=LENGTH)]
@@ -176,5 +176,5 @@ def test_constraints_that_cannot_be_are_refused() -> None:
         Constraints(forbidden=(-1,))
     with pytest.raises(ValueError, match="beyond the vocabulary of 9"):
         rollout_of(TABLE, GreedySearch(), 2, constraints=Constraints(forbidden=(9,)))
-    with pytest.raises(UserError, match="beams=0"):
+    with pytest.raises(UserError, match="num_beams=0"):
         BeamSearch(0)

@@ -127,15 +127,15 @@ def test_greedy_decoding_ranks_nothing() -> None:
 
 
 def test_options_that_do_not_fit_are_refused() -> None:
-    for given in ({"coverage_penalty": -0.1, "beams": 4}, {"coverage_penalty": 0.2}):
+    for given in ({"coverage_penalty": -0.1, "num_beams": 4}, {"coverage_penalty": 0.2}):
         with pytest.raises(UserError, match="coverage_penalty"):
             DecodingConfig(**given)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=r"config\.task\.coverage_penalty"):
-            TranslationConfig(**{"beams": 1, **given})  # type: ignore[arg-type]
+            TranslationConfig(**{"num_beams": 1, **given})  # type: ignore[arg-type]
     # A task's own penalty goes with its own beams.
-    assert DecodingConfig.asked({"temperature": 1.0}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
-    assert DecodingConfig.asked({"beams": 1}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
-    assert DecodingConfig.asked({"beams": 2}, beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
+    assert DecodingConfig.asked({"temperature": 1.0}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert DecodingConfig.asked({"num_beams": 1}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert DecodingConfig.asked({"num_beams": 2}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
     model, variables = made(context_vector=ContextVector.LAST)
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=False)
     tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)

@@ -55,7 +55,7 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
         expected += np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) / 2
     whole = jax.jit(lambda v: ensemble.logits(v, ensemble.apply(v, inputs, method="hidden", train=False)[0]))
     np.testing.assert_allclose(np.exp(whole(variables)), expected, rtol=1e-5)
-    cache, tokens = jax.jit(lambda v: ensemble.init_cache(v, inputs, beams=2, length=3))(variables)
+    cache, tokens = jax.jit(lambda v: ensemble.init_cache(v, inputs, num_beams=2, length=3))(variables)
     assert (np.asarray(tokens) == 1).all()
     step = jax.jit(ensemble.step)
     for place in range(3):
@@ -93,7 +93,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                 "vocabulary": 2 * symbols + 5,
                 "lengths": (4,),
                 "tokens_per_batch": 32,
-                "beams": 2,
+                "num_beams": 2,
             }
             optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0}
             config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}

@@ -26,14 +26,18 @@ def others(vocabulary: int) -> range:
 def is_the(rollout: DecodedSequences, expected: list[list[oracle.Hypothesis]]) -> None:
     """Hold the rollout's tokens, scores and padding against hypotheses, best first."""
     length = rollout.tokens.shape[-1]
-    tokens = [[(*one.tokens, *[SPECIAL.pad] * (length - len(one.tokens))) for one in beams] for beams in expected]
+    tokens = [
+        [(*one.tokens, *[SPECIAL.pad] * (length - len(one.tokens))) for one in num_beams] for num_beams in expected
+    ]
     np.testing.assert_array_equal(rollout.tokens, tokens)
-    scores = [[one.score for one in beams] for beams in expected]
+    scores = [[one.score for one in num_beams] for num_beams in expected]
     np.testing.assert_allclose(rollout.scores, scores, rtol=0, atol=1e-4)
-    np.testing.assert_array_equal(rollout.lengths, [[len(one.tokens) for one in beams] for beams in expected])
+    np.testing.assert_array_equal(rollout.lengths, [[len(one.tokens) for one in num_beams] for num_beams in expected])
 
 
-def searched(table: np.ndarray, length: int, beams: int, exponent: float, **rest: Any) -> list[list[oracle.Hypothesis]]:
+def searched(
+    table: np.ndarray, length: int, num_beams: int, exponent: float, **rest: Any
+) -> list[list[oracle.Hypothesis]]:
     return [
         oracle.beam_search(
             next_token(table, example),
@@ -41,7 +45,7 @@ def searched(table: np.ndarray, length: int, beams: int, exponent: float, **rest
             end=SPECIAL.end,
             length=length,
             exponent=exponent,
-            beams=beams,
+            num_beams=num_beams,
             **rest,
         )
         for example in range(len(table))
@@ -86,15 +90,15 @@ NARROW = [(1, 0.0), (1, 0.6), (2, 0.6), (3, 0.0), (3, 1.5), (4, -0.5)]
 
 
 @pytest.mark.parametrize(
-    ("beams", "exponent"),
+    ("num_beams", "exponent"),
     [pytest.param(*each, marks=pytest.mark.slow if number % 2 else ()) for number, each in enumerate(NARROW)],
 )
-def test_a_narrow_beam_is_the_search_over_lists_that_never_stops_early(beams: int, exponent: float) -> None:
+def test_a_narrow_beam_is_the_search_over_lists_that_never_stops_early(num_beams: int, exponent: float) -> None:
     for seed in range(8):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 4)
         table[..., [SPECIAL.pad, SPECIAL.begin]] += 5
-        rollout = rollout_of(table, BeamSearch(beams, exponent), 7)
-        is_the(rollout, searched(table, 7, beams, exponent))
+        rollout = rollout_of(table, BeamSearch(num_beams, exponent), 7)
+        is_the(rollout, searched(table, 7, num_beams, exponent))
         end_is_last(rollout)
 
 
@@ -165,12 +169,12 @@ def test_one_beam_is_at_least_as_good_as_greedy() -> None:
         assert (beam.scores[ended] >= greedy.scores[ended] - 1e-5).all()
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_a_beam_may_count_only_ends_among_its_best(beams: int) -> None:
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_beam_may_count_only_ends_among_its_best(num_beams: int) -> None:
     for seed in range(4):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 3)
-        rollout = rollout_of(table, BeamSearch(beams, 0.6, HypothesisEnding.AMONG_BEST), 7)
-        is_the(rollout, searched(table, 7, beams, 0.6, among_best=True))
+        rollout = rollout_of(table, BeamSearch(num_beams, 0.6, HypothesisEnding.AMONG_BEST), 7)
+        is_the(rollout, searched(table, 7, num_beams, 0.6, among_best=True))
 
 
 def test_one_beam_that_counts_only_such_ends_is_greedy() -> None:

@@ -54,7 +54,7 @@ def test_the_token_that_crosses_the_nucleus_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [Sampling(beams=3000), Sampling(0.7, 4, 0.9, beams=3000)], ids=["whole", "sharpened_and_cut"]
+    "strategy", [Sampling(num_beams=3000), Sampling(0.7, 4, 0.9, num_beams=3000)], ids=["whole", "sharpened_and_cut"]
 )
 def test_pairs_of_tokens_are_drawn_as_often_as_they_are_probable(strategy: Sampling, key: Any) -> None:
     table = random_table(5, 2, VOCABULARY, more_ends=-20)
@@ -69,10 +69,10 @@ def test_pairs_of_tokens_are_drawn_as_often_as_they_are_probable(strategy: Sampl
         found = np.zeros_like(expected)
         np.add.at(found, tuple(rollout.tokens[example].T), 1)
         assert (expected[found > 0] > 0).all()
-        likely = expected * strategy.beams > 5
+        likely = expected * strategy.num_beams > 5
         compared = np.append(found[likely], found[~likely].sum()), np.append(expected[likely], expected[~likely].sum())
         counts, probabilities = (one[compared[1] > 1e-9] for one in compared)
-        chi_square = np.sum((counts - strategy.beams * probabilities) ** 2 / (strategy.beams * probabilities))
+        chi_square = np.sum((counts - strategy.num_beams * probabilities) ** 2 / (strategy.num_beams * probabilities))
         assert len(counts) > 5
         assert chi_square < stats.chi2.ppf(0.999, len(counts) - 1)
         # The score is the log-probability of what was drawn.
@@ -82,7 +82,7 @@ def test_pairs_of_tokens_are_drawn_as_often_as_they_are_probable(strategy: Sampl
 
 def test_neighboring_samples_and_examples_are_independent(key: Any) -> None:
     table = np.repeat(random_table(5, 1, VOCABULARY, more_ends=-20), 2, axis=0)
-    tokens = rollout_of(table, Sampling(beams=3000), 2, key=key).tokens[:, :, 0]
+    tokens = rollout_of(table, Sampling(num_beams=3000), 2, key=key).tokens[:, :, 0]
     probability = np.exp(next_token(table, 0)(()))[3:]
     for one, other in ((tokens[0, ::2], tokens[0, 1::2]), (tokens[0], tokens[1])):
         found = np.zeros((VOCABULARY, VOCABULARY))
@@ -95,10 +95,10 @@ def test_neighboring_samples_and_examples_are_independent(key: Any) -> None:
 
 def test_a_sample_depends_on_its_key_and_number_and_not_on_what_is_decoded_beside_it(key: Any) -> None:
     table = random_table(1, 3, VOCABULARY)
-    many = rollout_of(table, Sampling(0.9, 5, 0.95, beams=4), 6, key=key)
-    again = rollout_of(table, Sampling(0.9, 5, 0.95, beams=4), 6, key=jax.random.key(7))
-    few = rollout_of(table[:1], Sampling(0.9, 5, 0.95, beams=2), 4, key=key)
-    other = rollout_of(table, Sampling(0.9, 5, 0.95, beams=4), 6, key=jax.random.key(8))
+    many = rollout_of(table, Sampling(0.9, 5, 0.95, num_beams=4), 6, key=key)
+    again = rollout_of(table, Sampling(0.9, 5, 0.95, num_beams=4), 6, key=jax.random.key(7))
+    few = rollout_of(table[:1], Sampling(0.9, 5, 0.95, num_beams=2), 4, key=key)
+    other = rollout_of(table, Sampling(0.9, 5, 0.95, num_beams=4), 6, key=jax.random.key(8))
     for one, two in zip(many, again, strict=True):
         np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(few.tokens, many.tokens[:1, :2, :4])
@@ -130,7 +130,7 @@ def test_the_limit_of_low_temperature_and_one_kept_token_are_greedy(key: Any) ->
         ("top_p", 0.0),
         ("top_p", 1.01),
         ("top_p", float("nan")),
-        ("beams", 0),
+        ("num_beams", 0),
     ],
 )
 def test_what_cannot_be_sampled_from_is_refused(field: str, value: float) -> None:

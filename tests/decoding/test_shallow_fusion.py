@@ -38,9 +38,9 @@ NUMBERS = (5, 5, 5, 0, 3)  # what the language model calls the listener's tokens
 class Table(Model):
     """A model whose next token depends on the last one alone: `variables.params` are its logits [token, token]."""
 
-    def init_cache(self, variables: Variables, inputs: Any, *, beams: int, length: int) -> tuple[Cache, Any]:
+    def init_cache(self, variables: Variables, inputs: Any, *, num_beams: int, length: int) -> tuple[Cache, Any]:
         first = inputs["tokens"][:, -1] if "tokens" in inputs else jnp.full(len(inputs["sound"]), BEGIN)
-        rows = jnp.repeat(first, beams)
+        rows = jnp.repeat(first, num_beams)
         return Cache((), {"seen": rows}, ()), rows
 
     def step(self, variables: Variables, cache: Cache, tokens_R: Any, *, key: Any = None, capture: Any = None) -> Any:
@@ -96,7 +96,7 @@ def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
     of_language = language.init(jax.random.key(0))
     model = ShallowFusion.of(listener, language, NUMBERS, 1.0)
     variables = join_variables([Variables(jnp.zeros((5, 5)), {}), of_language])
-    cache, first = model.init_cache(variables, {"sound": jnp.zeros((2, 3))}, beams=2, length=3)
+    cache, first = model.init_cache(variables, {"sound": jnp.zeros((2, 3))}, num_beams=2, length=3)
     said = np.int32([[1, 3, 4], [1, 4, 4], [1, 3, 3], [1, 4, 3]])
     assert first.tolist() == [1] * 4
     whole, _ = language.apply(of_language, {"tokens": np.take(NUMBERS, said)}, train=False)
@@ -159,7 +159,7 @@ def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytes
     }
     for name, sections in runs.items():
         train(resolve_config({"name": name, "optimizer": {}, **quiet, **sections}), tmp_path / name)
-    flags = [f"--workdir={tmp_path / 'heard'}", "--beams=2"]
+    flags = [f"--workdir={tmp_path / 'heard'}", "--num_beams=2"]
     weighed = [*flags, f"--language_model={tmp_path / 'words'}"]
     assert cli.run(evaluate.COMMAND, evaluate.main, [*weighed, "--split=test"]) == 0
     assert "character_error_rate" in capsys.readouterr().out

@@ -69,13 +69,13 @@ def constraints() -> Constraints:
     return Constraints(stops=build_stop_table(STOPS, PIECES))
 
 
-@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("ending", HypothesisEnding)
-def test_a_beam_ends_hypotheses_at_stop_strings(beams: int, ending: HypothesisEnding) -> None:
+def test_a_beam_ends_hypotheses_at_stop_strings(num_beams: int, ending: HypothesisEnding) -> None:
     by_stop = 0
     for seed in range(6):
         table = random_table(seed, 2, len(PIECES))
-        rollout = rollout_of(table, BeamSearch(beams, 0.6, ending), 7, constraints=constraints())
+        rollout = rollout_of(table, BeamSearch(num_beams, 0.6, ending), 7, constraints=constraints())
         for example in range(2):
             expected = oracle.beam_search(
                 next_token(table, example),
@@ -83,7 +83,7 @@ def test_a_beam_ends_hypotheses_at_stop_strings(beams: int, ending: HypothesisEn
                 end=SPECIAL.end,
                 length=7,
                 exponent=0.6,
-                beams=beams,
+                num_beams=num_beams,
                 completes=holds_a_stop,
                 among_best=ending is HypothesisEnding.AMONG_BEST,
             )
@@ -112,8 +112,8 @@ def test_greedy_ends_at_a_stop_string() -> None:
 
 def test_samples_end_with_the_token_that_completes_a_stop_string(key: Any) -> None:
     table = random_table(0, 3, len(PIECES), more_ends=-4)
-    free = rollout_of(table, Sampling(beams=40), 12, key=key)
-    stopped = rollout_of(table, Sampling(beams=40), 12, key=key, constraints=constraints())
+    free = rollout_of(table, Sampling(num_beams=40), 12, key=key)
+    stopped = rollout_of(table, Sampling(num_beams=40), 12, key=key, constraints=constraints())
     by_stop = 0
     for one, other, size, free_size in zip(
         *(leaf.reshape(120, -1) for leaf in (free.tokens, stopped.tokens, stopped.lengths, free.lengths)), strict=True

@@ -74,7 +74,7 @@ def test_beams_carry_the_state_of_each_hypothesis(ending: HypothesisEnding) -> N
             end=END,
             length=LENGTH,
             exponent=0.6,
-            beams=3,
+            num_beams=3,
             among_best=ending is HypothesisEnding.AMONG_BEST,
         )
         real = [one for one in found if np.isfinite(one.score)]
@@ -85,7 +85,7 @@ def test_beams_carry_the_state_of_each_hypothesis(ending: HypothesisEnding) -> N
 
 
 def test_samples_keep_to_it(key: Any) -> None:
-    rollout = decoded(Sampling(2.0, beams=20), key=key)
+    rollout = decoded(Sampling(2.0, num_beams=20), key=key)
     drawn = [said(rollout, example) for example in range(len(LEAST))]
     assert all(keeps_the_rule(one, least) for several, least in zip(drawn, LEAST, strict=True) for one in several)
     assert len(set(drawn[0])) > 5

@@ -32,7 +32,7 @@ TRANSLATION: dict[str, Any] = {
         "tokens_per_batch": 8 * 48,
         "num_decoded_examples": 1,
         "num_probe_examples": 2,
-        "beams": 1,
+        "num_beams": 1,
     },
     "model": {
         "family": "encoder_decoder",

@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "lengths": (5,),
             "tokens_per_batch": 40,
             "num_probe_examples": 2,
-            "beams": 1,
+            "num_beams": 1,
         },
         "model": {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 4},
         "optimizer": {"learning_rate": 0.01},

@@ -134,7 +134,7 @@ def test_generate_answers_by_the_task(
 
 
 def test_generate_searches_with_beams_too(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--beams=2", "--no_maps")
+    said = call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--num_beams=2", "--no_maps")
     assert set(said.strip()) <= set(string.ascii_lowercase)
 
 
@@ -197,11 +197,11 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
 ) -> None:
     (aligned,) = [line for line in metrics("translating") if "alignment_error_rate" in line]
     assert (aligned["split"], aligned["step"]) == ("test", 4)
-    said = call(capsys, "evaluate", translating, TRUST, "--split=test", "--beams=2")
+    said = call(capsys, "evaluate", translating, TRUST, "--split=test", "--num_beams=2")
     assert "decoder/attention, layer 0, head 0" in said
     assert f"alignment_error_rate               {aligned['alignment_error_rate']:.4f}" in said
     words = ["--target_language=de", "--text=half past four"]
-    call(capsys, "generate", translating, "--trust=lab.bahdanau", *words, "--beams=2")
+    call(capsys, "generate", translating, "--trust=lab.bahdanau", *words, "--num_beams=2")
     assert Path("translating", "generated", "0001", "report.html").is_file()
 
 

@@ -152,9 +152,9 @@ def test_a_reading_is_the_algebras_with_all_queries_at_once_and_with_one_a_step(
 
 @pytest.mark.parametrize("case", [CASES[5], CASES[9]], ids=lambda case: case.name)
 def test_beams_as_queries_are_a_tiled_memory(case: Case) -> None:
-    functional, beams = cell_of(case), 2
+    functional, num_beams = cell_of(case), 2
     weights = random_weights(functional)
-    query, memory = random(B * beams, WIDTH), random(B, K, case.memory, seed=2)
+    query, memory = random(B * num_beams, WIDTH), random(B, K, case.memory, seed=2)
 
     def read(query: Any, memory: Any, lengths: Any) -> Any:
         cell = functional.bind(weights)
@@ -165,10 +165,10 @@ def test_beams_as_queries_are_a_tiled_memory(case: Case) -> None:
     with jax.enable_x64(True):
         arguments = jnp.asarray(memory), jnp.asarray(LENGTHS)
         of_beams = jax.jit(read)(jnp.asarray(query), *arguments)
-        tiled = jax.jit(read)(jnp.asarray(query), *repeat_rows(arguments, beams))
+        tiled = jax.jit(read)(jnp.asarray(query), *repeat_rows(arguments, num_beams))
     jax.tree.map(close, of_beams, tiled)
-    answer = expected(case, weights, query.reshape(B, beams, WIDTH), memory, LENGTHS)
-    close(of_beams[0], answer.output.reshape(B * beams, -1))
+    answer = expected(case, weights, query.reshape(B, num_beams, WIDTH), memory, LENGTHS)
+    close(of_beams[0], answer.output.reshape(B * num_beams, -1))
 
 
 def test_rows_are_examples_by_beams() -> None:

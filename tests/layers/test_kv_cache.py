@@ -47,15 +47,15 @@ def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) 
 
 
 @pytest.mark.parametrize(
-    "beams", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), MOST_SHARED + 1]
+    "num_beams", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), MOST_SHARED + 1]
 )
-def test_beams_read_the_history_of_their_ancestors(beams: int) -> None:
+def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
     """Beside lists of keys that are copied from parent to child, over more positions than a ring has slots."""
     examples, groups, heads, depth, slots, steps = 2, 2, 4, 3, 4, 7
-    rows, shared = examples * beams, beams if beams <= MOST_SHARED else 1
-    draws = np.random.default_rng(beams)
-    empty = ring_of(jnp.zeros((examples, slots, groups, depth)), beams)
-    rings, ancestors = (empty, empty), first_ancestors(rows, beams, steps)
+    rows, shared = examples * num_beams, num_beams if num_beams <= MOST_SHARED else 1
+    draws = np.random.default_rng(num_beams)
+    empty = ring_of(jnp.zeros((examples, slots, groups, depth)), num_beams)
+    rings, ancestors = (empty, empty), first_ancestors(rows, num_beams, steps)
     histories: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(rows)]
     for step in range(steps):
         k, v = (random(rows, 1, groups, depth, seed=10 * step + side) for side in (1, 2))
@@ -79,8 +79,10 @@ def test_beams_read_the_history_of_their_ancestors(beams: int) -> None:
                 expected = sum(w * value[group] for w, (_, value) in zip(weights / weights.sum(), newest, strict=True))
                 np.testing.assert_allclose(found[row, 0, head], expected, atol=1e-5)
             np.testing.assert_array_equal(copied[row, places], [key for key, _ in newest])
-        if beams > 1:
-            parents = np.concatenate([draws.integers(0, beams, beams) + beams * number for number in range(examples)])
+        if num_beams > 1:
+            parents = np.concatenate(
+                [draws.integers(0, num_beams, num_beams) + num_beams * number for number in range(examples)]
+            )
             histories = [list(histories[parent]) for parent in parents]
             ancestors = ancestors[parents]
             if shared == 1:

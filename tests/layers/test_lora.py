@@ -117,7 +117,7 @@ def test_a_step_of_decoding_has_the_low_rank_too() -> None:
     _, model = made("decoder", 3)
     start = drawn(model)
     after = start._replace(params=learned(start.params))
-    cache, first = model.init_cache(after, {"tokens": TOKENS}, beams=1, length=2)
+    cache, first = model.init_cache(after, {"tokens": TOKENS}, num_beams=1, length=2)
     np.testing.assert_allclose(model.step(after, cache, first)[0], compiled("decoder", 3)(after)[:, -1], atol=1e-5)
 
 

@@ -23,14 +23,14 @@ def stepped(
     variables: Variables,
     inputs: Mapping[str, Any],
     said_RxT: np.ndarray,
-    beams: int,
+    num_beams: int,
     asked: Capture | None,
 ) -> tuple[np.ndarray, np.ndarray, Any]:
     """The first tokens, and the logits [T, R, V] and maps of every step of decoding that is given what was said."""
 
     @jax.jit
     def run() -> Any:
-        cache, first_R = model.init_cache(variables, inputs, beams=beams, length=said_RxT.shape[1])
+        cache, first_R = model.init_cache(variables, inputs, num_beams=num_beams, length=said_RxT.shape[1])
 
         def advance(cache: Any, tokens_R: Any) -> Any:
             logits_RxV, cache, aux = model.step(variables, cache, tokens_R, capture=asked)

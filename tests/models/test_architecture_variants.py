@@ -57,15 +57,15 @@ def stepwise(model: Any, variables: Any, family: str) -> np.ndarray:
     """The logits of every cached step, [row, step, V]; a decoder begins behind prompts of unequal length."""
     if family == "encoder_decoder":
         # Two beams: each row of a pair reads the target of its own.
-        inputs, fed, beams = {"source": SOURCE}, np.repeat(TARGET, 2, axis=0), 2
+        inputs, fed, num_beams = {"source": SOURCE}, np.repeat(TARGET, 2, axis=0), 2
         fed[1] = fed[0][[0, 3, 2, 1, 5, 4]]
     else:
-        inputs, beams = {"tokens": TOKENS[:, :3], "lengths": PROMPTS}, 1
+        inputs, num_beams = {"tokens": TOKENS[:, :3], "lengths": PROMPTS}, 1
         fed = np.stack([row[start - 1 :][:5] for row, start in zip(FULL, PROMPTS, strict=True)])
 
     @jax.jit
     def run(variables: Any, fed_RxT: Any) -> Any:
-        cache, _ = model.init_cache(variables, inputs, beams=beams, length=fed_RxT.shape[1])
+        cache, _ = model.init_cache(variables, inputs, num_beams=num_beams, length=fed_RxT.shape[1])
 
         def advance(cache: Any, tokens: Any) -> Any:
             logits, cache, _ = model.step(variables, cache, tokens)
@@ -180,7 +180,7 @@ def test_the_cover_has_every_value_in_every_family_and_most_pairs() -> None:
 
 def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
     model, config = build("encoder_decoder", kv_heads=2, attention_windows=(0, 3), decoder_layers=4)
-    shapes = jax.eval_shape(lambda v: model.init_cache(v, {"source": SOURCE}, beams=3, length=8)[0], lively(model))
+    shapes = jax.eval_shape(lambda v: model.init_cache(v, {"source": SOURCE}, num_beams=3, length=8)[0], lively(model))
     examples = len(SOURCE)
     assert len(shapes.examples["memory"]) == 4
     for keys, values in shapes.examples["memory"]:

@@ -55,7 +55,7 @@ def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(scor
     @jax.jit
     def stepwise(params: Any) -> Any:
         trained = variables._replace(params=params)
-        cache, _ = model.init_cache(trained, {"source": INPUTS["source"]}, beams=1, length=LENGTH)
+        cache, _ = model.init_cache(trained, {"source": INPUTS["source"]}, num_beams=1, length=LENGTH)
 
         def advance(cache: Any, tokens: Any) -> Any:
             logits, cache, _ = model.step(trained, cache, tokens)

@@ -31,7 +31,7 @@ def test_logits_and_steps_behind_prompts_are_the_equations() -> None:
 
         @jax.jit
         def every(variables: Any) -> Any:
-            cache, tokens_R = model.init_cache(variables, prompts, beams=2, length=4)
+            cache, tokens_R = model.init_cache(variables, prompts, num_beams=2, length=4)
             stepped = []
             for place in range(3):
                 logits, cache, _ = model.step(variables, cache, tokens_R)

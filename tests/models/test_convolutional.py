@@ -89,7 +89,7 @@ def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
 
         @jax.jit
         def stepped(variables: Variables) -> Any:
-            cache, first_R = model.init_cache(variables, BATCH, beams=2, length=7)
+            cache, first_R = model.init_cache(variables, BATCH, num_beams=2, length=7)
             fed_RxT = jnp.repeat(TARGET, 2, axis=0).at[:, 0].set(first_R)
 
             def advance(cache: Any, tokens_R: Any) -> Any:
@@ -295,7 +295,7 @@ def oracle_next(name: str, params: Any, source: np.ndarray) -> NextToken:
 def test_beams_are_those_of_the_equations(name: str) -> None:
     model = model_of(name)
     variables = random_variables(model)
-    params, tokens, beams, length = variables.params, SpecialTokens(PAD, BEGIN, 2), 3, 4
+    params, tokens, num_beams, length = variables.params, SpecialTokens(PAD, BEGIN, 2), 3, 4
     # Less sure of itself than random numbers are, so that beams differ.
     if name == "convs2s":
         params["output"] |= {"length": 0.7 * params["output"]["length"]}
@@ -303,7 +303,7 @@ def test_beams_are_those_of_the_equations(name: str) -> None:
         params["output"] = jax.tree.map(lambda leaf: 0.2 * leaf, params["output"])
     decode = jax.jit(generate, static_argnames=("model", "strategy", "length", "tokens"))
     given = {"source": SOURCE}
-    rollout = decode(model, variables, given, strategy=BeamSearch(beams, 1.0), length=length, tokens=tokens)
+    rollout = decode(model, variables, given, strategy=BeamSearch(num_beams, 1.0), length=length, tokens=tokens)
     for row, source, _ in alone():
         expected = decoding.beam_search(
             oracle_next(name, params, source),
@@ -311,7 +311,7 @@ def test_beams_are_those_of_the_equations(name: str) -> None:
             end=2,
             length=length,
             exponent=1.0,
-            beams=beams,
+            num_beams=num_beams,
         )
         for found, wanted in zip(np.asarray(rollout.tokens[row]), expected, strict=True):
             assert tuple(found[: len(wanted.tokens)]) == wanted.tokens

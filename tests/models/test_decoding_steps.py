@@ -19,12 +19,14 @@ TARGET = np.int32([[BEGIN, 7, 6, 4, 3], [BEGIN, 8, 11, 3, 7]])
 SITES = {"encoder_decoder": ("decoder/self", "decoder/cross"), "decoder": ("decoder/self",)}
 
 
-def steps(model: Model, variables: Variables, inputs: Any, fed_RxT: np.ndarray, capture: Capture, beams: int) -> Any:
+def steps(
+    model: Model, variables: Variables, inputs: Any, fed_RxT: np.ndarray, capture: Capture, num_beams: int
+) -> Any:
     """The maps of every cached step, [step, layer, row, head, 1, key]."""
 
     @jax.jit
     def run(variables: Variables) -> Any:
-        cache, _ = model.init_cache(variables, inputs, beams=beams, length=fed_RxT.shape[1])
+        cache, _ = model.init_cache(variables, inputs, num_beams=num_beams, length=fed_RxT.shape[1])
 
         def advance(cache: Cache, tokens: Any) -> Any:
             _, cache, aux = model.step(variables, cache, tokens, capture=capture)
@@ -46,7 +48,7 @@ def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: Posi
     # Two beams an example; the second of each reads the other's words in another order.
     fed = np.repeat(TARGET, 2, axis=0)
     fed[1], fed[3] = fed[1][[0, 2, 1, 4, 3]], fed[3][[0, 4, 3, 2, 1]]
-    found = steps(model, variables, {"source": SOURCE}, fed, capture, beams=2)
+    found = steps(model, variables, {"source": SOURCE}, fed, capture, num_beams=2)
     inputs = {"source": np.repeat(SOURCE, 2, axis=0), "target": fed}
     _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=capture))(variables)
     for site in capture.sites:
@@ -63,7 +65,7 @@ def test_statistics_of_a_step_are_those_of_its_queries() -> None:
     entropy = STATISTICS["entropy"]
     capture = Capture(SITES["decoder"], statistics=(entropy,), by_example=True)
     inputs = {"tokens": TARGET[:, :1], "lengths": np.int32([1, 1])}
-    found = steps(model, variables, inputs, TARGET, capture, beams=1)["decoder/self"]
+    found = steps(model, variables, inputs, TARGET, capture, num_beams=1)["decoder/self"]
     weights = found.weights.astype(np.float64)
     expected = -(weights * np.log(np.maximum(weights, 1e-30))).sum(-1)[..., 0]
     means = np.asarray(found.sums["entropy"]) / np.asarray(found.counts["entropy"])
@@ -74,15 +76,15 @@ def test_maps_of_layers_that_keep_unlike_numbers_of_keys_are_refused() -> None:
     model, _ = build("decoder", positions=Positions.LEARNED, attention_windows=(0, 2))
     inputs = {"tokens": TARGET[:, :1], "lengths": np.int32([1, 1])}
     with pytest.raises(ValueError, match=r"layers of unlike windows keep \[3, 6\] keys"):
-        steps(model, lively(model), inputs, TARGET, Capture(SITES["decoder"]), beams=1)
+        steps(model, lively(model), inputs, TARGET, Capture(SITES["decoder"]), num_beams=1)
     with pytest.raises(ValueError, match=r"capture.sites names \['decoder/crass'\]"):
-        steps(model, lively(model), inputs, TARGET, Capture(("decoder/crass",)), beams=1)
+        steps(model, lively(model), inputs, TARGET, Capture(("decoder/crass",)), num_beams=1)
 
 
 class Drawing:
     """A model that draws: its logits favor one token, drawn anew by the key of every step, else token 0."""
 
-    def init_cache(self, variables: Any, inputs: Any, *, beams: int, length: int) -> Any:
+    def init_cache(self, variables: Any, inputs: Any, *, num_beams: int, length: int) -> Any:
         return Cache((), {"drawn": jnp.zeros(3, jnp.int32)}, ()), jnp.zeros(3, jnp.int32)
 
     def step(self, variables: Any, cache: Cache, tokens: Any, *, key: Any = None, capture: Any = None) -> Any:

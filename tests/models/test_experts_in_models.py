@@ -135,13 +135,13 @@ def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, setti
     fed = np.repeat(TARGET, 2, axis=0)
     fed[:, 3:] = [[4, 3], [9, 5], [7, 7], [2, 10]]
     if family == "decoder":
-        first, whole, beams = {"tokens": fed[:, :1], "lengths": np.ones(4, np.int32)}, {"tokens": fed}, 1
+        first, whole, num_beams = {"tokens": fed[:, :1], "lengths": np.ones(4, np.int32)}, {"tokens": fed}, 1
     else:
-        first, whole, beams = {"source": SOURCE}, {"source": np.repeat(SOURCE, 2, axis=0), "target": fed}, 2
+        first, whole, num_beams = {"source": SOURCE}, {"source": np.repeat(SOURCE, 2, axis=0), "target": fed}, 2
 
     @jax.jit
     def run(variables: Any) -> Any:
-        cache, _ = model.init_cache(variables, first, beams=beams, length=fed.shape[1])
+        cache, _ = model.init_cache(variables, first, num_beams=num_beams, length=fed.shape[1])
 
         def advance(cache: Any, tokens: Any) -> Any:
             logits, cache, aux = model.step(variables, cache, tokens, capture=capture)
@@ -165,7 +165,7 @@ def test_prompts_are_routed_as_the_whole_pass_routes_them() -> None:
 
     @jax.jit
     def after(variables: Any) -> Any:
-        cache, tokens = model.init_cache(variables, prompts, beams=1, length=2)
+        cache, tokens = model.init_cache(variables, prompts, num_beams=1, length=2)
         return model.step(variables, cache, tokens)[0], model.apply(variables, prompts, train=False)[0]
 
     stepped, whole = after(variables)

@@ -137,7 +137,7 @@ def test_steps_behind_prompts_of_unequal_lengths_are_the_forward_pass(config: Re
     model, variables = made(config)
     prompts = {"tokens": TOKENS[:, :3], "lengths": np.array([3, 1], np.int32)}
     said = np.array([[5, 6, 2], [1, 2, 5]], np.int32)  # behind 3, 4 and behind nothing
-    cache, tokens = model.init_cache(variables, prompts, beams=2, length=3)
+    cache, tokens = model.init_cache(variables, prompts, num_beams=2, length=3)
     assert tokens.tolist() == [5, 5, 1, 1]
     whole, aux = model.apply(
         variables,

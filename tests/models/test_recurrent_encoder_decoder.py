@@ -235,7 +235,7 @@ def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
     with jax.enable_x64(True), jax.disable_jit():
         variables = Variables(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights), {})
         outputs, aux = model.apply(variables, batch, train=False, capture=capture)
-        cache, tokens = model.init_cache(variables, batch, beams=2, length=4)
+        cache, tokens = model.init_cache(variables, batch, num_beams=2, length=4)
         steps = []
         for place in range(TARGET.shape[1]):
             given = tokens if place == 0 else jnp.repeat(TARGET[:, place], 2)

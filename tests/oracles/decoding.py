@@ -78,13 +78,13 @@ def beam_search(
     end: int | None,
     length: int,
     exponent: float,
-    beams: int,
+    num_beams: int,
     completes: Completes = nothing,
     among_best: bool = False,
 ) -> list[Hypothesis]:
-    """Keep the `beams` best prefixes at every length, and every sequence that ends on the way.
+    """Keep the `num_beams` best prefixes at every length, and every sequence that ends on the way.
 
-    `among_best`: only those sequences that end as one of the `beams` best of their length.
+    `among_best`: only those sequences that end as one of the `num_beams` best of their length.
     """
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     ended: list[Hypothesis] = []
@@ -96,12 +96,12 @@ def beam_search(
                 extended.append(((*prefix, token), total + float(log_probability[token])))
         extended.sort(key=lambda one: -one[1])
         ending = [one[-1] == end or completes(one) for one, _ in extended]
-        for (tokens, total), ends in list(zip(extended, ending, strict=True))[: beams if among_best else None]:
+        for (tokens, total), ends in list(zip(extended, ending, strict=True))[: num_beams if among_best else None]:
             if ends:
                 ended.append(Hypothesis(tokens, total / penalty(size + 1, exponent)))
-        live = [one for one, ends in zip(extended, ending, strict=True) if not ends][:beams]
+        live = [one for one, ends in zip(extended, ending, strict=True) if not ends][:num_beams]
     cut_off = [Hypothesis(prefix, total / penalty(length, exponent)) for prefix, total in live]
-    return ranked(ended, cut_off, beams)
+    return ranked(ended, cut_off, num_beams)
 
 
 def greedy(next_token: NextToken, *, end: int | None, length: int, completes: Completes = nothing) -> Hypothesis:

@@ -376,11 +376,11 @@ def test_a_killed_process_leaves_a_sound_checkpoint(directory: Path):
 
 
 def test_milestones_are_kept_for_good(directory: Path):
-    checkpoints = Checkpoints(directory, max_to_keep=1, milestone_every=4)
+    checkpoints = Checkpoints(directory, max_to_keep=1, permanent_checkpoint_every=4)
     for step in (2, 4, 6, 8, 10):
         checkpoints.save(step, {"a": jnp.full(3, float(step))}, {})
     checkpoints.close()
-    again = Checkpoints(directory, max_to_keep=1, milestone_every=4)
+    again = Checkpoints(directory, max_to_keep=1, permanent_checkpoint_every=4)
     assert again.steps() == [4, 8, 10]
     restored, _ = again.restore(4, {"a": jnp.zeros(3)})
     assert_same(restored, {"a": jnp.full(3, 4.0)})

@@ -25,7 +25,7 @@ BASE: dict[str, Any] = {
         "label_smoothing": 0.1,
         "num_decoded_examples": 2,
         "num_probe_examples": 2,
-        "beams": 1,
+        "num_beams": 1,
     },
     "model": {
         "family": "encoder_decoder",

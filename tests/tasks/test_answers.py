@@ -17,11 +17,11 @@ from transformer.tasks.task import PredictionRequest, StateView
 
 def test_the_choices_name_the_chooser() -> None:
     assert DecodingConfig().strategy == GreedySearch()
-    assert DecodingConfig(beams=3).strategy == BeamSearch(3, 0.6)
-    assert DecodingConfig(top_k=5, num_samples=2).strategy == Sampling(1.0, 5, 1.0, beams=2)
+    assert DecodingConfig(num_beams=3).strategy == BeamSearch(3, 0.6)
+    assert DecodingConfig(top_k=5, num_samples=2).strategy == Sampling(1.0, 5, 1.0, num_beams=2)
     assert DecodingConfig(temperature=0.5, top_p=0.9).strategy == Sampling(0.5, 0, 0.9)
     for values, message in (
-        ({"beams": 2, "top_k": 3}, "beams=2 searches and top_k samples"),
+        ({"num_beams": 2, "top_k": 3}, "num_beams=2 searches and top_k samples"),
         ({"num_samples": 2}, "num_samples=2 needs sampling"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
     ):
@@ -96,8 +96,8 @@ def test_what_a_task_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(UserError, match="hides nothing: write <mask>"):
         masked_task.answer(masked_view, PredictionRequest(["The fox"], decoding={}))
-    with pytest.raises(UserError, match="--beams is for runs that generate"):
-        masked_task.answer(masked_view, PredictionRequest(["The <mask>"], decoding={"beams": 2}))
+    with pytest.raises(UserError, match="--num_beams is for runs that generate"):
+        masked_task.answer(masked_view, PredictionRequest(["The <mask>"], decoding={"num_beams": 2}))
     with pytest.raises(UserError, match="--target_language=de is for runs that translate"):
         language_task.answer(language_view, PredictionRequest(["The fox"], "de", {}))
     with pytest.raises(UserError, match=r"has 8 tokens: with 64 more .* --max_new_tokens=56"):

@@ -179,10 +179,13 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
     ("request_", "says"),
     [
         (PredictionRequest(["dog"], language="de"), "--target_language=de is for runs that translate"),
-        (PredictionRequest(["dog"], decoding={"beams": 2}), "--beams is for runs that generate; this one classifies"),
+        (
+            PredictionRequest(["dog"], decoding={"num_beams": 2}),
+            "--num_beams is for runs that generate; this one classifies",
+        ),
         (PredictionRequest(["dog " * 20]), "tokens, more than 16, the greatest of config.task.lengths: shorten it"),
     ],
-    ids=["language", "beams", "long"],
+    ids=["language", "num_beams", "long"],
 )
 def test_what_cannot_be_answered_is_refused(
     request_: PredictionRequest, says: str, task: Classification, view: StateView

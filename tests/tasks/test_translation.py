@@ -24,7 +24,7 @@ PAIRS = [
     for words, more in ((1, 0), (2, 2), (3, 0), (1, 3), (5, 0), (4, 1), (2, 0), (6, 0), (3, 1), (2, 1))
 ]
 CONFIG = TranslationConfig(
-    lengths=(5, 9), tokens_per_batch=18, label_smoothing=0.2, num_decoded_examples=3, num_probe_examples=4, beams=1
+    lengths=(5, 9), tokens_per_batch=18, label_smoothing=0.2, num_decoded_examples=3, num_probe_examples=4, num_beams=1
 )
 
 
@@ -145,12 +145,12 @@ def test_the_model_is_asked_for_the_largest_batch(task: Translation) -> None:
     ("values", "says"),
     [
         ({"name": "translate"}, "config.task.name='translate' is unknown: did you mean 'translation'"),
-        ({"name": "translation", "beam": 2}, "unknown key config.task.beam: did you mean 'beams'"),
+        ({"name": "translation", "beam": 2}, "unknown key config.task.beam: did you mean 'num_beams'"),
         ({"name": "translation", "languages": ("en",)}, "must be .source, target."),
         ({"name": "translation", "lengths": ()}, "config.task.lengths"),
         ({"name": "translation", "lengths": (16, 64), "tokens_per_batch": 63}, "does not hold one sentence of"),
         ({"name": "translation", "label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
-        ({"name": "translation", "beams": 0}, "config.task.beams=0 must be at least 1"),
+        ({"name": "translation", "num_beams": 0}, "config.task.num_beams=0 must be at least 1"),
     ],
 )
 def test_configs_that_cannot_be_are_refused(values: dict[str, Any], says: str) -> None:

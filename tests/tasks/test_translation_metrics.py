@@ -140,7 +140,7 @@ def mixed(tokenizer: Tokenizer) -> TranslationSplit:
     return TranslationSplit("validation", pairs, encode_pairs(tokenizer, pairs))
 
 
-CONFIG = TranslationConfig(lengths=(4, 8, 16), tokens_per_batch=32, beams=1)
+CONFIG = TranslationConfig(lengths=(4, 8, 16), tokens_per_batch=32, num_beams=1)
 
 
 def unused(*_: Any) -> Any:
@@ -195,8 +195,8 @@ def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
 
 
 def test_one_beam_is_greedy() -> None:
-    assert type(make_chooser(TranslationConfig(beams=1))).__name__ == "GreedySearch"
-    assert make_chooser(TranslationConfig(beams=3, length_penalty=0.2)).beams == 3
+    assert type(make_chooser(TranslationConfig(num_beams=1))).__name__ == "GreedySearch"
+    assert make_chooser(TranslationConfig(num_beams=3, length_penalty=0.2)).num_beams == 3
 
 
 def linked(words: int) -> SentencePair:

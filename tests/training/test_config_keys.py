@@ -30,7 +30,14 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         "optimizers",
     }  # sections by names that a person makes up
     assert isinstance(find(tree, "parameter_averages"), Group)
-    for key in ("task.beams", "model.heads", "optimizer.beta2", "maps.full_rows", "sharding.data", "keep_checkpoints"):
+    for key in (
+        "task.num_beams",
+        "model.heads",
+        "optimizer.beta2",
+        "maps.full_rows",
+        "sharding.data",
+        "keep_checkpoints",
+    ):
         bare = {**BASE, "task": {"name": "translation"}, "model": {"family": "encoder_decoder"}, "optimizer": {}}
         assert find(tree, key).default == resolved(bare)[key]
 

@@ -36,7 +36,7 @@ TRANSLATION = {
         "vocabulary": 200,
         "lengths": (48,),
         "tokens_per_batch": 16 * 48,
-        "beams": 1,
+        "num_beams": 1,
         "num_decoded_examples": 4,
         "num_probe_examples": 3,
     },

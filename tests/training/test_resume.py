@@ -370,7 +370,14 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
 
 def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
     allowed = experiment.changeable_keys(experiment.resolve_config(CONFIG))
-    looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every"}
+    looking = {
+        "log_every",
+        "eval_every",
+        "maps_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "permanent_checkpoint_every",
+    }
     assert looking | {"task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips", "steps"} == set(allowed)
     ending = experiment.resolve_config(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable_keys(ending)  # the schedule's end moves with it

@@ -147,7 +147,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             "beam": BenchmarkProgram(
                 BEAM,
                 {"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 512, "rows": 8}
-                | {"vocabulary": 8192, "beams": 4, "prompt": 8, "tokens": 128, "repeats": 5}
+                | {"vocabulary": 8192, "num_beams": 4, "prompt": 8, "tokens": 128, "repeats": 5}
                 | {"dtype": "float32", "seed": 0},
             )
         },

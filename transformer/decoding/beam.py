@@ -15,7 +15,7 @@ from transformer.decoding.generate import DecodedSequences, SpecialTokens
 class HypothesisEnding(enum.Enum):
     """Which hypotheses that end are kept as finished.
 
-    any: all of them; each competes with the best finished hypotheses. among_best: only those among the `beams` best
+    any: all of them; each competes with the best finished hypotheses. among_best: only those among the `num_beams` best
     extensions, so that one beam without a length penalty is greedy search.
     """
 
@@ -39,25 +39,25 @@ class BeamSearch(Config):
     Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the end token. The coverage penalty cp
     (`transformer.decoding.generate.CoveragePenalty`) ranks finished hypotheses and does not prune live ones. Vaswani et
     al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are
-    returned only if fewer than `beams` have finished.
+    returned only if fewer than `num_beams` have finished.
 
     Attributes:
-        beams: The number of live hypotheses of each example.
+        num_beams: The number of live hypotheses of each example.
         length_penalty: The exponent of lp.
         ending: Which hypotheses that end are kept.
 
     Raises:
-        UserError: If `beams` is below 1.
+        UserError: If `num_beams` is below 1.
     """
 
-    beams: Positive = 4
+    num_beams: Positive = 4
     length_penalty: float = 0.6
     ending: HypothesisEnding = HypothesisEnding.ANY
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> _State:
         """Return the state with one live hypothesis per example; the other rows are copies of it with probability 0."""
-        empty = jnp.full((examples, self.beams, length), tokens.fill_token, jnp.int32)
-        impossible = jnp.full((examples, self.beams), -jnp.inf)
+        empty = jnp.full((examples, self.num_beams, length), tokens.fill_token, jnp.int32)
+        impossible = jnp.full((examples, self.num_beams), -jnp.inf)
         nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)
         return _State(empty, impossible.at[:, 0].set(0), nothing, empty, impossible, counts)
 
@@ -85,14 +85,14 @@ class BeamSearch(Config):
         Returns:
             The next state, each row's token, and the row that each row continues.
         """
-        examples, beams, _ = state.tokens.shape
+        examples, num_beams, _ = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
-        total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
-        total_BxM = total_BxNxV.reshape(examples, beams * vocabulary)
+        total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, num_beams, vocabulary)
+        total_BxM = total_BxNxV.reshape(examples, num_beams * vocabulary)
         ends_BxM = ends_RxV.reshape(total_BxM.shape)
 
         def best(scores_BxM: Array) -> tuple[Array, Array, Array]:
-            scores, index = jax.lax.top_k(scores_BxM, beams)
+            scores, index = jax.lax.top_k(scores_BxM, num_beams)
             return scores, index // vocabulary, (index % vocabulary).astype(jnp.int32)
 
         match self.ending:
@@ -108,7 +108,7 @@ class BeamSearch(Config):
         log_probability, parent, token = best(jnp.where(ends_BxM, -jnp.inf, total_BxM))
         penalty = jnp.take_along_axis(state.penalty, parent, axis=1)
         state = _State(_append_token(state.tokens, parent, token, step), log_probability, penalty, *ended)
-        parents_R = (parent + beams * jnp.arange(examples)[:, None]).reshape(-1)
+        parents_R = (parent + num_beams * jnp.arange(examples)[:, None]).reshape(-1)
         return state, token.reshape(-1), parents_R
 
     def _best_finished(

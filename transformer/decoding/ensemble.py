@@ -69,12 +69,12 @@ class Ensemble(Model):
         return hidden
 
     def init_cache(
-        self, variables: Variables, inputs: Inputs, *, beams: int, length: int
+        self, variables: Variables, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """Return the caches of all members, and their common first tokens."""
         caches, tokens = zip(
             *(
-                member.init_cache(of_member, inputs, beams=beams, length=length)
+                member.init_cache(of_member, inputs, num_beams=num_beams, length=length)
                 for member, of_member in zip(self.members, split_variables(variables), strict=True)
             ),
             strict=True,

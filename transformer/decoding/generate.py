@@ -64,7 +64,7 @@ class DecodingStrategy(Protocol):
     """Chooses the next token of every row: greedy search, beam search or sampling."""
 
     @property
-    def beams(self) -> int:
+    def num_beams(self) -> int:
         """The number of rows of each example."""
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> Any:
@@ -135,9 +135,9 @@ class CoveragePenalty(NamedTuple):
         """The attention maps to capture at every step."""
         return Capture(self.sites)
 
-    def initial(self, beams: int) -> Float[Array, "R S"]:
-        """Return the summed attention before the first step: zeros for `beams` rows of each example."""
-        return jnp.zeros((len(self.real_BxS) * beams, self.real_BxS.shape[1]))
+    def initial(self, num_beams: int) -> Float[Array, "R S"]:
+        """Return the summed attention before the first step: zeros for `num_beams` rows of each example."""
+        return jnp.zeros((len(self.real_BxS) * num_beams, self.real_BxS.shape[1]))
 
     def step_attention(self, maps: Mapping[str, CapturedAttention]) -> Float[Array, "R S"]:
         """Return the mean attention weight of each source position at one step."""
@@ -207,13 +207,13 @@ def generate(
         config = model_config({"family": "decoder", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32})
         model = build(config, TaskInterface({}, {"tokens": 11}), Precision())
         variables, prompts = model.init(jax.random.key(0)), jnp.array([[3, 4], [5, 6]])
-        strategy, tokens = Sampling(temperature=0.8, beams=4), SpecialTokens(end=0)
+        strategy, tokens = Sampling(temperature=0.8, num_beams=4), SpecialTokens(end=0)
         run = jax.jit(functools.partial(generate, model, strategy=strategy, length=5, tokens=tokens))
         run(variables, {"tokens": prompts}, key=jax.random.key(1)).tokens.shape  # (2, 4, 5)
         ```
     """
     limits = Constraints() if constraints is None else constraints
-    cache, first_R = model.init_cache(variables, inputs, beams=strategy.beams, length=length)
+    cache, first_R = model.init_cache(variables, inputs, num_beams=strategy.num_beams, length=length)
     rows = first_R.shape[0]
     vocabulary = jax.eval_shape(model.step, variables, cache, first_R)[0].shape[-1]
     of_model = None if key is None else jax.random.fold_in(key, _MODEL_STREAM)
@@ -250,8 +250,8 @@ def generate(
         return (step < length) & ~strategy.done(state, step)
 
     constraint_state = limits.start(rows, vocabulary, prompt)
-    strategy_state = strategy.start(rows // strategy.beams, length, tokens, key)
-    attended = None if coverage is None else coverage.initial(strategy.beams)
+    strategy_state = strategy.start(rows // strategy.num_beams, length, tokens, key)
+    attended = None if coverage is None else coverage.initial(strategy.num_beams)
     *_, state = jax.lax.while_loop(
         unfinished, advance, (jnp.int32(0), first_R, cache, constraint_state, attended, strategy_state)
     )

@@ -79,7 +79,7 @@ class GreedySearch:
     """Greedy search, y_t = argmax p(y | y_<t, x); the score is the sum of the log-probabilities."""
 
     @property
-    def beams(self) -> int:
+    def num_beams(self) -> int:
         return 1
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> Hypotheses:

@@ -32,17 +32,17 @@ class Sampling(Config):
         temperature: The temperature, above 0.
         top_k: How many tokens to keep; 0 for all.
         top_p: The probability of the nucleus; 1 for all.
-        beams: How many samples to draw per example.
+        num_beams: How many samples to draw per example.
 
     Raises:
-        UserError: If `temperature` is not above 0 and finite, `top_k` is below 0, `top_p` is outside (0, 1], or `beams`
-            is below 1.
+        UserError: If `temperature` is not above 0 and finite, `top_k` is below 0, `top_p` is outside (0, 1], or
+            `num_beams` is below 1.
     """
 
     temperature: float = 1.0
     top_k: Count = 0
     top_p: Annotated[float, Above(0.0), Range(0.0, 1.0)] = 1.0
-    beams: Annotated[int, Range(1, note=": it is the number of samples an example")] = 1
+    num_beams: Annotated[int, Range(1, note=": it is the number of samples an example")] = 1
 
     def _check(self) -> None:
         # Accelerators flush smaller numbers to 0.
@@ -58,8 +58,8 @@ class Sampling(Config):
         if key is None:
             raise ValueError("key=None: sampling draws by a key; give generate(..., key=jax.random.key(seed))")
         fold = jax.vmap(jax.random.fold_in, (None, 0))
-        keys_BxN = jax.vmap(fold, (0, None))(fold(key, jnp.arange(examples)), jnp.arange(self.beams))
-        return _State(Hypotheses.empty(examples * self.beams, length, tokens), keys_BxN.reshape(-1))
+        keys_BxN = jax.vmap(fold, (0, None))(fold(key, jnp.arange(examples)), jnp.arange(self.num_beams))
+        return _State(Hypotheses.empty(examples * self.num_beams, length, tokens), keys_BxN.reshape(-1))
 
     def choose(
         self,
@@ -105,4 +105,4 @@ class Sampling(Config):
         return jnp.all(state.rows.ended)
 
     def finish(self, state: _State, tokens: SpecialTokens) -> DecodedSequences:
-        return state.rows.to_decoded_sequences(self.beams)
+        return state.rows.to_decoded_sequences(self.num_beams)

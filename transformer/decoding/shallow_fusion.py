@@ -52,14 +52,14 @@ class ShallowFusion(Model):
         return self.main_model.apply(split_variables(variables)[0], inputs, **options)
 
     def init_cache(
-        self, variables: Variables, inputs: Inputs, *, beams: int, length: int
+        self, variables: Variables, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """Return both caches; the language model has read the begin token."""
         main_variables, language_variables = split_variables(variables)
-        cache, first_R = self.main_model.init_cache(main_variables, inputs, beams=beams, length=length)
-        prompt_Bx1 = jnp.take(jnp.asarray(self.token_map), first_R[::beams])[:, None]
+        cache, first_R = self.main_model.init_cache(main_variables, inputs, num_beams=num_beams, length=length)
+        prompt_Bx1 = jnp.take(jnp.asarray(self.token_map), first_R[::num_beams])[:, None]
         language_cache, _ = self.language_model.init_cache(
-            language_variables, {"tokens": prompt_Bx1}, beams=beams, length=length
+            language_variables, {"tokens": prompt_Bx1}, num_beams=num_beams, length=length
         )
         return Cache(*zip(cache, language_cache, strict=True)), first_R
 

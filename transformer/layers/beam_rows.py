@@ -28,6 +28,6 @@ def queries_as_rows(x_BxHxM: Shaped[Array, "B H M ..."]) -> Shaped[Array, "R H .
     return as_rows(jnp.moveaxis(x_BxHxM, 2, 1))
 
 
-def repeat_rows(tree: Any, beams: int, axis: int = 0) -> Any:
+def repeat_rows(tree: Any, num_beams: int, axis: int = 0) -> Any:
     """Repeat each example's entry along `axis` of every array of a tree, once per beam."""
-    return jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=axis), tree)
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, num_beams, axis=axis), tree)

@@ -22,9 +22,9 @@ MOST_SHARED = 8
 IN_PLACE = 8
 
 
-def sharing(beams: int) -> int:
+def sharing(num_beams: int) -> int:
     """How many rows share a cache if an example has this many beams."""
-    return beams if beams <= MOST_SHARED else 1
+    return num_beams if num_beams <= MOST_SHARED else 1
 
 
 def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:
@@ -49,11 +49,11 @@ def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"],
     return jnp.where((held_BxK >= 0)[:, :, None, None], picked, 0)
 
 
-def ring_of(values_BxKxGxD: Float[Array, "B K G D"], beams: int) -> Float[Array, "S G N K D"]:
-    """Repeat the caches of examples whose `beams` rows begin alike, in the layout [S, G, N, K, D]."""
+def ring_of(values_BxKxGxD: Float[Array, "B K G D"], num_beams: int) -> Float[Array, "S G N K D"]:
+    """Repeat the caches of examples whose `num_beams` rows begin alike, in the layout [S, G, N, K, D]."""
     values_BxGx1xKxD = jnp.moveaxis(values_BxKxGxD, 2, 1)[:, :, None]
-    shared = sharing(beams)
-    return jnp.repeat(jnp.repeat(values_BxGx1xKxD, shared, axis=2), beams // shared, axis=0)
+    shared = sharing(num_beams)
+    return jnp.repeat(jnp.repeat(values_BxGx1xKxD, shared, axis=2), num_beams // shared, axis=0)
 
 
 def write_slot(
@@ -113,9 +113,9 @@ def writers(ancestors_RxT: Int[Array, "R T"], held_RxK: Int[Array, "R K"]) -> In
     return jnp.take_along_axis(ancestors_RxT, jnp.clip(held_RxK, 0), axis=1)
 
 
-def first_ancestors(rows: int, beams: int, length: int) -> Int[Array, "R T"]:
+def first_ancestors(rows: int, num_beams: int, length: int) -> Int[Array, "R T"]:
     """The ancestors at the beginning: each row is its own."""
-    own_R = jnp.arange(rows, dtype=jnp.int32) % sharing(beams)
+    own_R = jnp.arange(rows, dtype=jnp.int32) % sharing(num_beams)
     return jnp.broadcast_to(own_R[:, None], (rows, length))
 
 

@@ -104,10 +104,12 @@ class ByteNet(DilatedConvolutionDecoder):
         of_source = _to_length(representation_BxUxF, target_BxT.shape[1])
         return self._embedded(target_BxT, lengths_B) + of_source, lengths_B
 
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(
+        self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
+    ) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source once; every row starts with the begin token, and zeros before it."""
         representation_BxUxF, _ = self.encode(jnp.asarray(inputs["source"]))
-        rows, weights = beams * len(representation_BxUxF), unstacked(self.decoder, self.config.decoder_sets)
+        rows, weights = num_beams * len(representation_BxUxF), unstacked(self.decoder, self.config.decoder_sets)
         carry = DecoderCarry(jnp.zeros(rows, jnp.int32), initial_past_inputs(self.decoder, weights, rows, self.dtype))
         return Cache((), carry, representation_BxUxF, weights), jnp.full(rows, self.begin, jnp.int32)
 

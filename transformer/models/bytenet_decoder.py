@@ -76,7 +76,9 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
         return self.embedding(tokens_BxT, self.dtype), lengths_B
 
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(
+        self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
+    ) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts except for the last token of each, which the first step reads."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
@@ -94,7 +96,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         carry = DecoderCarry(last_B.astype(jnp.int32), past)
-        return Cache((), repeat_rows(carry, beams), (), weights), repeat_rows(first_B, beams)
+        return Cache((), repeat_rows(carry, num_beams), (), weights), repeat_rows(first_B, num_beams)
 
 
 def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:

@@ -260,10 +260,10 @@ class ConvS2S(StatelessModule):
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
         return self.logits(hidden_BxTxE), aux
 
-    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source once; every row starts with the begin token, and zeros before it."""
         source, config = self.encode(jnp.asarray(inputs["source"]), None), self.config
-        rows = beams * len(source.lengths)
+        rows = num_beams * len(source.lengths)
         layers = unstacked(self.decoder, config.decoder_layers)
         past = tuple(layer_of(self.decoder, params).convolution.initial(rows, self.dtype) for params in layers)
         carried = {"position": jnp.zeros(rows, jnp.int32), "past": past}

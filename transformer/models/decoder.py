@@ -138,7 +138,7 @@ class Decoder(TokenDecoder):
             extras["classes"] = self.classes(x_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
-    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Prefill the right-padded prompts; the first step reads each row's last prompt token again."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
@@ -162,8 +162,8 @@ class Decoder(TokenDecoder):
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         filled = outputs_of_each_layer(outputs)
-        cache = self.make_cache(self.layers, filled, last_B, beams=beams, length=width + length, examples={})
-        return cache, repeat_rows(first_B, beams)
+        cache = self.make_cache(self.layers, filled, last_B, num_beams=num_beams, length=width + length, examples={})
+        return cache, repeat_rows(first_B, num_beams)
 
     def step(
         self,

@@ -165,7 +165,7 @@ class EncoderDecoder(TokenDecoder):
         )
         return x_BxSxE, lengths, aux
 
-    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
         memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
         examples, groups, depth = len(memory_BxSxE), self.config.groups, self.config.depth
@@ -189,11 +189,11 @@ class EncoderDecoder(TokenDecoder):
             self.decoder,
             filled,
             jnp.zeros(examples, jnp.int32),
-            beams=beams,
+            num_beams=num_beams,
             length=length,
             examples={"memory": memories, "lengths": lengths},
         )
-        return cache, jnp.full(examples * beams, self.begin, jnp.int32)
+        return cache, jnp.full(examples * num_beams, self.begin, jnp.int32)
 
     def step(
         self,

@@ -163,21 +163,21 @@ class Model:
         return self.functional.bind(variables.params).logits(hidden)
 
     def init_cache(
-        self, variables: Variables, inputs: Inputs, *, beams: int, length: int
+        self, variables: Variables, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """Prefill the cache.
 
         Args:
             variables: The variables.
             inputs: The source or the prompts.
-            beams: The number of rows of each example.
+            num_beams: The number of rows of each example.
             length: The largest number of decoding steps.
 
         Returns:
             The cache, and the tokens that the first step reads.
         """
         module = self.functional.bind(variables.params)
-        return module.init_cache(variables.state, inputs, beams=beams, length=length)
+        return module.init_cache(variables.state, inputs, num_beams=num_beams, length=length)
 
     def step(
         self,

@@ -212,11 +212,13 @@ class RecurrentAttentionDecoder(StatelessModule):
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
         return self.logits(hidden_BxTxE), aux
 
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(
+        self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
+    ) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source once, for all beams; every row starts with the begin token."""
         source, carry = self.encode(inputs, None)
-        begin_R = jnp.full(len(source.lengths) * beams, self.begin, jnp.int32)
-        return Cache(layers=(), rows=repeat_rows(carry, beams), examples=source), begin_R
+        begin_R = jnp.full(len(source.lengths) * num_beams, self.begin, jnp.int32)
+        return Cache(layers=(), rows=repeat_rows(carry, num_beams), examples=source), begin_R
 
     def extend(
         self,

@@ -166,7 +166,7 @@ class RecurrentDecoder(StatelessModule):
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
         return aux.extras["classes"] if self.classes is not None else self.logits(hidden_BxTxE), aux
 
-    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts except for the last token of each, which the first step reads."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
@@ -174,8 +174,8 @@ class RecurrentDecoder(StatelessModule):
         before = {"tokens": tokens_BxP, "lengths": last_B}
         _, carried, _ = self._over(before, self._initial(examples, width + length), None, None)
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        rows = repeat_rows(carried, beams)
-        return Cache(layers=(), rows=rows, examples=()), repeat_rows(first_B, beams)
+        rows = repeat_rows(carried, num_beams)
+        return Cache(layers=(), rows=rows, examples=()), repeat_rows(first_B, num_beams)
 
     def step(
         self,

@@ -220,7 +220,7 @@ class TokenDecoder(TokenModel):
         filled: Sequence[KeysAndValues],
         last_B: Int[Array, " B"],
         *,
-        beams: int,
+        num_beams: int,
         length: int,
         examples: Mapping[str, Any],
     ) -> Cache:
@@ -230,18 +230,18 @@ class TokenDecoder(TokenModel):
             stacked: The stack.
             filled: The keys and values of each layer, prefilled for each example.
             last_B: The last prefilled position of each example.
-            beams: The number of rows of each example.
+            num_beams: The number of rows of each example.
             length: The largest number of positions.
             examples: Further arrays that all beams of an example share.
 
         Returns:
             The cache.
         """
-        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), layer) for layer in filled)
-        position_R = repeat_rows(last_B, beams)
-        ancestors_RxT = first_ancestors(len(position_R), beams, length)
+        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, num_beams), layer) for layer in filled)
+        position_R = repeat_rows(last_B, num_beams)
+        ancestors_RxT = first_ancestors(len(position_R), num_beams, length)
         # What rows share is never re-ordered; a ring of each row's own is.
-        shared_rings, own_rings = (rings, ()) if sharing(beams) > 1 else ((), rings)
+        shared_rings, own_rings = (rings, ()) if sharing(num_beams) > 1 else ((), rings)
         return Cache(
             layers=(),
             rows={"position": position_R, "ancestors": ancestors_RxT, "rings": own_rings},

@@ -77,21 +77,21 @@ class LastSavedStep:
 
 
 class Checkpoints:
-    """The checkpoints of one run in `<directory>/<step>/`: the newest `max_to_keep`, and one every `milestone_every`.
+    """The checkpoints of one run in `<directory>/<step>/`: the newest `max_to_keep`, and the permanent ones.
 
-    A save returns once the state is safe to donate and goes on in the background; the next save, any
-    query of the steps, and `close` wait for it and raise its error. Several processes call all methods together, and
-    the first one's list of steps counts. Beside the directory, `<directory>.json` says which step was saved last, so
-    that checkpoints which are gone are missed.
+    One every `permanent_checkpoint_every` steps is permanent. A save returns once the state is safe to donate and goes
+    on in the background; the next save, any query of the steps, and `close` wait for it and raise its error. Several
+    processes call all methods together, and the first one's list of steps counts. Beside the directory,
+    `<directory>.json` says which step was saved last, so that checkpoints which are gone are missed.
 
     A save that could not be read back as it was saved is told when the next one begins. As a context it is closed at
     the end, and raises RunFailed where that is so of the last save.
     """
 
-    def __init__(self, directory: str | Path, max_to_keep: int, milestone_every: int = 0):
+    def __init__(self, directory: str | Path, max_to_keep: int, permanent_checkpoint_every: int = 0):
         if max_to_keep < 1:
             raise UserError(f"max_to_keep={max_to_keep} checkpoints is too few: it must be at least 1")
-        self._max_to_keep, self._milestone_every = max_to_keep, milestone_every
+        self._max_to_keep, self._milestone_every = max_to_keep, permanent_checkpoint_every
         # What is older is removed here, once the newest is verified; orbax would do so when it is committed.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True

@@ -25,7 +25,7 @@ class DecodingConfig(Config):
 
     Attributes:
         max_new_tokens: The largest number of tokens to generate.
-        beams: The beam size; 1 is greedy decoding.
+        num_beams: The beam size; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty of beam search (Wu et al. 2016, section 7).
         coverage_penalty: The weight of the coverage penalty of beam search (Wu et al. 2016, section 7). 0 is none.
         temperature: The sampling temperature.
@@ -43,7 +43,7 @@ class DecodingConfig(Config):
     """
 
     max_new_tokens: Positive = 64
-    beams: Beams = 1
+    num_beams: Beams = 1
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     temperature: Amount | None = None
@@ -57,9 +57,9 @@ class DecodingConfig(Config):
     def _check(self) -> None:
         refuse_single_text(self.stop_sequences, "stop_sequences")
         given = self._sampled()
-        if given and self.beams > 1:
-            raise UserError(f"beams={self.beams} searches and {given[0]} samples: give one of them")
-        check_coverage_penalty(self.coverage_penalty, self.beams)
+        if given and self.num_beams > 1:
+            raise UserError(f"num_beams={self.num_beams} searches and {given[0]} samples: give one of them")
+        check_coverage_penalty(self.coverage_penalty, self.num_beams)
         if self.num_samples > 1 and not given:
             raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
@@ -76,8 +76,8 @@ class DecodingConfig(Config):
         """
         refuse_score_words(given)
         if any(name in given for name in _SAMPLING):
-            own["beams"] = 1
-        if (own | dict(given)).get("beams", 1) == 1:
+            own["num_beams"] = 1
+        if (own | dict(given)).get("num_beams", 1) == 1:
             own.pop("coverage_penalty", None)
         return from_config(cls, own | dict(given), "decoding")
 
@@ -91,8 +91,8 @@ class DecodingConfig(Config):
         if self._sampled():
             temperature = 1.0 if self.temperature is None else self.temperature
             top_p = 1.0 if self.top_p is None else self.top_p
-            return Sampling(temperature, self.top_k or 0, top_p, beams=self.num_samples)
-        return GreedySearch() if self.beams == 1 else BeamSearch(self.beams, self.length_penalty)
+            return Sampling(temperature, self.top_k or 0, top_p, num_beams=self.num_samples)
+        return GreedySearch() if self.num_beams == 1 else BeamSearch(self.num_beams, self.length_penalty)
 
     def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int, *, begins: bool) -> Constraints:
         """Return the repetition penalty, the forbidden tokens and the stop strings as token tables.
@@ -125,19 +125,19 @@ def refuse_score_words(given: Mapping[str, Any]) -> None:
         raise UserError(f"--score_words={','.join(given['score_words'])} is for runs that fill in hidden tokens")
 
 
-def check_coverage_penalty(coverage_penalty: float, beams: int) -> None:
+def check_coverage_penalty(coverage_penalty: float, num_beams: int) -> None:
     """Check a coverage penalty.
 
     Args:
         coverage_penalty: The weight.
-        beams: The beam size.
+        num_beams: The beam size.
 
     Raises:
         UserError: If the weight is negative, or is not 0 and there is only one beam.
     """
     if not coverage_penalty >= 0:
         raise UserError(f"coverage_penalty={coverage_penalty} must be at least 0")
-    if coverage_penalty and beams == 1:
+    if coverage_penalty and num_beams == 1:
         raise UserError(
-            f"coverage_penalty={coverage_penalty} ranks the hypotheses of a beam search: say beams=4 or more"
+            f"coverage_penalty={coverage_penalty} ranks the hypotheses of a beam search: say num_beams=4 or more"
         )

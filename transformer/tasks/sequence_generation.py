@@ -137,7 +137,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         longest: The largest number of symbols in a sequence.
         given: The inputs by name.
         rows: Rows in a batch.
-        beams: The beam size; 1 is greedy decoding.
+        num_beams: The beam size; 1 is greedy decoding.
         separator: What stands between symbols in a line of text.
         output: What the task requires of a model (`TaskInterface.output`).
         vocabulary: The name of the symbols' vocabulary in the interface.
@@ -152,7 +152,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         given: Mapping[str, InputSpec],
         *,
         rows: int,
-        beams: int,
+        num_beams: int,
         separator: str,
         output: str,
         vocabulary: str = "target",
@@ -160,7 +160,7 @@ class SymbolSequenceTask(TokenSequenceTask):
     ):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self.beams, self.given, self.known = beams, tuple(given), len(self.symbols)
+        self.num_beams, self.given, self.known = num_beams, tuple(given), len(self.symbols)
         inputs = {**given, "target": InputSpec((rows, self.steps))}
         sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
         self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)
@@ -180,7 +180,7 @@ class SymbolSequenceTask(TokenSequenceTask):
 
     def decoded(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """Generate sequences from a batch: the step of an evaluation, with `tokens` as rows."""
-        decoding = DecodingConfig(max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
+        decoding = DecodingConfig(max_new_tokens=self.steps, num_beams=self.num_beams, length_penalty=0.0)
         return {}, {"tokens": self.decode(view, batch, decoding)}
 
     def say(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> dict[str, np.ndarray]:
@@ -224,7 +224,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         """
         refuse_options(request, does)
         decoding = DecodingConfig.asked(
-            request.decoding, max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0
+            request.decoding, max_new_tokens=self.steps, num_beams=self.num_beams, length_penalty=0.0
         )
         if decoding.max_new_tokens > self.steps:
             raise UserError(f"--max_new_tokens={decoding.max_new_tokens}: {longest} with its end")
@@ -288,15 +288,15 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         longest: The largest number of symbols in a sequence.
         size: The side of the images in pixels.
         rows: Rows in a batch.
-        beams: The beam size; 1 is greedy decoding.
+        num_beams: The beam size; 1 is greedy decoding.
         separator: What stands between symbols in a line of text.
     """
 
     def __init__(
-        self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, beams: int, separator: str
+        self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, num_beams: int, separator: str
     ):
         given = {"image": InputSpec((rows, size, size, 3), jnp.float32, Modality.IMAGE)}
-        options: dict[str, Any] = {"rows": rows, "beams": beams, "separator": separator}
+        options: dict[str, Any] = {"rows": rows, "num_beams": num_beams, "separator": separator}
         super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod

@@ -216,7 +216,7 @@ def output_vocabulary_size(view: StateView, inputs: Batch) -> int:
     """
 
     def logits(variables: Variables, inputs: Batch) -> Array:
-        cache, first = view.model.init_cache(variables, inputs, beams=1, length=1)
+        cache, first = view.model.init_cache(variables, inputs, num_beams=1, length=1)
         return view.model.step(variables, cache, first)[0]
 
     return jax.eval_shape(logits, view.variables, dict(inputs)).shape[-1]

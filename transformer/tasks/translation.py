@@ -194,7 +194,7 @@ class Translation(BaseTask):
             view.model,
             view.variables,
             {"source": jnp.asarray(batch["source"])},
-            strategy=Sampling(beams=self.config.num_samples),
+            strategy=Sampling(num_beams=self.config.num_samples),
             length=labels_BxT.shape[1],
             tokens=SpecialTokens(*self._special),
             key=key,
@@ -343,7 +343,7 @@ def translate_request(
     decoding = DecodingConfig.asked(
         request.decoding,
         max_new_tokens=max(config.lengths) if max_length is None else max_length,
-        beams=config.beams,
+        num_beams=config.num_beams,
         length_penalty=config.length_penalty,
         coverage_penalty=config.coverage_penalty,
     )

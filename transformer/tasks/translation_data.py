@@ -59,7 +59,7 @@ class TranslationConfig(Config, path="config.task"):
         label_smoothing: The label smoothing of the training loss.
         validation_split: The name of the split that is evaluated during training.
         test_split: The name of the split that is evaluated at the end.
-        beams: The beam size of evaluations; 1 is greedy decoding.
+        num_beams: The beam size of evaluations; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty (Wu et al. 2016, section 7).
         coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7; transformer.decoding.generate).
         bleu_tokenizer: The tokenizer of sacreBLEU.
@@ -91,7 +91,7 @@ class TranslationConfig(Config, path="config.task"):
     label_smoothing: Rate = 0.1
     validation_split: str = "validation"
     test_split: str = "test"
-    beams: Beams = 4
+    num_beams: Beams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     bleu_tokenizer: str = "13a"
@@ -110,10 +110,10 @@ class TranslationConfig(Config, path="config.task"):
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):
             raise UserError(f"config.task.languages={self.languages} must be (source, target), or empty")
-        if not self.coverage_penalty >= 0 or (self.coverage_penalty and self.beams == 1):
+        if not self.coverage_penalty >= 0 or (self.coverage_penalty and self.num_beams == 1):
             raise UserError(
                 f"config.task.coverage_penalty={self.coverage_penalty} must be at least 0, and above 0 only with "
-                f"config.task.beams above 1, not {self.beams}"
+                f"config.task.num_beams above 1, not {self.num_beams}"
             )
         if sorted(set(self.length_bounds)) != [*self.length_bounds]:
             raise UserError(f"config.task.length_bounds={self.length_bounds} must rise")

@@ -222,7 +222,7 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
 
 def make_chooser(config: TranslationConfig) -> DecodingStrategy:
     """Return the decoding strategy: greedy for one beam, else beam search."""
-    return GreedySearch() if config.beams == 1 else BeamSearch(config.beams, config.length_penalty)
+    return GreedySearch() if config.num_beams == 1 else BeamSearch(config.num_beams, config.length_penalty)
 
 
 def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:

@@ -157,7 +157,14 @@ def config_hash(experiment: ExperimentConfig) -> str:
 
 def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
     """Return the keys that may change when a run is resumed: of devices, reports and length, not of the result."""
-    often = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every")
+    often = (
+        "log_every",
+        "eval_every",
+        "maps_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "permanent_checkpoint_every",
+    )
     keys = (*often, "task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips")
     lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys

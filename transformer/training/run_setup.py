@@ -122,7 +122,9 @@ def open_runs(
             config = experiment.run
             checkpoints = stack.enter_context(
                 Checkpoints(
-                    directory.checkpoints, max(config.keep_checkpoints, min_checkpoints), config.milestone_every
+                    directory.checkpoints,
+                    max(config.keep_checkpoints, min_checkpoints),
+                    config.permanent_checkpoint_every,
                 )
             )
             runs.append(

@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
                 "vocabulary": 800,
                 "lengths": (24,),
                 "tokens_per_batch": 768,
-                "beams": 1,
+                "num_beams": 1,
                 "num_decoded_examples": 16,
                 "num_probe_examples": 4,
             },

@@ -9,7 +9,7 @@ right by the first, and 0.94 by the second: results/help_desk.md. The evaluation
 symptoms that were trained together (`known_pair`) and of those that never were (`new_pair`), which have to be put
 together.
 
-    python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --beams=4
+    python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --num_beams=4
     python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --temperature=0.7 --seed=1
 """
 
@@ -35,7 +35,7 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
                 "lengths": (20,),
                 "tokens_per_batch": 64 * 20,
                 "label_smoothing": 0.0,
-                "beams": 1,
+                "num_beams": 1,
             },
             "optimizer": {
                 "learning_rate": 3e-3,

@@ -1,7 +1,7 @@
 r"""A language model of digits in words, whose score a listener's hypotheses can get as well.
 
     python -m launch.train --config=experiments/speech/configs/digit_language_model.py --workdir=runs/digit_words
-    python -m launch.evaluate --workdir=runs/speech --split=test --beams=4 --language_model=runs/digit_words \
+    python -m launch.evaluate --workdir=runs/speech --split=test --num_beams=4 --language_model=runs/digit_words \
         --language_model_weight=0.3
 
 A Transformer decoder over characters, for about a minute on one core. Every digit is as likely, so that nothing is

@@ -16,7 +16,7 @@ core.
 Expected `oov_recall`: 1.0, without copying 0. Expected `repeated_facts` at five facts: 0.23 after the first run, 0.004
 after the second, which has twice the steps. See results/summaries.md.
 
-    python -m launch.generate --workdir=runs/articles_coverage --beams=4 \
+    python -m launch.generate --workdir=runs/articles_coverage --num_beams=4 \
         --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'
 """
 

@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
                 "lengths": (12, 16, 20, 26, 34, 64),
                 "tokens_per_batch": 8192,
                 "test_split": "test_2016_flickr",
-                "beams": 5,
+                "num_beams": 5,
                 "length_penalty": 1.0,
                 "bleu_tokenizer": "none",
                 "num_decoded_examples": 100,

@@ -27,7 +27,7 @@ def get_config(context: str = "attention") -> ConfigDict:
                 "lengths": (25,),
                 "tokens_per_batch": 64 * 25,
                 "label_smoothing": 0.0,
-                "beams": 1,
+                "num_beams": 1,
                 "length_bounds": (4, 8, 12, 16, 20),
             },
             "model": {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 32},

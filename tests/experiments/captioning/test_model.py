@@ -123,16 +123,16 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
 @pytest.mark.parametrize("name", ["soft", "hard", pytest.param("none", marks=pytest.mark.slow)])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
     """Two beams an example that say different things look at the same image."""
-    model, beams = model_of(CASES[name], "float32"), 2
+    model, num_beams = model_of(CASES[name], "float32"), 2
     variables = random_variables(model)
-    said = np.repeat(np.int32([[1, 4, 3, 5], [1, 6, 2, 4], [1, 2, 2, 3]]), beams, axis=0)
+    said = np.repeat(np.int32([[1, 4, 3, 5], [1, 6, 2, 4], [1, 2, 2, 3]]), num_beams, axis=0)
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     statistics = (STATISTICS["entropy"],)
     asked = Capture((SITE,), statistics=statistics, by_example=True) if model.sites else None
 
-    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, num_beams, asked)
     assert (first == BEGIN).all()
-    tiled = {"image": np.repeat(IMAGE, beams, 0), "target": said}
+    tiled = {"image": np.repeat(IMAGE, num_beams, 0), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     if model.sites:

@@ -237,7 +237,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
 
 @pytest.mark.parametrize(
     "options",
-    [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
+    [{"num_beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
 )
 def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: dict) -> None:
     view = view_of(task, CaptionerAttention.HARD)

@@ -123,15 +123,15 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
 @pytest.mark.parametrize("name", ["full", pytest.param("last", marks=pytest.mark.slow)])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
     """Two beams of an example that act differently walk apart in one world."""
-    model, beams = model_of(CASES[name], "float32"), 2
+    model, num_beams = model_of(CASES[name], "float32"), 2
     variables = random_variables(model)
-    said = np.repeat(np.array([[1, 4, 3, 5], [1, 3, 3, 4], [1, 5, 5, 3]], np.int32), beams, axis=0)
+    said = np.repeat(np.array([[1, 4, 3, 5], [1, 3, 3, 4], [1, 5, 5, 3]], np.int32), num_beams, axis=0)
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     asked = Capture((SITE,), statistics=(STATISTICS["entropy"],), by_example=True) if model.sites else None
 
-    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, num_beams, asked)
     assert (first == BEGIN).all()
-    tiled = {name: np.repeat(values, beams, axis=0) for name, values in INPUTS.items()} | {"target": said}
+    tiled = {name: np.repeat(values, num_beams, axis=0) for name, values in INPUTS.items()} | {"target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     if model.sites:

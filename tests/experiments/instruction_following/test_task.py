@@ -226,7 +226,7 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
 @pytest.mark.slow
 def test_a_model_walks_by_itself_and_is_looked_at(task: InstructionFollowing) -> None:
     view = learned_nothing(task)
-    for options in ({}, {"beams": 2}, {"temperature": 1.0, "seed": 3}):
+    for options in ({}, {"num_beams": 2}, {"temperature": 1.0, "seed": 3}):
         answers = task.answer(view, PredictionRequest(["turn left . walk to the lamp ."], decoding=options))
         labels = answers.labels.completed(view.model.sites)
         maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)

@@ -126,16 +126,16 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(decoder_input: Dec
     model = model_of(
         Case(decoder_input, direction=Direction.BIDIRECTIONAL, layers=2, decoder_layers=2).config, "float32"
     )
-    variables, beams = random_variables(model), 2
-    said = np.repeat(TARGET, beams, axis=0)
+    variables, num_beams = random_variables(model), 2
+    said = np.repeat(TARGET, num_beams, axis=0)
     said[1::2, 1:] = said[1::2, [2, 1, 4, 3]]
-    said = np.minimum(said, np.repeat(LENGTHS, beams)[:, None])
+    said = np.minimum(said, np.repeat(LENGTHS, num_beams)[:, None])
     said[:, 1:] = np.maximum(said[:, 1:], 1)  # all steps are real
     capture = Capture((SITE,), statistics=(STATISTICS["entropy"],), by_example=True)
 
     @jax.jit
     def stepped() -> Any:
-        cache, first = model.init_cache(variables, INPUTS, beams=beams, length=5)
+        cache, first = model.init_cache(variables, INPUTS, num_beams=num_beams, length=5)
 
         def advance(cache: Any, tokens: Any) -> Any:
             logits, cache, aux = model.step(variables, cache, tokens, capture=capture)
@@ -145,7 +145,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(decoder_input: Dec
 
     first, (logits_TxRxK, captured) = jax.device_get(stepped())
     assert (first == said[:, 0]).all()
-    tiled = {"points": np.repeat(POINTS, beams, 0), "lengths": np.repeat(LENGTHS, beams), "target": said}
+    tiled = {"points": np.repeat(POINTS, num_beams, 0), "lengths": np.repeat(LENGTHS, num_beams), "target": said}
     whole, aux = programs.apply(model, variables, tiled, train=False, capture=capture)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxK, 0, 1), whole, rtol=1e-5, atol=1e-5)
     maps = np.moveaxis(captured.weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]

@@ -108,18 +108,22 @@ def valid(problem: Problem, answer: tuple[int, ...], ended: bool, points: int) -
 
 
 @pytest.mark.parametrize(
-    ("problem", "beams"),
+    ("problem", "num_beams"),
     [
-        pytest.param(problem, beams, marks=() if (beams == 1) == (problem is Problem.TOUR) else pytest.mark.slow)
+        pytest.param(
+            problem, num_beams, marks=() if (num_beams == 1) == (problem is Problem.TOUR) else pytest.mark.slow
+        )
         for problem in Problem
-        for beams in (1, 3)
+        for num_beams in (1, 3)
     ],
 )
-def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, beams: int) -> None:
+def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, num_beams: int) -> None:
     task = task_of(problem)
     # An end that is always likely, so that a triangulation too is over at some time.
     view, batch = view_of(task, loudness=2.0), task.source(9)[0]
-    decoding = DecodingConfig(max_new_tokens=40 if problem is Problem.DELAUNAY else 7, beams=beams, length_penalty=0.0)
+    decoding = DecodingConfig(
+        max_new_tokens=40 if problem is Problem.DELAUNAY else 7, num_beams=num_beams, length_penalty=0.0
+    )
     found = {}
     for constrained in (True, False):
         rollout = jax.jit(
@@ -145,7 +149,7 @@ def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Pr
     """Beams that are short of hypotheses go on with impossible ones, which may be made of padding."""
     task = task_of(problem)
     view, batch = view_of(task), task.source(2)[0]
-    decoding = DecodingConfig(max_new_tokens=problem.steps(6), beams=4, length_penalty=0.0)
+    decoding = DecodingConfig(max_new_tokens=problem.steps(6), num_beams=4, length_penalty=0.0)
     said = jax.jit(lambda batch: decode_answers(view, batch, problem, decoding, constrained=True))
     padding = np.arange(6) >= batch["lengths"][:, None]
     filled = batch | {"points": np.where(padding[..., None], np.float32(np.nan), batch["points"])}
@@ -244,7 +248,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
     text = " ".join(f"{x},{y}" for x, y in SQUARE)
     task = task_of(problem)
     view = view_of(task)
-    answers = task.answer(view, PredictionRequest([text, "0.1,0.2 0.5,0.9 0.7,0.3"], decoding={"beams": 2}))
+    answers = task.answer(view, PredictionRequest([text, "0.1,0.2 0.5,0.9 0.7,0.3"], decoding={"num_beams": 2}))
     first, second = answers.lines
     flat = [int(index) for index in first.replace(",", " ").split()]
     if problem is Problem.DELAUNAY:
@@ -277,7 +281,7 @@ def test_what_a_run_cannot_do_is_refused() -> None:
         PredictionRequest(["0,0 0,1 1,0"], "de"),
         PredictionRequest(["0,0 0,1 1,0"], decoding={"num_samples": 2, "top_k": 2}),
         PredictionRequest(["0,0 0,1 1,0"], decoding={"stop_sequences": ("0",)}),
-        PredictionRequest(["0,0 0,1 1,0"], decoding={"beams": 2, "coverage_penalty": 0.2}),
+        PredictionRequest(["0,0 0,1 1,0"], decoding={"num_beams": 2, "coverage_penalty": 0.2}),
     ):
         with pytest.raises(
             UserError, match="leave out --target_language, --num_samples, --stop and --coverage_penalty"

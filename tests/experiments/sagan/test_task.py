@@ -246,7 +246,7 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
     for wrong in (
         PredictionRequest(["seven"]),
         PredictionRequest(["7"], "de"),
-        PredictionRequest(["7"], None, {"beams": 4}),
+        PredictionRequest(["7"], None, {"num_beams": 4}),
     ):
         with pytest.raises(UserError):
             components.task.answer(view, wrong)

@@ -195,7 +195,7 @@ def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
+    [{"num_beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
 )
 def test_a_given_string_is_painted_and_read(task: SceneText, options: dict) -> None:
     view = view_of(task)

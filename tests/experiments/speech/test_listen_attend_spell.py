@@ -143,15 +143,15 @@ def test_a_position_lasts_as_long_as_the_frames_that_it_is_made_of() -> None:
 @pytest.mark.slow
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam() -> None:
     """Two beams an example that say different things listen to the same sound."""
-    model, beams = model_of(CONFIG), 2
+    model, num_beams = model_of(CONFIG), 2
     variables = random_variables(model)
-    said = np.repeat(np.int32([[1, 4, 3, 5], [1, 5, 2, 4]]), beams, axis=0)
+    said = np.repeat(np.int32([[1, 4, 3, 5], [1, 5, 2, 4]]), num_beams, axis=0)
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     asked = Capture((SITE,))
 
-    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, num_beams, asked)
     assert (first == BEGIN).all()
-    tiled = {"sound": np.repeat(SOUND, beams, 0), "lengths": np.repeat(LENGTHS, beams), "target": said}
+    tiled = {"sound": np.repeat(SOUND, num_beams, 0), "lengths": np.repeat(LENGTHS, num_beams), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     weights = np.moveaxis(maps[SITE].weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]

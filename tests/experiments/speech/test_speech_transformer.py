@@ -122,7 +122,7 @@ def test_steps_of_decoding_are_teacher_forcing() -> None:
 
     @jax.jit
     def stepped() -> Any:
-        cache, _ = model.init_cache(variables, INPUTS, beams=1, length=4)
+        cache, _ = model.init_cache(variables, INPUTS, num_beams=1, length=4)
         return jax.lax.scan(lambda cache, at: model.step(variables, cache, at)[1::-1], cache, jnp.asarray(said.T))[1]
 
     whole, _ = jax.jit(lambda given: model.apply(variables, given, train=False))(INPUTS | {"target": said})

@@ -161,17 +161,17 @@ def test_scores_maps_and_the_loss_are_those_of_the_equations(name: str) -> None:
 @pytest.mark.parametrize("name", ["coverage", "plain"])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
     """Two beams an example that say different words, copies among them, cover the article each for itself."""
-    case, beams = CASES[name], 2
+    case, num_beams = CASES[name], 2
     model = case.model("float32")
     variables = random_variables(model)
-    said = np.repeat(case.inputs["target"], beams, axis=0)
+    said = np.repeat(case.inputs["target"], num_beams, axis=0)
     said[1::2, 1:] = [[5, 3, 2], [5, 6, 5]]
     said[2, 2:] = [5, 3]
     asked = Capture(tuple(site.name for site in model.sites))
 
     @jax.jit
     def stepped() -> Any:
-        cache, first = model.init_cache(variables, case.inputs, beams=beams, length=4)
+        cache, first = model.init_cache(variables, case.inputs, num_beams=num_beams, length=4)
 
         def advance(cache: Any, tokens: Any) -> Any:
             logits, cache, aux = model.step(variables, cache, tokens, capture=asked)
@@ -181,7 +181,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
     first, (scores_TxRxV, maps) = jax.device_get(stepped())
     assert (first == BEGIN).all()
-    tiled = {name: np.repeat(values, beams, 0) for name, values in case.inputs.items()} | {"target": said}
+    tiled = {name: np.repeat(values, num_beams, 0) for name, values in case.inputs.items()} | {"target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
     np.testing.assert_allclose(np.moveaxis(scores_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     for site, weights in maps.items():

@@ -107,7 +107,7 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"temperature": 1.0, "seed": 3}])
 @pytest.mark.parametrize("unseen", OOVTarget)
 def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: dict) -> None:
     task = task_of(unseen)

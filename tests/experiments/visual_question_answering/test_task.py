@@ -222,7 +222,7 @@ def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswe
         (PredictionRequest(["7: where is the star ?"]), "images 0 to 5"),
         (PredictionRequest(["where is the dog ?"]), "'dog' is no word of these questions"),
         (PredictionRequest(["0:"]), "has 0 words"),
-        (PredictionRequest(["where is it ?"], decoding={"beams": 2}), "--beams is for runs that generate"),
+        (PredictionRequest(["where is it ?"], decoding={"num_beams": 2}), "--num_beams is for runs that generate"),
         (PredictionRequest(["where is it ?"], "de"), "--target_language=de is for runs that translate"),
     ],
 )

@@ -1,8 +1,8 @@
 """Time a step of beam search and a step of greedy decoding of as many rows, by a decoder of random weights.
 
 `python -m transformer.benchmarks.programs.beam_search SETTINGS`: the sizes of decoder_step, where both methods have
-`rows` rows, the length of the `prompt`, the number of generated `tokens`, the `beams` per example, and the `repeats`
-after the first run, which compiles.
+`rows` rows, the length of the `prompt`, the number of generated `tokens`, the `num_beams` per example, and the
+`repeats` after the first run, which compiles.
 """
 
 import time
@@ -28,7 +28,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
     prompts_RxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
     tokens = SpecialTokens(end=settings["vocabulary"] - 1)
-    beams = settings["beams"]
+    num_beams = settings["num_beams"]
 
     def lengths_by(strategy: DecodingStrategy) -> Any:
         @jax.jit
@@ -39,10 +39,10 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
         return decode
 
-    greedy, beam = f"greedy, {settings['rows']} rows", f"{beams} beams, {settings['rows']} rows"
+    greedy, beam = f"greedy, {settings['rows']} rows", f"{num_beams} beams, {settings['rows']} rows"
     ways = {
         greedy: (lengths_by(GreedySearch()), prompts_RxP),
-        beam: (lengths_by(BeamSearch(beams, LENGTH_PENALTY)), prompts_RxP[: settings["rows"] // beams]),
+        beam: (lengths_by(BeamSearch(num_beams, LENGTH_PENALTY)), prompts_RxP[: settings["rows"] // num_beams]),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     steps = {}
