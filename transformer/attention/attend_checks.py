@@ -25,6 +25,15 @@ def check_attend_call(
 ) -> None:
     """Check that the arguments of `attend` match each other.
 
+    Args:
+        q: Queries, [B, Q, H, D].
+        k: Keys, [B, K, G, C].
+        v: Values, [B, K, G, Dv].
+        spec: The attention's configuration.
+        mask: The mask.
+        bias: Added to the logits, or None.
+        params: The parameters of the score and the position scheme.
+
     Raises:
         ValueError: If shapes or values do not match; names both sides.
         TypeError: If an argument has another type, or if `params` belong to another score or position scheme.

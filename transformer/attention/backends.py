@@ -110,7 +110,15 @@ class CallShape:
 
 @dataclasses.dataclass(frozen=True)
 class BackendSupport:
-    """Everything that a backend supports: each feature of a variant must be in the set of its kind."""
+    """Everything that a backend supports: each feature of a variant must be in the set of its kind.
+
+    Attributes:
+        scores: Score functions.
+        normalizers: Normalizers.
+        reweightings: Reweightings.
+        positions: Position schemes.
+        facts: Fields of the mask, "bias" and "dropout".
+    """
 
     scores: frozenset[Score]
     normalizers: frozenset[Normalizer]

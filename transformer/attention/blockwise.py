@@ -21,7 +21,13 @@ BLOCK = 512
 
 @pytree_dataclass
 class LogitTerms:
-    """Everything besides q . k that determines the logits: the mask, a bias, and a position scheme's bias."""
+    """Everything besides q . k that determines the logits.
+
+    Attributes:
+        mask: The mask.
+        bias: Added to the logits.
+        position: A position scheme whose `bias` is added to the logits.
+    """
 
     mask: Mask
     bias: Float[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
@@ -53,14 +59,26 @@ class LogitTerms:
 
 
 class LogitScaling(NamedTuple):
-    """The static part of the logits: (scale q . k + terms) / temperature."""
+    """The static part of the logits: (scale q . k + terms) / temperature.
+
+    Attributes:
+        scale: Factor on the products.
+        temperature: Divides the logits.
+    """
 
     scale: float = 1.0
     temperature: float = 1.0
 
 
 class LogitBlock(NamedTuple):
-    """A block of logits: some queries of every head against some keys, their positions, and which keys are visible."""
+    """A block of logits: some queries of every head against some keys.
+
+    Attributes:
+        key_K: Positions of the keys.
+        position_BxQ: Positions of the queries.
+        logits_BxHxQxK: The logits.
+        allowed: True where a key is visible; broadcasts against the logits.
+    """
 
     key_K: Int[Array, " K"]
     position_BxQ: Int[Array, "#B Q"]
@@ -171,7 +189,20 @@ def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: 
 def blockwise_forward(
     q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, block: int, dtype: jnp.dtype
 ) -> tuple[Array, Array]:
-    """The forward pass of `attend_blockwise`, with the output in `dtype`."""
+    """The forward pass of `attend_blockwise`, with the output in `dtype`.
+
+    Args:
+        q: Queries.
+        k: Keys.
+        v: Values.
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        block: Queries and keys of one block.
+        dtype: Type of the output.
+
+    Returns:
+        The output, and the log-sum-exp of each row.
+    """
     wide = jnp.promote_types(q.dtype, jnp.float32)
     depth = v.shape[-1]
 
@@ -266,15 +297,29 @@ def _backward_rule(tree: Any, form: LogitScaling, block: int, kept: Any, cotange
 
 
 def gradient_delta(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
-    """The term shared by a row's logit gradients: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum)."""
+    """Compute the shared term of a row's gradient: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum).
+
+    Args:
+        output: The output, [B, Q, H, D].
+        log_sum: The log-sum-exp, [B, H, Q].
+        d_output: Gradient of the output.
+        d_log_sum: Gradient of the log-sum-exp.
+
+    Returns:
+        d_output . output - d_log_sum, [B, H, Q].
+    """
     wide = log_sum.dtype
     return jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
 
 
 class Gradients(NamedTuple):
-    """Gradients of queries, keys, values and `terms` (bias and position parameters).
+    """Gradients of one call.
 
-    The queries' are in the type chosen by the caller, all others in the wide type in which they are summed.
+    Attributes:
+        q: Gradient of the queries, in the type chosen by the caller.
+        k: Gradient of the keys, in the wide type in which it is summed, as are the others.
+        v: Gradient of the values.
+        terms: Gradients of the bias and of the position scheme's parameters.
     """
 
     q: Array

@@ -158,7 +158,12 @@ class CapturedAttention(NamedTuple):
 
 
 class TopWeights(NamedTuple):
-    """The largest weights of each row, in descending order, and the indices of their keys."""
+    """The largest weights of each row.
+
+    Attributes:
+        keys: Indices of their keys.
+        weights: The weights, in descending order.
+    """
 
     keys: Int[Array, "*L B H Q k"]
     weights: Float[Array, "*L B H Q k"]
@@ -191,14 +196,31 @@ def add_layer_axis(captured: CapturedAttention) -> CapturedAttention:
 
 
 def capture_for_site(site: str, capture: Capture | None) -> Capture | None:
-    """The request as the attention at a site sees it: None if nothing of the site is requested."""
+    """The request as the attention at a site sees it.
+
+    Args:
+        site: Name of the site.
+        capture: The request to the model, or None.
+
+    Returns:
+        The request; None if nothing of the site is requested.
+    """
     return capture if capture is not None and site in capture.sites else None
 
 
 def single_layer_maps(
     site: str, captured: CapturedAttention | None, capture: Capture | None
 ) -> dict[str, CapturedAttention]:
-    """The entries of `Aux.maps` for a site with one layer: empty if nothing of the site is requested."""
+    """The entries of `Aux.maps` for a site with a single layer.
+
+    Args:
+        site: Name of the site.
+        captured: What was captured there, without a layer axis, or None.
+        capture: The request to the model, or None.
+
+    Returns:
+        The site with what was captured, with a layer axis of 1; empty if nothing of the site is requested.
+    """
     return {} if captured is None or capture_for_site(site, capture) is None else {site: add_layer_axis(captured)}
 
 
@@ -442,7 +464,7 @@ def _largest(weights_BxHxQxK: Array, count: int) -> TopWeights:
 
 
 def statistics_from_products(products: AttentionProducts, capture: Capture) -> tuple[dict, dict]:
-    """Compute the sums of each statistic and how many rows counted."""
+    """Compute the sums of each statistic and how many rows counted, without storing all the weights."""
     q, k, terms, form, log_sum, block, first_example = products
     statistics = capture.statistics
     queries, keys = q.shape[1], k.shape[1]

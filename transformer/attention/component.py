@@ -54,7 +54,13 @@ class AttentionSizes:
 
 
 class ParameterSpec(NamedTuple):
-    """A trained array: its shape, the logical names of its axes, and its initializer."""
+    """A trained array.
+
+    Attributes:
+        shape: Its shape.
+        axes: The logical names of its axes.
+        initializer: Its distribution.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -79,5 +85,13 @@ class AttentionComponent:
 
     @classmethod
     def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> Any:
-        """Build the parameters of a call from the arrays of `weights`; None if the component takes none."""
+        """Build the parameters of a call.
+
+        Args:
+            arrays: The arrays of `weights`, in order.
+            sizes: The layer's sizes.
+
+        Returns:
+            An instance of this class; None if it takes no parameters.
+        """
         return None if cls.parameters == "none" else cls(*arrays)

@@ -82,6 +82,17 @@ def dot_product_attention(
     Causality, window and lengths are passed natively. Where XLA does not support a field of the mask (offsets, segments
     and others), all of them become a dense mask; ALiBi and T5 become a dense bias. The backend's log-sum-exp has the
     inputs' type and is not used.
+
+    Args:
+        q_BxQxHxD: Queries.
+        k_BxKxGxD: Keys.
+        v_BxKxGxD: Values.
+        terms: Mask, bias and position bias.
+        form: Scale and temperature.
+        backend: XLA or CUDNN.
+
+    Returns:
+        The output.
     """
     queries, keys = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     mask = terms.mask
@@ -157,8 +168,19 @@ def splash_log_sum(
 ) -> Float[Array, "B H Q"]:
     """Compute the log-sum-exp with the same kernel, in float32, without gradient (its derivative is not implemented).
 
-    Where bfloat16 queries cannot hold the scale (if it is no power of two), the kernel's logits are rounded, and
+    Where bfloat16 queries cannot hold the scale (if it is not a power of two), the kernel's logits are rounded, and
     weights recomputed from exact logits would not sum to one: then it is computed blockwise.
+
+    Args:
+        q_BxQxHxD: Queries.
+        k_BxKxGxD: Keys.
+        v_BxKxGxDv: Values.
+        mask: Causality, window, lengths and segments.
+        scale: Factor on the products.
+        interpret: Whether to run the kernel without a TPU, for tests.
+
+    Returns:
+        The log-sum-exp of each row; minus infinity where a query sees no key.
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:

@@ -202,7 +202,16 @@ def take_at_keys(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
 
 
 def take_entries(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
-    """Take the entries of an array [#B, #H, #Q, #K] at these queries and keys; the result still broadcasts."""
+    """Take the entries of an array [#B, #H, #Q, #K] at some queries and keys.
+
+    Args:
+        grid: The array.
+        query_Q: Indices of the queries.
+        key: Indices of the keys: one row for all queries, or one for each.
+
+    Returns:
+        The entries, which still broadcast against logits.
+    """
     if grid.shape[2] > 1:
         grid = jnp.take(grid, query_Q, axis=2)
     if grid.shape[3] == 1:
@@ -215,7 +224,23 @@ def take_entries(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q 
 
 
 def dense_mask(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | None:
-    """Convert a mask to booleans that broadcast against logits [B, H, Q, K]; None if every key is visible."""
+    """Convert a mask to booleans.
+
+    Args:
+        mask: The mask.
+        queries: Number of queries Q.
+        keys: Number of keys K.
+
+    Returns:
+        True where a query may see a key, broadcastable against logits [B, H, Q, K]; None if every key is visible.
+
+    Example:
+        ```python
+        from transformer.attention import Mask, dense_mask
+
+        dense_mask(Mask(causal=True), 2, 3)[0, 0]  # [[True, False, False], [True, True, False]]
+        ```
+    """
     return visible_keys(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
 
 
@@ -293,6 +318,13 @@ def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[A
 
 def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -> None:
     """Check that a mask's fields match the arrays and each other.
+
+    Args:
+        mask: The mask.
+        batch: Number of examples.
+        heads: Number of query heads.
+        queries: Number of queries.
+        keys: Number of keys.
 
     Raises:
         ValueError: If a field's shape or value is wrong, or if it needs another field; says what would be right.

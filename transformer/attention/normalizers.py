@@ -144,8 +144,18 @@ def _softmax_rule(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
     """Compute the point of the simplex nearest to the logits (Martins & Astudillo 2016, equation 1, algorithm 1).
 
-    w_k = max(s_k - tau, 0) with tau such that they sum to one; exactly 0 outside the support. Arguments, result and
-    errors are those of `softmax`.
+    w_k = max(s_k - tau, 0) with tau such that they sum to one; exactly 0 outside the support.
+
+    Args:
+        logits_BxHxQxK: Logits.
+        allowed: True where a key is visible; None allows all.
+
+    Returns:
+        The weights, in the logits' type; a row without any allowed key is all zeros.
+
+    Raises:
+        TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
+        ValueError: If `allowed` does not broadcast against the logits.
     """
     return _sparsemax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 
@@ -172,8 +182,18 @@ def _sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Flo
 def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
     """Compute 1.5-entmax, between softmax and sparsemax (Peters et al. 2019, section 3, algorithm 2).
 
-    w_k = max(s_k / 2 - tau, 0)^2 with tau such that they sum to one; exactly 0 outside the support. Arguments, result
-    and errors are those of `softmax`.
+    w_k = max(s_k / 2 - tau, 0)^2 with tau such that they sum to one; exactly 0 outside the support.
+
+    Args:
+        logits_BxHxQxK: Logits.
+        allowed: True where a key is visible; None allows all.
+
+    Returns:
+        The weights, in the logits' type; a row without any allowed key is all zeros.
+
+    Raises:
+        TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
+        ValueError: If `allowed` does not broadcast against the logits.
     """
     return _entmax15(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 

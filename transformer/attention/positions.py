@@ -114,7 +114,17 @@ def apply_rotary(
 
 
 def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
-    """Compute the sines and cosines of p base^(-2i / width) for i from 0 to width / 2, [*shape, width / 2] each."""
+    """Compute the sines and cosines of p base^(-2i / width) for i from 0 to width / 2 - 1.
+
+    Args:
+        positions: Positions p.
+        width: Twice the number of frequencies.
+        base: Base of the frequencies.
+        dtype: Type of the result.
+
+    Returns:
+        The sines and the cosines, [*shape, width / 2] each.
+    """
     # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
     frequencies = np.power(base, -np.arange(0, width, 2) / width)
     of_last = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
@@ -164,7 +174,11 @@ class PositionScheme(AttentionComponent):
         return None
 
     def check(self, q: Array, value_depth: int | None) -> None:
-        """Check that the parameters match the queries and, unless `value_depth` is None, the values.
+        """Check that the parameters match the queries and the values.
+
+        Args:
+            q: The queries.
+            value_depth: Features of a value head; None if unknown.
 
         Raises:
             ValueError: If a parameter has the wrong shape.
@@ -175,25 +189,68 @@ class PositionScheme(AttentionComponent):
         return self
 
     def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
-        """Transform the queries before the product with the keys."""
+        """Transform the queries before the product with the keys.
+
+        Args:
+            q_BxQxHxD: The queries.
+            positions: Their positions.
+
+        Returns:
+            Queries of the same shape; unchanged in the base class.
+        """
         return q_BxQxHxD
 
     def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
-        """Transform the keys before the product with the queries."""
+        """Transform the keys before the product with the queries.
+
+        Args:
+            k_BxKxGxC: The keys.
+            positions: Their positions.
+
+        Returns:
+            Keys of the same shape; unchanged in the base class.
+        """
         return k_BxKxGxC
 
     def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
-        """The term added to q . k before scaling, from the query and its distances to the keys; None for none."""
+        """Compute the term that is added to q . k before scaling, from the queries and their distances to the keys.
+
+        Args:
+            q_BxQxHxD: The queries, before `query`.
+            query_positions: Their positions.
+            keys: Number of keys, at positions 0 ... keys - 1.
+
+        Returns:
+            The term; None for none.
+        """
         return None
 
     def bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
     ) -> Float[Array, "#B H Q K"] | None:
-        """The term added to the scaled logits, from the positions alone; None for none."""
+        """Compute the term that is added to the scaled logits, from the positions alone.
+
+        Args:
+            query_positions: Positions of the queries.
+            key_positions: Positions of the keys: one row for all queries, or one for each.
+            heads: Number of query heads.
+            dtype: Type of the logits.
+
+        Returns:
+            The term; None for none.
+        """
         return None
 
     def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
-        """The term added to the output; None for none."""
+        """Compute the term that is added to the output.
+
+        Args:
+            weights_BxHxQxK: The weights that multiply the values.
+            query_positions: Positions of the queries.
+
+        Returns:
+            The term; None for none.
+        """
         return None
 
 

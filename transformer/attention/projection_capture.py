@@ -20,7 +20,18 @@ def query_key_vectors(
     scheme: PositionScheme,
     mask: Mask,
 ) -> QueriesAndKeys | None:
-    """The queries and keys whose scaled products are the logits; None if the score is not a dot product."""
+    """The queries and keys after the position scheme, whose scaled products are the logits.
+
+    Args:
+        q_BxQxHxD: Projected queries.
+        k_BxKxGxD: Projected keys.
+        spec: The attention's configuration.
+        scheme: The position scheme with its parameters.
+        mask: The mask, for the queries' offset.
+
+    Returns:
+        The vectors, without gradient; None if the score is not a dot product.
+    """
     score = SCORES[spec.score]
     if not score.dot:
         return None
@@ -54,7 +65,17 @@ def transformed_value_norms(
 
 
 class AttentionProjections(NamedTuple):
-    """Queries, keys, values and output projection of one attention layer, with its spec, position scheme and mask."""
+    """The projections of one attention layer.
+
+    Attributes:
+        q: Queries.
+        k: Keys.
+        v: Values, including the bias of their projection.
+        output: The output projection of each head.
+        spec: The attention's configuration.
+        scheme: The position scheme with its parameters.
+        mask: The mask.
+    """
 
     q: Float[Array, "B Q H D"]
     k: Float[Array, "B K G D"]

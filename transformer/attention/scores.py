@@ -86,11 +86,27 @@ class ScoreFunction(AttentionComponent):
         return k_BxKxGxC
 
     def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
-        """Compute the logits from the results of `query` and `prepare`, before scaling."""
+        """Compute the logits, before scaling.
+
+        Args:
+            q_BxQxHxD: Queries from `query`.
+            prepared: Keys from `prepare`.
+
+        Returns:
+            The logits, in float32 or wider.
+        """
         return grouped_products(q_BxQxHxD, prepared)
 
     def scale(self, depth: int, given: float | None) -> float:
-        """The factor on the logits: for scaled_dot `given`, or 1 / sqrt(depth) if None; else 1."""
+        """The factor on the logits.
+
+        Args:
+            depth: Features of a query head.
+            given: The scale of the call, or None.
+
+        Returns:
+            For scaled_dot `given`, or 1 / sqrt(depth) if None; else 1.
+        """
         return 1.0
 
 

@@ -140,7 +140,15 @@ def attention_sharding(q: Array, k: Array) -> AttentionSharding | None:
 
 
 class ShardedProgram(NamedTuple):
-    """The program that every device runs: sharding, form of the logits, backend, and total number of query heads."""
+    """The program that every device runs.
+
+    Attributes:
+        shards: How attention is sharded.
+        form: Scale and temperature.
+        backend: The backend.
+        interpret: Whether to interpret the splash kernel, without a TPU.
+        heads: Number of query heads on all devices.
+    """
 
     shards: AttentionSharding
     form: LogitScaling

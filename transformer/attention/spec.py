@@ -12,7 +12,12 @@ from transformer.attention.scores import SCORES, Score, ScoreFunction
 
 
 class AttentionParameters(NamedTuple):
-    """The trained parameters of a score and of a position scheme; None for one that has none."""
+    """The trained parameters of attention; None for a component that has none.
+
+    Attributes:
+        score: The score function with its parameters.
+        position: The position scheme with its parameters.
+    """
 
     score: ScoreFunction | None = None
     position: PositionScheme | None = None

@@ -96,7 +96,12 @@ class CompiledProgram(NamedTuple):
 
 
 class CollectiveTotal(NamedTuple):
-    """All collectives of one kind over the same mesh axes: executions, and total bytes per device."""
+    """All collectives of one kind over the same mesh axes.
+
+    Attributes:
+        executions: How often a step runs them.
+        bytes: Total bytes per device.
+    """
 
     executions: int
     bytes: int

@@ -55,7 +55,17 @@ class BeamSearch(Config):
     ending: HypothesisEnding = HypothesisEnding.ANY
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> _State:
-        """Return the state with one live hypothesis per example; the other rows are copies of it with probability 0."""
+        """Return the state with one live hypothesis per example; the other rows are copies of it with probability 0.
+
+        Args:
+            examples: Number of examples.
+            length: The largest number of generated tokens.
+            tokens: The special tokens.
+            key: Ignored.
+
+        Returns:
+            The state.
+        """
         empty = jnp.full((examples, self.num_beams, length), tokens.fill_token, jnp.int32)
         impossible = jnp.full((examples, self.num_beams), -jnp.inf)
         nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)

@@ -48,7 +48,15 @@ class TokenRule(Protocol):
     """
 
     def start(self, rows: int, vocabulary: int) -> Any:
-        """Return the state before the first token."""
+        """Return the state before the first token.
+
+        Args:
+            rows: Number of rows.
+            vocabulary: Number of logits.
+
+        Returns:
+            A tree of arrays [row, ...].
+        """
 
     def allowed_tokens(self, state: Any) -> Bool[Array, "R V"]:
         """Return which tokens may come next."""
@@ -123,7 +131,7 @@ class Constraints:
         return ConstraintState(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32), of_rule)
 
     def apply(self, logits_RxV: Float[Array, "R V"], state: ConstraintState) -> Float[Array, "R V"]:
-        """Return the penalized logits, -inf for tokens that are forbidden or that the rule does not allow."""
+        """Return the penalized logits, -inf for tokens that are forbidden or not allowed by the rule."""
         if state.seen is not None:
             theta = self.repetition_penalty
             penalized_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)

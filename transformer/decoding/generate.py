@@ -102,10 +102,10 @@ class DecodingStrategy(Protocol):
         """
 
     def done(self, state: Any, step: Int[Array, ""]) -> Bool[Array, ""]:
-        """Return whether no further step can change the result."""
+        """Return whether no further step can change the result; `step` is the index of the next step."""
 
     def finish(self, state: Any, tokens: SpecialTokens) -> DecodedSequences:
-        """Return the result from the last state."""
+        """Return the result from the final state."""
 
 
 class CoverageStrategy(DecodingStrategy, Protocol):

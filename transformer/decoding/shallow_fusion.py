@@ -36,7 +36,17 @@ class ShallowFusion(Model):
 
     @classmethod
     def of(cls, main_model: Model, language_model: Model, token_map: tuple[int, ...], weight: float) -> "ShallowFusion":
-        """Combine both models; sites and `max_length` are the main model's."""
+        """Combine both models; sites and `max_length` are the main model's.
+
+        Args:
+            main_model: The model whose outputs are decoded.
+            language_model: A model that continues tokens.
+            token_map: The language model's index of each token of the main model.
+            weight: The weight of the language model.
+
+        Returns:
+            The combined model; its variables are those of `join_variables`.
+        """
         return cls(
             main_model.functional,
             main_model.sites,

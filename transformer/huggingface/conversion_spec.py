@@ -352,19 +352,45 @@ def comparable_config(model: Any) -> Config:
 
 
 def norm_entries(tensor: str, leaf: str) -> Iterator[TensorEntry]:
-    """Yield the entries of a norm: its scale, and its bias if it has one."""
+    """Yield the entries of a norm: its scale, and its bias if it has one.
+
+    Args:
+        tensor: The tensors' name, without `.weight` and `.bias`.
+        leaf: The path of our norm.
+
+    Yields:
+        The entries.
+    """
     yield TensorEntry(f"{tensor}.weight", (f"{leaf}/scale",), VECTOR)
     yield TensorEntry(f"{tensor}.bias", (f"{leaf}/bias",), VECTOR)
 
 
 def linear_entries(tensor: str, leaf: str, layout: TensorLayout = LINEAR) -> Iterator[TensorEntry]:
-    """Yield the entries of a linear layer: its matrix, and its bias if it has one."""
+    """Yield the entries of a linear layer: its matrix, and its bias if it has one.
+
+    Args:
+        tensor: The tensors' name, without `.weight` and `.bias`.
+        leaf: The path of our layer.
+        layout: The layout of the matrix.
+
+    Yields:
+        The entries.
+    """
     yield TensorEntry(f"{tensor}.weight", (f"{leaf}/kernel",), layout)
     yield TensorEntry(f"{tensor}.bias", (f"{leaf}/bias",), VECTOR)
 
 
 def attention_entries(tensor: str, leaf: str, names: tuple[str, str, str, str]) -> Iterator[TensorEntry]:
-    """Yield the entries of an attention layer; `names` are those of the query, key, value and output projections."""
+    """Yield the entries of an attention layer.
+
+    Args:
+        tensor: The prefix of the tensors' names.
+        leaf: The path of our layer.
+        names: Names of the query, key, value and output projections after the prefix.
+
+    Yields:
+        The entries.
+    """
     for name, ours in zip(names, ("query", "key", "value", "output"), strict=True):
         yield from linear_entries(f"{tensor}.{name}", f"{leaf}/{ours}", FROM_HEADS if ours == "output" else LINEAR)
 

@@ -148,7 +148,13 @@ class Alignment(NamedTuple):
 
 
 class Center(Module):
-    """The predicted center of each head's local attention: `predicted_center` with trained parameters."""
+    """The predicted center of each head's local attention: `predicted_center` with trained parameters.
+
+    Args:
+        heads: Number of heads.
+        depth: Features of a query head.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, heads: int, depth: int, *, builder: Builder):
         rule = builder.rule(Role.DENSE, depth, depth)
@@ -156,7 +162,7 @@ class Center(Module):
         self.score = builder.parameter(builder.rule(Role.DENSE, depth, 1), (heads, depth), ("groups", "head_dim"))
 
     def __call__(self, q_BxQxHxD: Float[Array, "B Q H D"], key_lengths_B: Int[Array, " B"]) -> Float[Array, "B H Q"]:
-        """Predict a position, from 0 to the last of each memory."""
+        """Predict the center of each query, from 0 to the last position of its memory."""
         weight_HxDxA, score_HxA = (jnp.asarray(each[...], q_BxQxHxD.dtype) for each in (self.weight, self.score))
         return predicted_center(q_BxQxHxD, weight_HxDxA, score_HxA, key_lengths_B)
 

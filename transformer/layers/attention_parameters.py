@@ -76,7 +76,13 @@ class TrainedScore(_Trained):
 
 
 class TrainedPositions(_Trained):
-    """The trained parameters of a layer's position scheme; empty where layers share them or none are trained."""
+    """The trained parameters of a layer's position scheme; empty where layers share them or none are trained.
+
+    Args:
+        scheme: The class of the position scheme.
+        sizes: The layer's sizes.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         self.scheme, self.sizes = scheme, sizes
@@ -84,12 +90,26 @@ class TrainedPositions(_Trained):
         super().__init__(weights, builder=builder)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
-        """The parameters for `attend`; `shared` are those of `SharedPositions`, for schemes that have them."""
+        """The parameters for `attend`.
+
+        Args:
+            shared: Those of `SharedPositions`, returned if the scheme's parameters are shared.
+            dtype: Type that attention computes in; None keeps the parameters' own.
+
+        Returns:
+            The scheme with its parameters; None if it takes none.
+        """
         return shared if self.scheme.shared else self.scheme.of(self.arrays(dtype), self.sizes)
 
 
 class SharedPositions(_Trained):
-    """The trained parameters of a position scheme that all layers of a stack share."""
+    """The trained parameters of a position scheme that all layers of a stack share.
+
+    Args:
+        config: The configuration of the Transformer.
+        bidirectional: Whether later keys have T5 buckets of their own.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: Builder):
         self.scheme, self.sizes = config.positions.scheme, config.sizes(bidirectional=bidirectional)

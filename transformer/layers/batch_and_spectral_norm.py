@@ -16,7 +16,12 @@ from transformer.layers.functional_module import Builder, Module
 
 
 class BatchStatistics(NamedTuple):
-    """The running mean and variance of every feature, used in evaluation."""
+    """The running statistics of every feature, used in evaluation.
+
+    Attributes:
+        mean: The mean.
+        variance: The unbiased variance.
+    """
 
     mean: Float[Array, " F"]
     variance: Float[Array, " F"]
@@ -143,7 +148,16 @@ class SpectralNorm(Module):
     def __call__(
         self, kernel: Float[Array, "..."], state: SpectralState, *, train: bool
     ) -> tuple[Float[Array, "..."], SpectralState]:
-        """The kernel scaled to a largest singular value of about 1, in its type, and the next state."""
+        """Divide a kernel by its largest singular value.
+
+        Args:
+            kernel: The kernel W.
+            state: The vector u of the last step.
+            train: Whether to return the next u; otherwise the state stays the same.
+
+        Returns:
+            The kernel, in its type, with a largest singular value of about 1, and the next state.
+        """
         matrix_IxF = kernel.reshape(-1, self.columns)
         matrix_IxF = matrix_IxF.astype(jnp.promote_types(kernel.dtype, jnp.float32))
         fixed_IxF, u_F = jax.lax.stop_gradient(matrix_IxF), state.u.astype(matrix_IxF.dtype)

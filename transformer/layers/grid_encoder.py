@@ -95,7 +95,15 @@ class ResidualBlock(Module):
 
 
 class Stage(Module):
-    """A stage relu(norm(conv(x))) with a stride, followed by residual blocks."""
+    """A stage relu(norm(conv(x))) with a stride, followed by residual blocks.
+
+    Args:
+        inputs: Input features.
+        outputs: Output features.
+        stride: Stride of the convolution.
+        blocks: Number of residual blocks.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, blocks: int, *, builder: Builder):
         windows = (Window(_KERNEL, stride), Window(_KERNEL, stride))
@@ -115,7 +123,13 @@ class Stage(Module):
 
 
 class GridEncoder(Module):
-    """Stages of convolutions, from images with `inputs` channels."""
+    """Stages of convolutions over images.
+
+    Args:
+        config: The stages.
+        inputs: Channels of an image.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, config: GridEncoderConfig, inputs: int, *, builder: Builder):
         self.count = len(config.channels)

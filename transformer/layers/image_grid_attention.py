@@ -77,7 +77,15 @@ def grid_softmax(
 
 
 def stack_glimpses(site: str, looks: Sequence[CapturedAttention | None]) -> dict[str, CapturedAttention]:
-    """The entries of `Aux.maps` for successive glimpses at an image, one layer each; empty if nothing was captured."""
+    """The entries of `Aux.maps` for successive glimpses at an image, one layer each.
+
+    Args:
+        site: Name of the site.
+        looks: What each glimpse captured, or None.
+
+    Returns:
+        The site with the stacked maps; empty if nothing was captured.
+    """
     captured = [each for each in looks if each is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
 

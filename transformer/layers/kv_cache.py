@@ -28,7 +28,15 @@ def sharing(num_beams: int) -> int:
 
 
 def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:
-    """The position stored in each slot when `position_R` is the newest; negative while the slot is empty."""
+    """The position stored in each slot.
+
+    Args:
+        position_R: The newest position of each row.
+        slots: K, the number of slots.
+
+    Returns:
+        The positions; negative for a slot that is still empty.
+    """
     return position_R[:, None] - (position_R[:, None] - jnp.arange(slots)) % slots
 
 

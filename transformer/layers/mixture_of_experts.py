@@ -256,7 +256,13 @@ class Queue(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The inputs with respect to which the experts' computation is differentiated."""
+    """The inputs with respect to which the experts' computation is differentiated.
+
+    Attributes:
+        params: The experts' parameters, stacked.
+        x: The positions' features, in groups (`_in_groups`).
+        gates: The gates of each position's experts.
+    """
 
     params: Params
     x: Float[Array, "G S N E"]

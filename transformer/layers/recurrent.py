@@ -366,7 +366,16 @@ class RecurrentLayer(Module):
         lengths_B: Int[Array, " B"] | None,
         state: CellState | None,
     ) -> tuple[Float[Array, "B T F"], CellState]:
-        """As a call, for inputs that are already projected and finite at padding."""
+        """As a call, for inputs that are already projected.
+
+        Args:
+            projected_D: The result of `project`, finite at padding.
+            lengths_B: Real positions of each row; None means all.
+            state: The initial state; None means zeros.
+
+        Returns:
+            The output at every position, zero at padding, and the state after the last real one.
+        """
         (batch, count, *_), dtype = projected_D[0].shape, projected_D[0].dtype
         real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
         orders = self.orders

@@ -28,25 +28,60 @@ def key_axis(memory: int) -> Axis:
 
 
 def joined(memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B T E"]) -> Float[Array, "B _ E"]:
-    """The inputs of keys and values: [SG(memory) ; x], SG being the stopped gradient (Dai et al. 2019, section 3.2)."""
+    """Concatenate memory and segment: [SG(memory) ; x], SG being the stopped gradient (Dai et al. 2019, section 3.2).
+
+    Args:
+        memory_BxMxE: The stored states of earlier segments; None for none.
+        x_BxTxE: The segment.
+
+    Returns:
+        The memory followed by the segment.
+    """
     if memory_BxMxE is None:
         return x_BxTxE
     return jnp.concatenate([jax.lax.stop_gradient(memory_BxMxE).astype(x_BxTxE.dtype), x_BxTxE], axis=1)
 
 
 def remembered(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array, "B M E"]:
-    """The last `memory` positions that were attended to, without gradient; zeros in front if there are fewer."""
+    """Select the states to store for the next segment.
+
+    Args:
+        joined_BxKxE: What attention read.
+        memory: M, the number of positions to store.
+
+    Returns:
+        The last M positions, without gradient; zeros in front if there are fewer.
+    """
     kept = jax.lax.stop_gradient(joined_BxKxE[:, max(joined_BxKxE.shape[1] - memory, 0) :])
     return jnp.pad(kept, ((0, 0), (memory - kept.shape[1], 0), (0, 0)))
 
 
 def filled(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:
-    """Which keys are real after `past` positions of the same text: the memory's last ones, and all of the segment's."""
+    """Which keys are real.
+
+    Args:
+        memory: M, the positions of the memory.
+        past_B: How many positions of the same text came before the segment.
+        length: Positions of the segment.
+
+    Returns:
+        True for the last `past_B` positions of the memory and for the whole segment.
+    """
     return jnp.arange(memory + length)[None] >= memory - past_B[:, None]
 
 
 def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Mask:
-    """The mask of a segment of `length` positions whose keys follow those of a memory."""
+    """The mask of a segment whose keys follow those of a memory.
+
+    Args:
+        mask: The mask of the segment alone.
+        memory: M, the positions of the memory.
+        past_B: How many positions of the same text came before the segment.
+        length: Positions of the segment.
+
+    Returns:
+        The mask of its queries over memory and segment.
+    """
     lengths_B = None if mask.key_lengths is None else mask.key_lengths + memory
     return dataclasses.replace(
         mask,
@@ -92,7 +127,15 @@ def read_on(
 
 
 def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None:
-    """Reshape a memory [B, L, M, E] for `run_layers`: an array per layer of a period, with an axis of periods."""
+    """Reshape a memory for `run_layers`.
+
+    Args:
+        memory_BxLxMxE: The memory of each example; None returns None.
+        period: Number of layers in a period.
+
+    Returns:
+        An array [periods, B, M, E] for each layer of a period.
+    """
     if memory_BxLxMxE is None:
         return None
     memory_LxBxMxE = jnp.moveaxis(memory_BxLxMxE, 1, 0)

@@ -26,7 +26,13 @@ BLOCK_AXES = ("batch", "length", None)
 
 
 class BlockCapture(NamedTuple):
-    """Which maps to capture of each kind of sub-layer; None captures nothing."""
+    """Which maps to capture of each kind of sub-layer; None captures nothing.
+
+    Attributes:
+        attention: Of self-attention.
+        cross: Of cross-attention.
+        experts: Of the experts' gates.
+    """
 
     attention: Capture | None = None
     cross: Capture | None = None
@@ -37,7 +43,14 @@ NO_CAPTURE = BlockCapture()
 
 
 class BlockAux(NamedTuple):
-    """What each sub-layer captured, and the balance of experts where there are any."""
+    """The auxiliary results of a block.
+
+    Attributes:
+        attention: What self-attention captured.
+        cross: What cross-attention captured.
+        experts: What was captured of the experts' gates.
+        balance: How evenly the experts are used; None without experts.
+    """
 
     attention: CapturedAttention | None
     cross: CapturedAttention | None
@@ -46,7 +59,13 @@ class BlockAux(NamedTuple):
 
 
 class LayerContext(NamedTuple):
-    """The inputs of a layer that differ between layers: its window (0: none), dropout rates, and a key in training."""
+    """The inputs of a layer that differ between layers.
+
+    Attributes:
+        window: How many positions back attention sees; 0 means all.
+        drops: Dropout rates.
+        key: Random key; None means evaluation.
+    """
 
     window: int
     drops: Drops

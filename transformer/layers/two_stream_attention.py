@@ -55,7 +55,17 @@ class _TrainedKinds(TrainedPositions):
 
 
 def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Builder) -> Block:
-    """Build a block, with relative segment encodings if `kinds`."""
+    """Build a block.
+
+    Args:
+        config: The configuration of the Transformer.
+        kinds: Whether its attention has relative segment encodings.
+        alpha: DeepNorm's factor of the residual stream.
+        builder: Makes the parameters.
+
+    Returns:
+        The block, with LoRA if configured.
+    """
     block = Block(config, cross=False, experts=False, alpha=alpha, builder=builder)
     if kinds:
         block.attention.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
@@ -75,14 +85,24 @@ class Streams(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """The mask of each stream."""
+    """The mask of each stream.
+
+    Attributes:
+        content: The content stream's mask.
+        query: The query stream's mask.
+    """
 
     content: Mask
     query: Mask
 
 
 class Asked(NamedTuple):
-    """Which maps of each stream to capture, or those that were captured."""
+    """Which maps of each stream to capture, or those that were captured.
+
+    Attributes:
+        content: Of the content stream.
+        query: Of the query stream.
+    """
 
     content: Capture | None = None
     query: Capture | None = None

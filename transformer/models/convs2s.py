@@ -81,6 +81,11 @@ class GatedConvolution(Module):
     """Gated convolution, sqrt(0.5) (v(W [h_(i-k/2) ... h_(i+k/2)] + b) + h_i), v([A B]) = A sigmoid(B) (section 3.2).
 
     Dropout acts on the inputs of the convolution. A causal one reads h_(i-k+1) ... h_i.
+
+    Args:
+        config: The sizes.
+        padding: SAME in an encoder, CAUSAL in a decoder.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: ConvS2SConfig, padding: Padding, builder: Builder):
@@ -103,7 +108,15 @@ class GatedConvolution(Module):
     def step(
         self, h_RxF: Float[Array, "R F"], past_RxPxF: Float[Array, "R P F"]
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"]]:
-        """Run one more position of every row; also return the past inputs that the next one reads."""
+        """Run one more position of every row.
+
+        Args:
+            h_RxF: The inputs at the position.
+            past_RxPxF: The past inputs.
+
+        Returns:
+            The outputs, and the past inputs that the next position reads.
+        """
         sums, past_RxPxF = self.convolution.layer.step(h_RxF, past_RxPxF, kernel=self.convolution.kernel)
         return _add_at_half_variance(ConvolutionActivation.GLU(sums), h_RxF), past_RxPxF
 
@@ -114,6 +127,11 @@ class DecoderBlock(Module):
     d_i = W h_i + b + g_i; a_ij = softmax_j(d_i . z_j); c_i = m sqrt(1/m) sum_j a_ij (z_j + e_j);
     sqrt(0.5) (h_i + W' c_i + b'), g being the embeddings of the decoder's input words. (The authors' code also halves
     the variance of d_i and of z_j + e_j, and adds the block's residual after the attention.)
+
+    Args:
+        config: The sizes.
+        of_dropped: Makes the parameters of maps whose inputs have dropout.
+        builder: Makes the other parameters.
     """
 
     def __init__(self, config: ConvS2SConfig, of_dropped: Builder, builder: Builder):
@@ -154,7 +172,18 @@ class DecoderBlock(Module):
         source: EncodedSource,
         capture: Capture | None,
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"], CapturedAttention | None]:
-        """Run one more position of every row; the beams of an example are queries of one attention."""
+        """Run one more position of every row; the beams of an example are queries of one attention.
+
+        Args:
+            h_RxF: The block's inputs at the position.
+            past_RxPxF: The past inputs of the convolution.
+            g_RxE: The embeddings of the decoder's input words.
+            source: The encoded source, an entry per example.
+            capture: Which maps to capture; None captures nothing.
+
+        Returns:
+            The block's outputs, the next past inputs, and what was captured.
+        """
         h_RxF, past_RxPxF = self.convolution.step(h_RxF, past_RxPxF)
         h_BxMxF, g_BxMxE = (by_example(each, len(source.lengths)) for each in (h_RxF, g_RxE))
         h_BxMxF, captured = self._attend(h_BxMxF, g_BxMxE, source, Mask(key_lengths=source.lengths), capture)
@@ -212,6 +241,13 @@ class ConvS2S(StatelessModule):
 
         Every decoder layer sends gradients into the encoder: they are divided by twice the number of layers, except
         those of the embeddings e (section 3.4; the 2 is from the authors' code).
+
+        Args:
+            source_BxS: The source, padded.
+            key: Random key for dropout; None means evaluation.
+
+        Returns:
+            The encoded source.
         """
         lengths_B = real_lengths(source_BxS, self.pad)
         embedding_key, layers_key = _split_key(key, 2)

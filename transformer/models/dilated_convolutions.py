@@ -57,7 +57,13 @@ class DilatedConvolutionConfig(Config, path="config.model"):
 
 
 class ResidualBlock(Module):
-    """Residual block, x + W_3 r(conv(r(W_1 r(x)))), r = ReLU of LayerNorm, 2 d features to d and back (section 3.6)."""
+    """Residual block, x + W_3 r(conv(r(W_1 r(x)))), r = ReLU of LayerNorm, 2 d features to d and back (section 3.6).
+
+    Args:
+        config: The sizes.
+        window: The convolution's window.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, config: DilatedConvolutionConfig, window: Window, builder: Builder):
         inner, outer = config.width, 2 * config.width
@@ -76,7 +82,15 @@ class ResidualBlock(Module):
     def step(
         self, x_RxF: Float[Array, "R F"], past_RxPxI: Float[Array, "R P I"]
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P I"]]:
-        """Run one more position of every row; also return the past inputs that later positions read."""
+        """Run one more position of every row.
+
+        Args:
+            x_RxF: The inputs at the position.
+            past_RxPxI: The past inputs of the convolution.
+
+        Returns:
+            The outputs, and the past inputs that later positions read.
+        """
         convolved, past_RxPxI = self.convolution.step(self._before(x_RxF), past_RxPxI)
         return x_RxF + self._behind(convolved), past_RxPxI
 
@@ -88,7 +102,13 @@ class ResidualBlock(Module):
 
 
 class ResidualSet(Module):
-    """A set of residual blocks, one for each dilation, the smallest first (section 3.4)."""
+    """A set of residual blocks, one for each dilation, the smallest first (section 3.4).
+
+    Args:
+        config: The sizes and dilations.
+        padding: SAME in an encoder, CAUSAL in a decoder.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, config: DilatedConvolutionConfig, padding: Padding, builder: Builder):
         self.dilations = config.dilations
@@ -125,7 +145,17 @@ class DecoderCarry(NamedTuple):
 
 
 def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: jax.typing.DTypeLike) -> PastInputs:
-    """Return the past inputs before the first position: zeros, for every block of causal sets."""
+    """Return the past inputs before the first position: zeros, for every block of causal sets.
+
+    Args:
+        sets: The stacked sets.
+        weights: The parameters of each set.
+        rows: Number of rows.
+        dtype: Type of the inputs.
+
+    Returns:
+        The past inputs, set by set and block by block.
+    """
     return tuple(
         tuple(block.convolution.initial(rows, dtype) for block in layer_of(sets, of_set).blocks) for of_set in weights
     )
@@ -163,8 +193,14 @@ def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array,
 class DilatedConvolutionDecoder(StatelessModule):
     """Base class of decoders of causal dilated convolutions over embedded tokens.
 
-    A family implements the inputs of the blocks, of whole sequences (`block_inputs`) and of the next position
+    A family implements the inputs of the blocks, for whole sequences (`block_inputs`) and for the next position
     (`next_block_inputs`).
+
+    Attributes:
+        config: The sizes.
+        dtype: The type that the model computes in.
+        embedding: The embedding of tokens.
+        decoder: The stacked sets of blocks.
     """
 
     config: DilatedConvolutionConfig
@@ -178,11 +214,26 @@ class DilatedConvolutionDecoder(StatelessModule):
         self.output = Linear((("embed", outer),), (("vocabulary", vocabulary),), bias=True, builder=builder)
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
-        """Return the inputs of the blocks at every position, and the length of each row."""
+        """Return the inputs of the blocks at every position.
+
+        Args:
+            inputs: The model's inputs.
+
+        Returns:
+            The inputs of the blocks, and the length of each row.
+        """
         raise NotImplementedError
 
     def next_block_inputs(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
-        """Return the inputs of the blocks at the next position of every row."""
+        """Return the inputs of the blocks at the next position of every row.
+
+        Args:
+            tokens_R: The chosen tokens.
+            cache: The cache.
+
+        Returns:
+            The inputs of the blocks.
+        """
         return self.embedding(tokens_R, self.dtype)
 
     def hidden(

@@ -129,7 +129,16 @@ class RecurrentAttentionDecoder(StatelessModule):
         return StepInput(self.embedding(jnp.asarray(inputs["target"]), self.dtype))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: PyTree, carry: PyTree) -> PyTree:
-        """Return the inputs of the next decoding step, [R, ...], given the chosen tokens."""
+        """Return the inputs of the next decoding step, [R, ...]; by default the chosen words.
+
+        Args:
+            tokens_R: The chosen tokens.
+            source: The encoded source.
+            carry: The carry of every row.
+
+        Returns:
+            `StepInput` or another tree.
+        """
         return StepInput(self.embedding(tokens_R, self.dtype))
 
     def advance(
@@ -150,7 +159,15 @@ class RecurrentAttentionDecoder(StatelessModule):
         raise NotImplementedError
 
     def output_features(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
-        """Return the features from which `logits` computes the logits; by default the outputs of the step."""
+        """Return the features from which `logits` computes the logits; by default the outputs of the step.
+
+        Args:
+            given: The inputs of the steps.
+            outputs: The outputs of `advance`.
+
+        Returns:
+            The features.
+        """
         return outputs
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -169,7 +186,18 @@ class RecurrentAttentionDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[DecoderSteps, Aux]:
-        """Run all steps over a known target (teacher forcing), and capture their attention."""
+        """Run all steps over a known target (teacher forcing), and capture their attention.
+
+        Args:
+            state: The model's state.
+            inputs: The model's inputs.
+            train: Whether to apply dropout and sampling.
+            key: Random key for them; unused outside training.
+            capture: Which maps and statistics to capture; None captures nothing.
+
+        Returns:
+            The steps, and the auxiliary results.
+        """
         key = key if train else None
         source, carry = self.encode(inputs, key)
         given = self.step_inputs(state, inputs, source, key)
@@ -190,9 +218,21 @@ class RecurrentAttentionDecoder(StatelessModule):
         train: bool,
         capture: Capture | None,
     ) -> tuple[PyTree, CapturedAttention | None]:
-        """Run all steps in order; return their outputs and what was captured.
+        """Run all steps in order.
 
         A family whose states do not depend on the context may override it to attend for all steps at once.
+
+        Args:
+            source: The encoded source.
+            carry: The carry before the first step.
+            given: The inputs of all steps.
+            mask: The lengths of targets and sources.
+            key: Random key; None outside training.
+            train: Whether to apply dropout and sampling.
+            capture: The request for the attention site; None captures nothing.
+
+        Returns:
+            The outputs of the steps, and what was captured.
         """
 
         def step(carry: PyTree, given: PyTree, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree, Alignment | None]:
@@ -229,7 +269,18 @@ class RecurrentAttentionDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[DecoderSteps, Cache, Aux]:
-        """Run the same step as in training on the chosen tokens; return it with the next cache and its attention."""
+        """Run the same step as in training on the chosen tokens.
+
+        Args:
+            state: The model's state.
+            cache: The cache of the previous steps.
+            tokens_R: The token that each row reads.
+            key: Ignored: decoding does not sample in the model.
+            capture: Which maps to capture; None captures nothing.
+
+        Returns:
+            The step, the next cache, and the auxiliary results.
+        """
         source, maps = cache.examples, {}
         given = self.next_step_input(tokens_R, source, cache.rows)
         rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
@@ -274,7 +325,16 @@ def read_context(
 
 
 def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> CapturedAttention | None:
-    """Capture the attention of steps computed at once, in the layout of `scan_steps`."""
+    """Capture the attention of steps computed at once, in the layout of `scan_steps`.
+
+    Args:
+        alignment: The attention of all steps.
+        capture: The request for the attention site; None captures nothing.
+        mask: The lengths of targets and sources.
+
+    Returns:
+        What was captured, with a layer axis of 1; None without a request.
+    """
     captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
     return None if captured is None else add_layer_axis(captured)
 

@@ -124,7 +124,14 @@ class SnailConfig(Config, path="config.model"):
 
 
 class DenseBlock(Module):
-    """Dense block, [x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], from x_t and x_(t - dilation) (figure 2a)."""
+    """Dense block, [x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], from x_t and x_(t - dilation) (figure 2a).
+
+    Args:
+        inputs: Input features.
+        filters: Features that are appended.
+        dilation: The dilation, in steps.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, inputs: int, filters: int, dilation: int, *, builder: Builder):
         window = Window(2, dilation=dilation, padding=Padding.CAUSAL)
@@ -146,7 +153,14 @@ def dilations(length: int) -> tuple[int, ...]:
 
 
 class TemporalBlock(Module):
-    """TCBlock(T, D): a dense block of D filters for each of the `dilations` of T steps (section 3)."""
+    """TCBlock(T, D): a dense block of D filters for each of the `dilations` of T steps (section 3).
+
+    Args:
+        inputs: Input features.
+        filters: D.
+        length: T.
+        builder: Makes the parameters.
+    """
 
     def __init__(self, inputs: int, filters: int, length: int, *, builder: Builder):
         self.count = len(dilations(length))
@@ -165,6 +179,12 @@ class AttentionBlock(Module):
 
     q = W_q x + b_q and k = W_k x have K features, v = W_v x + b_v has V. Keys have no bias, which would only add the
     same to all logits of a step.
+
+    Args:
+        inputs: Input features.
+        key_size: K.
+        value_size: V, the features that are appended.
+        builder: Makes the parameters.
     """
 
     def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: Builder):
@@ -177,7 +197,15 @@ class AttentionBlock(Module):
     def __call__(
         self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
     ) -> tuple[Float[Array, "B T O"], CapturedAttention | None]:
-        """Return the features, with the attention's output appended, and the captured map."""
+        """Apply the block.
+
+        Args:
+            x_BxTxI: The features of every step.
+            asked: Which maps to capture; None captures nothing.
+
+        Returns:
+            The features with the attention's output appended, and what was captured.
+        """
         q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
         read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
         return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
@@ -187,6 +215,11 @@ class ImageEmbedding(Module):
     """3 x 3 convolutions, each with batch norm, ReLU and 2 x 2 max pooling, and a linear layer (appendix).
 
     Pooling drops the last row and column of a grid of odd size.
+
+    Args:
+        config: The channels and the embedding's width.
+        image: Height, width and channels of the images.
+        builder: Makes the parameters.
     """
 
     def __init__(self, config: SnailConfig, image: tuple[int, ...], *, builder: Builder):
@@ -209,7 +242,16 @@ class ImageEmbedding(Module):
     def __call__(
         self, x: Float[Array, "N Y X C"], state: Mapping[str, BatchStatistics], *, train: bool
     ) -> tuple[Float[Array, "N E"], dict[str, BatchStatistics]]:
-        """Return the features of every image, and the next statistics."""
+        """Embed images.
+
+        Args:
+            x: The images.
+            state: The statistics of every batch norm.
+            train: Whether to use and update with the batch's statistics.
+
+        Returns:
+            The features of every image, and the next statistics.
+        """
         after = {}
         for number in range(self.count):
             name = f"norm_{number}"
@@ -307,7 +349,17 @@ class Snail(Module):
 
 
 def output_width(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:
-    """Return the output features of a block with `width` input features, for episodes of `length` steps."""
+    """Return the output features of a block.
+
+    Args:
+        width: Its input features.
+        block: Its kind.
+        sizes: Its sizes, as in `SnailConfig.stack`.
+        length: Steps of an episode.
+
+    Returns:
+        The number of features.
+    """
     return width + (sizes[1] if block is Block.ATTENTION else sizes[0] * len(dilations(length)))
 
 

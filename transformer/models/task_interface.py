@@ -43,7 +43,12 @@ class InputSpec(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """The names of a model's inputs and of its output, by which tasks and families are matched."""
+    """The names of a model's inputs and of its output, by which tasks and families are matched.
+
+    Attributes:
+        inputs: Names of the inputs.
+        output: What the model outputs, such as "target tokens".
+    """
 
     inputs: frozenset[str]
     output: str

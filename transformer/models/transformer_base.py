@@ -136,7 +136,18 @@ class TokenModel(BlockStacks, TokenEnds):
     def hidden(
         self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
     ) -> tuple[Float[Array, "B T E"], Aux]:
-        """Return the final hidden states, from which `logits` computes the logits."""
+        """Return the final hidden states, from which `logits` computes the logits.
+
+        Args:
+            state: The model's state, which is empty.
+            inputs: The model's inputs by name.
+            train: Whether to apply dropout.
+            key: Random key for dropout; unused outside training.
+            capture: Which maps and statistics to capture; None captures nothing.
+
+        Returns:
+            The hidden states, and the auxiliary results.
+        """
         raise NotImplementedError
 
 
@@ -188,7 +199,7 @@ def stack_sites(
 
 
 def stack_maps(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
-    """Return the captured maps of a stack, by site."""
+    """Return what a stack captured, by site."""
     sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.experts}
     return {site: captured for site, captured in sites.items() if captured is not None}
 
@@ -198,6 +209,14 @@ def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str,
 
     A coefficient of variation is not a sum over positions: microbatches are weighted by their numbers of real
     positions.
+
+    Args:
+        stack: The name of the stack.
+        aux: The auxiliary results of its layers, stacked.
+        config: The losses' weights.
+
+    Returns:
+        The losses by name; empty without experts.
     """
     if aux.balance is None:
         return {}

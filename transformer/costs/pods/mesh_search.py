@@ -30,7 +30,12 @@ _WIDEST = 16
 
 
 class Suggestion(NamedTuple):
-    """Flags that would make a step smaller, and the reason."""
+    """A way to make a step smaller.
+
+    Attributes:
+        flags: The flags to add.
+        reason: Why they would help.
+    """
 
     flags: tuple[str, ...]
     reason: str
@@ -109,7 +114,13 @@ def _divided_rows(report: AotReport) -> tuple[str, ...]:
 
 
 class Candidate(NamedTuple):
-    """A mesh with its rules, a rematerialization policy, and the estimated seconds of a step."""
+    """A mesh and a rematerialization policy to try.
+
+    Attributes:
+        sharding: The mesh with its rules.
+        remat: The rematerialization policy.
+        seconds: The estimated seconds of a step.
+    """
 
     sharding: ShardingConfig
     remat: Remat
