@@ -10,7 +10,13 @@ Words = Sequence[str]
 
 
 class Question(NamedTuple):
-    """A position that asks a question, its answer, and for each source of the corpus the positions that hold it."""
+    """A position of a text that asks a question.
+
+    Attributes:
+        position: The position.
+        answer: The answer.
+        sources: For each source of the corpus the positions that hold it.
+    """
 
     position: int
     answer: str
@@ -30,7 +36,7 @@ class Corpus(Protocol):
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """What must be attended to, by name, in words: {"antecedent": "the antecedent"}."""
+        """The positions that must be attended to: a description of each by name, {"antecedent": "the antecedent"}."""
 
     @property
     def needs_future(self) -> bool:
@@ -43,11 +49,16 @@ class Corpus(Protocol):
         """Return the questions of a text in order; empty if it has none."""
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """Return the answers of heuristics that ignore the source, by name, such as the nearest noun."""
+        """Return the answers at a question of heuristics that ignore the source, by name, such as the nearest noun."""
 
 
 class FrequencyBaselines(NamedTuple):
-    """The most frequent answer of all, and the most frequent answer after each word that stands at a question."""
+    """The most frequent answers in some texts.
+
+    Attributes:
+        majority: The most frequent answer of all.
+        bigram: The most frequent answer at each word that asks a question.
+    """
 
     majority: str
     bigram: Mapping[str, str]
@@ -86,7 +97,16 @@ def most_frequent(words: Words) -> str:
 
 
 def baseline_accuracies(corpus: Corpus, counted: FrequencyBaselines, texts: Sequence[Words]) -> dict[str, float]:
-    """Return the accuracy of each baseline over the questions of these texts, by its name."""
+    """Compute the accuracy of each baseline over the questions of some texts.
+
+    Args:
+        corpus: The corpus, with its own baselines.
+        counted: The frequency baselines.
+        texts: The texts.
+
+    Returns:
+        The accuracy by the name of the baseline.
+    """
     right: dict[str, list[bool]] = {}
     for words in texts:
         for question in corpus.find_questions(words):

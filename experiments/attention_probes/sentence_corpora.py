@@ -67,7 +67,7 @@ class _Antecedents(Config):
         return 9 * self.sentences + len(self.ending) + 1
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """Sentences, and what is said of one of the kinds that they have."""
+        """Sample sentences, followed by a pronoun for one of the kinds of noun in them."""
         nouns = iter(shuffled(random, list(self.kind_of)))
         words: list[str] = []
         for _ in range(random.integers(2, self.sentences + 1)):
@@ -79,7 +79,7 @@ class _Antecedents(Config):
         return [*words, *self.ending, choose(random, self.kinds[kind][1])]
 
     def find_questions(self, words: Words) -> list[Question]:
-        """Each pronoun that is told what it means, and has such a noun before it."""
+        """Return each pronoun whose kind is known and that follows such a noun."""
         found = []
         for at, word in enumerate(words):
             if word in self.kind_of_cue:
@@ -90,16 +90,19 @@ class _Antecedents(Config):
         return found
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """The noun that stands next before the pronoun, and the first of the text."""
+        """Return the last noun before the pronoun, and the first of the text."""
         nouns = [word for word in words[:position] if word in self.kind_of]
         return {"nearest_noun": nouns[-1], "first_noun": nouns[0]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Coreference(_Antecedents):
-    """Which noun a pronoun refers to: "the dog passed the queen . the cat left the twins . then it" means the cat.
+    """Pronoun coreference: in "the dog passed the queen . the cat left the twins . then it", "it" is the cat.
 
     The pronoun agrees with its antecedent: "he", "she", "they", or "it" for an animal.
+
+    Attributes:
+        sentences: The most sentences of a text.
     """
 
     kinds: ClassVar[Kinds] = BY_PRONOUN
@@ -109,9 +112,12 @@ class Coreference(_Antecedents):
 
 @dataclasses.dataclass(frozen=True)
 class CoreferenceByClue(_Antecedents):
-    """What "it" refers to, where only later words tell: "the dog left the street because it was tired".
+    """Coreference of "it" that only later words resolve: "the dog left the street because it was tired".
 
-    A causal model cannot know. Any of the later words may gather the answer and pass it on to "it".
+    A causal model cannot know the answer. Any of the later words may gather it and pass it on to "it".
+
+    Attributes:
+        sentences: The most sentences of a text.
     """
 
     kinds: ClassVar[Kinds] = BY_CLUE
@@ -143,9 +149,11 @@ ADJECTIVES = ("old", "small", "green", "quiet")
 class Agreement(Config):
     """Subject-verb agreement: the subject may be far before the verb, with other nouns (attractors) between them.
 
-    "near the old lakes , the key to the doors ...": up to `attractors` nouns modify the subject, and another noun may
-    come before it, with a comma. After each noun that follows the subject, the question is whether "is" or "are" could
-    follow.
+    "near the old lakes , the key to the doors ...": nouns modify the subject, and another noun may come before it, with
+    a comma. After each noun that follows the subject, the question is whether "is" or "are" could follow.
+
+    Attributes:
+        attractors: The most nouns that modify the subject.
     """
 
     attractors: Annotated[int, Range(1, 30)] = 4
@@ -160,7 +168,7 @@ class Agreement(Config):
         return 8 + 4 * self.attractors
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """A noun phrase with at least one attractor."""
+        """Sample a noun phrase with at least one attractor."""
 
         def noun() -> list[str]:
             adjective = [choose(random, ADJECTIVES)] if random.random() < 0.5 else []
@@ -174,12 +182,12 @@ class Agreement(Config):
         return [*before, *noun(), *attractors]
 
     def find_questions(self, words: Words) -> list[Question]:
-        """Every noun behind the subject, which is the first behind the comma, or of all."""
+        """Return every noun after the subject, which is the first noun after the comma, or of all."""
         start = words.index(",") if "," in words else 0
         subject, *others = [position for position in range(start, len(words)) if words[position] in VERB_OF] or [0]
         return [Question(position, VERB_OF[words[subject]], ((subject,),)) for position in others]
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """The verbs of the noun at the place, of the first noun, and of most nouns of the text so far."""
+        """Return the verbs that agree with the noun here, with the first noun, and with most nouns so far."""
         verbs = [VERB_OF[word] for word in words[: position + 1] if word in VERB_OF]
         return {"nearest_noun": verbs[-1], "first_noun": verbs[0], "most_nouns": most_frequent(verbs)}

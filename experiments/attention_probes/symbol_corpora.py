@@ -21,25 +21,32 @@ NumQuestions = Annotated[int, Range(1, 30)]
 
 @dataclasses.dataclass(frozen=True)
 class TwoOffsetCopy(Config):
-    """Copy from two offsets: the color of the item `near_offset` back and the shape of that `far_offset` back.
+    """Copy from two offsets: the color of the item `near_offset` back and the shape of the item `far_offset` back.
 
-    Items are words such as "red-circle", of `num_kinds` colors and as many shapes; each of `num_questions` question
-    marks follows `far_offset` to `far_offset` + 2 of them.
+    Items are words such as "red-circle". Each question mark follows `far_offset` to `far_offset` + 2 items.
 
-    One head cannot always be right where a linear map reads what the head has read, and an item t that stands d places
-    back has the weight b_d w(t), before all weights are divided by their sum (as with T5's positions and ALiBi's). Up
-    to a positive factor an answer c = (color, shape) to the items a, near, and b, far, then has the score b_near E_c(a)
-    + b_far E_c(b) + k_c, with one E for both: w(t) times a score of t. Say that b_near >= b_far, and take two items of
-    the same color, 0 and 1 by their shapes, F being E of 0 less E of 1, and k the same of k_c. Right answers need
-    (b_near + b_far) F(0) + k > 0 > (b_near + b_far) F(1) + k where both items are the same, so that F(0) > F(1); and
-    b_near F(1) + b_far F(0) + k > 0 > b_near F(0) + b_far F(1) + k where they differ, so that (b_near - b_far) (F(1) -
-    F(0)) > 0, which is not so. One of these four texts is answered wrong. If b_far >= b_near, one of four with the same
-    shape is.
+    A single head with a linear map of its output cannot always be right if an item t that stands d positions back has
+    the weight b_d w(t) before weights are normalized (as with T5's relative positions and ALiBi). Up to a positive
+    factor an answer c = (color, shape) to the items a, near, and b, far, then has the score b_near E_c(a) + b_far
+    E_c(b) + k_c, with one E for both: w(t) times a score of t. Say that b_near >= b_far, and take two items of the same
+    color, 0 and 1 by their shapes, F being E of 0 minus E of 1, and k the same of k_c. Right answers need (b_near +
+    b_far) F(0) + k > 0 > (b_near + b_far) F(1) + k where both items are the same, so that F(0) > F(1); and b_near F(1)
+    + b_far F(0) + k > 0 > b_near F(0) + b_far F(1) + k where they differ, so that (b_near - b_far) (F(1) - F(0)) > 0, a
+    contradiction. One of these four texts is answered wrong. If b_far >= b_near, one of four with the same shape is.
 
-    Of two colors and two shapes there are two such fours among the 16 pairs of items: one head is right on 14 of 16 at
-    most, whatever else the text says, and on all of four questions in (14 / 16)^4, 59 of 100 texts. Of more kinds it
-    may get more, and 13 of 16 of four are in reach. Two heads have an E each. (After a nonlinear network one head is
+    With two colors and two shapes there are two such groups of four among the 16 pairs of items: one head is right on
+    at most 14 of 16, whatever else the text says, and on all of four questions in (14 / 16)^4, 59 % of texts. With more
+    kinds it may reach more, and 13 of 16 with four. Two heads have an E each. (After a nonlinear network one head is
     enough: an uneven mixture of two items is unlike any other.)
+
+    Attributes:
+        num_kinds: The number of colors, and of shapes.
+        near_offset: The distance of the item whose color is copied.
+        far_offset: The distance of the item whose shape is copied.
+        num_questions: The number of questions of a text.
+
+    Raises:
+        ValueError: If `far_offset` is not above `near_offset`.
     """
 
     num_kinds: Annotated[int, Range(2, len(COLORS))] = 4
@@ -62,11 +69,11 @@ class TwoOffsetCopy(Config):
 
     @property
     def max_length(self) -> int:
-        """The longest stretch before each question."""
+        """The longest run of items and its question mark, for each question."""
         return self.num_questions * (self.far_offset + 3)
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """Stretches of items, each with its question."""
+        """Sample runs of items, each followed by a question mark."""
         items, words = self.vocabulary[1:], []
         for _ in range(self.num_questions):
             count = self.far_offset + int(random.integers(0, 3))
@@ -74,7 +81,7 @@ class TwoOffsetCopy(Config):
         return words
 
     def find_questions(self, words: Words) -> list[Question]:
-        """Every question mark that has items at both places."""
+        """Return every question mark that has items at both offsets."""
         found = []
         for position, word in enumerate(words):
             sources = position - self.near_offset, position - self.far_offset
@@ -84,7 +91,7 @@ class TwoOffsetCopy(Config):
         return found
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """The item at one of the two places."""
+        """Return the item at one of the two offsets."""
         return {"near_item": words[position - self.near_offset], "far_item": words[position - self.far_offset]}
 
 
@@ -92,8 +99,14 @@ class TwoOffsetCopy(Config):
 class Retrieval(Config):
     """Key-value retrieval: "c=4 a=2 h=1 ? a" asks for 2.
 
-    Two to `max_pairs` different keys of the first `letters` letters, each with one of the first `num_digits` digits,
-    and `num_questions` of them asked for.
+    Attributes:
+        max_pairs: The most pairs of a text, which has at least two.
+        num_questions: The number of keys asked for.
+        letters: The number of letters that may be keys.
+        num_digits: The number of digits that may be values.
+
+    Raises:
+        ValueError: If `max_pairs` is above `letters`.
     """
 
     max_pairs: Annotated[int, Range(2)] = 8
@@ -116,17 +129,17 @@ class Retrieval(Config):
 
     @property
     def max_length(self) -> int:
-        """Pairs, and questions of two words."""
+        """The length of the most pairs, and of questions of two words."""
         return self.max_pairs + 2 * self.num_questions
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """Pairs, and keys of them."""
+        """Sample pairs, and keys of them to ask for."""
         keys = shuffled(random, string.ascii_lowercase[: self.letters])[: random.integers(2, self.max_pairs + 1)]
         shown = [f"{key}={choose(random, string.digits[: self.num_digits])}" for key in keys]
         return [*shown, *(word for _ in range(self.num_questions) for word in (QUESTION, choose(random, keys)))]
 
     def find_questions(self, words: Words) -> list[Question]:
-        """Every key behind a question mark; of a key with several values the last is asked for."""
+        """Return every key after a question mark; if a key has several values, the last counts."""
         positions: dict[str, int] = {}
         found = []
         for position, word in enumerate(words):
@@ -137,16 +150,17 @@ class Retrieval(Config):
         return found
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """The value that was shown last, and the most frequent."""
+        """Return the last value shown, and the most frequent one."""
         values = [word[2:] for word in words[:position] if "=" in word]
         return {"last_value": values[-1], "most_values": most_frequent(values)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sorting(Config):
-    """Sorting: "k c a : a c" asks for a, c and k, which are the letters before the colon in alphabetical order.
+    """Sorting: "k c a : a c" asks for a, c and k, the letters before the colon in alphabetical order.
 
-    Three to `letters` different letters.
+    Attributes:
+        letters: The most letters of a text, which has at least three, all different.
     """
 
     letters: Annotated[int, Range(3, 26)] = 10
@@ -157,17 +171,17 @@ class Sorting(Config):
 
     @property
     def max_length(self) -> int:
-        """The letters, the colon, and all but the last of them again."""
+        """The length of the letters, the colon, and all letters again except the last."""
         return 2 * self.letters
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """Letters, and their order but for its last."""
+        """Sample letters, followed by their order without its last."""
         count = random.integers(3, self.letters + 1)
         given = shuffled(random, string.ascii_lowercase)[:count]
         return [*given, ":", *sorted(given)[:-1]]
 
     def find_questions(self, words: Words) -> list[Question]:
-        """The colon, and each letter behind it that is not the last."""
+        """Return the colon, and each letter after it except the last of the alphabetical order."""
         colon = words.index(":") if ":" in words else len(words)
         found = []
         for position in range(colon, len(words)):
@@ -177,7 +191,7 @@ class Sorting(Config):
         return found
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """The letter that was given at this number, and the one that follows in the alphabet."""
+        """Return the letter given at the same index, and the next letter of the alphabet."""
         colon = words.index(":")
         following = string.ascii_lowercase.find(words[position]) + 1
         given = words[min(position - colon, colon - 1)]
@@ -189,10 +203,15 @@ PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 @dataclasses.dataclass(frozen=True)
 class Brackets(Config):
-    """Which bracket closes: a Dyck language of `num_kinds` brackets, nested at most `max_depth` deep.
+    """Bracket matching: which bracket closes next in a Dyck language of several kinds of brackets.
 
-    A text has at most `max_length` brackets. Asked after every closing bracket that leaves one open: the last opening
-    bracket is then a closed one.
+    The question is asked after every closing bracket that leaves one open, so that the last opening bracket is already
+    closed.
+
+    Attributes:
+        num_kinds: The number of kinds of brackets.
+        max_depth: The deepest nesting.
+        max_length: The most brackets of a text.
     """
 
     num_kinds: Annotated[int, Range(2, len(PAIRS))] = 4
@@ -208,7 +227,7 @@ class Brackets(Config):
         return tuple(bracket for pair in list(PAIRS.items())[: self.num_kinds] for bracket in pair)
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """The beginning of a word of the language, opening and closing with equal chance where both can be."""
+        """Sample a prefix of a word of the language; opening and closing are equally likely where both are possible."""
         opening = list(PAIRS)[: self.num_kinds]
         while True:
             words: list[str] = []
@@ -223,7 +242,7 @@ class Brackets(Config):
                 return words
 
     def find_questions(self, words: Words) -> list[Question]:
-        """Every closing bracket that leaves another open, up to the first that closes what is not open."""
+        """Return every closing bracket that leaves another open, up to the first bracket that does not match."""
         found, stack = [], []
         for position, word in enumerate(words):
             if word in PAIRS:
@@ -236,17 +255,24 @@ class Brackets(Config):
         return found
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """What closes the last opening bracket, though it be closed, and the closing bracket before once more."""
+        """Return the bracket that closes the last opening one, even if closed, and the last closing one again."""
         last = next(word for word in reversed(words[:position]) if word in PAIRS)
         return {"nearest_opening": PAIRS[last], "again": words[position]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Motifs(Config):
-    """Induction: a motif of different letters occurs `repeats` times, each time after up to `max_gap` other letters.
+    """Induction: a motif of different letters occurs several times, each time after a gap of other letters.
 
-    It has `motif` letters, or as few as half of them. When it occurs again, each of its letters predicts the next one.
-    All other letters occur once.
+    When the motif occurs again, each of its letters predicts the next one. All other letters occur once.
+
+    Attributes:
+        motif: The most letters of the motif, which has at least half as many.
+        repeats: How often the motif occurs.
+        max_gap: The longest gap.
+
+    Raises:
+        ValueError: If there are too few letters for gaps of `max_gap`.
     """
 
     motif: Annotated[int, Range(4, 40)] = 16
@@ -265,11 +291,11 @@ class Motifs(Config):
 
     @property
     def max_length(self) -> int:
-        """As many motifs with the longest gaps."""
+        """The length of the longest motifs with the longest gaps."""
         return self.repeats * (self.motif + self.max_gap)
 
     def sample(self, random: np.random.Generator) -> list[str]:
-        """Gaps and motifs in turn, the last of which breaks off within."""
+        """Sample gaps and motifs in turn; the last motif is cut short."""
         count = int(random.integers(self.motif // 2, self.motif + 1))
         letters = shuffled(random, self.vocabulary)
         motif, others = letters[:count], iter(letters[count:])
@@ -279,7 +305,7 @@ class Motifs(Config):
         return words[: len(words) - int(random.integers(1, count))]
 
     def find_questions(self, words: Words) -> list[Question]:
-        """Every letter that stood before, and was followed by what follows now, if anything does."""
+        """Return every letter that occurred before, followed by what follows now, if anything does."""
         found = []
         for position, word in enumerate(words):
             before = [at for at in range(position) if words[at] == word]
@@ -290,7 +316,7 @@ class Motifs(Config):
         return found
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
-        """No rule of its own: a letter that no motif has told is any of all."""
+        """Return no baselines: a letter outside of a motif may be any."""
         return {}
 
 

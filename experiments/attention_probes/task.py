@@ -59,7 +59,7 @@ CORPORA: Mapping[str, type] = {
 
 
 def open_corpus(dataset: str) -> Corpus:
-    """Return the corpus of a name such as "brackets" or "brackets/num_kinds=2,max_depth=4".
+    """Open the corpus of a name such as "brackets" or "brackets/num_kinds=2,max_depth=4".
 
     Raises:
         UserError: If the name or an option is unknown, or a value is out of range.
@@ -90,12 +90,16 @@ class Direction(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionProbesConfig(Config, path="config.task"):
-    """Batches of `batch_size` texts of a corpus, sampled anew at every step; one text in eight is held out.
+    """Texts of a probe corpus, sampled anew at every step; one text in eight is held out.
 
-    `dataset`: the name of a corpus, with options such as "brackets/num_kinds=2,max_depth=4". `direction`: causal models
-    predict what follows each word, bidirectional ones what stands at it. `num_eval_examples` held-out texts are
-    evaluated, `num_probe_examples` are mapped; the role of a head is named from the latter, which therefore must not be
-    too few.
+    Causal models predict the word that follows each position, bidirectional ones the word at it.
+
+    Attributes:
+        dataset: The name of a corpus, with options such as "brackets/num_kinds=2,max_depth=4".
+        direction: Whether the model is causal or bidirectional.
+        batch_size: Texts in a batch.
+        num_eval_examples: Held-out texts to evaluate.
+        num_probe_examples: Held-out texts whose maps are stored; heads are classified on them, so there must be enough.
 
     Raises:
         UserError: If a value is out of range, or the corpus needs `direction=bidirectional`.
@@ -158,7 +162,7 @@ class AttentionProbes(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""] | None
     ) -> tuple[Array, LossAux]:
-        """The mean over questions of -log p(answer), in nats."""
+        """Return the mean over questions of -log p(answer), in nats."""
         logits_BxTxV, aux = self._logits(view, batch, key, view.capture)
         labels_BxT = jnp.asarray(batch["labels"])
         sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
@@ -172,7 +176,7 @@ class AttentionProbes(BaseTask):
         )
 
     def _answers(self, split: str, texts: Sequence[Words]) -> Evaluation:
-        """Loss, accuracy, accuracy of whole texts, and the accuracy of the baselines on the same texts."""
+        """Return the evaluation of loss, accuracy, accuracy of whole texts, and the accuracy of the baselines."""
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict[str, Array], None]:
             logits_BxTxV, _ = self._logits(view, batch, None, None)
@@ -196,7 +200,7 @@ class AttentionProbes(BaseTask):
         return Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test")
 
     def _heads(self, split: str, texts: Mapping[str, Sequence[Words]]) -> Evaluation:
-        """How often the largest weight of the best head falls on the source, for each source.
+        """Return the evaluation of how often the largest weight of the best head falls on each source.
 
         The head is chosen on the first of the given splits and measured on the last: test figures are of heads that
         were chosen on validation texts.

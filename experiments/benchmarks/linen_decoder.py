@@ -1,6 +1,6 @@
-"""The training step of a decoder in plain Flax Linen, timed: `python linen_decoder.py SETTINGS` prints JSON.
+"""Time the training step of a decoder in plain Flax Linen: `python linen_decoder.py SETTINGS` prints JSON.
 
-It imports nothing of this project, and nothing imports it. SETTINGS and what is printed are those of torch_decoder.py,
+It imports nothing of this project, and nothing imports it. SETTINGS and the output are those of torch_decoder.py,
 without `threads` and `compile`.
 """
 
@@ -16,7 +16,7 @@ from flax import linen as nn
 
 
 class Block(nn.Module):
-    """x + Attention(LN(x)), then x + FFN(LN(x))."""
+    """A pre-norm block: x + Attention(LN(x)), then x + FFN(LN(x))."""
 
     heads: int
     feed_forward: int
@@ -24,7 +24,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x, mask):
-        """The next layer's input."""
+        """Return the block's output."""
         normed = nn.LayerNorm(dtype=self.dtype)(x)
         x = x + nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype)(normed, mask=mask)
         hidden = nn.gelu(nn.Dense(self.feed_forward, dtype=self.dtype)(nn.LayerNorm(dtype=self.dtype)(x)))
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """GPT-2's arrangement."""
+    """A decoder in the arrangement of GPT-2."""
 
     layers: int
     width: int
@@ -44,7 +44,7 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(self, tokens):
-        """The logits of every position."""
+        """Return the logits of every position."""
         table = nn.Embed(self.vocabulary, self.width, dtype=self.dtype)
         positions = nn.Embed(self.context, self.width, dtype=self.dtype)
         x = table(tokens) + positions(jnp.arange(tokens.shape[1]))

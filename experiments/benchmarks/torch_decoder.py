@@ -1,9 +1,9 @@
-"""The training step of a decoder-only Transformer in PyTorch, timed: `python torch_decoder.py SETTINGS` prints JSON.
+"""Time the training step of a decoder-only Transformer in PyTorch: `python torch_decoder.py SETTINGS` prints JSON.
 
-It runs in an environment of its own, where torch is; nothing imports it. SETTINGS is a JSON object of `layers`,
-`width`, `heads`, `feed_forward`, `context`, `rows`, `vocabulary`, `warmup_steps`, `steps` (the timed ones), `seed`,
-`threads` (0: PyTorch chooses), `compile`, `device` and `dtype`. Pre-norm blocks with biases, learned positions,
-tanh-GELU, the embedding tied to the head, AdamW with its fused update; on an NVIDIA GPU cuDNN's attention alone.
+It runs in its own environment with torch; nothing imports it. SETTINGS is a JSON object of `layers`, `width`, `heads`,
+`feed_forward`, `context`, `rows`, `vocabulary`, `warmup_steps`, `steps` (those that are timed), `seed`, `threads` (0:
+PyTorch chooses), `compile`, `device` and `dtype`. The model has pre-norm blocks with biases, learned positions,
+tanh-GELU and tied embeddings, and is trained with fused AdamW; on an NVIDIA GPU attention is cuDNN's alone.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """x + Attention(LN(x)), then x + FFN(LN(x))."""
+    """A pre-norm block: x + Attention(LN(x)), then x + FFN(LN(x))."""
 
     def __init__(self, width, heads, feed_forward):
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
         self.expand, self.contract = nn.Linear(width, feed_forward), nn.Linear(feed_forward, width)
 
     def forward(self, x):
-        """The next layer's input."""
+        """Return the block's output."""
         rows, length, width = x.shape
         projected = self.query_key_value(self.attention_norm(x)).split(width, dim=2)
         q, k, v = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in projected)
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """GPT-2's arrangement."""
+    """A decoder in the arrangement of GPT-2."""
 
     def __init__(self, *, layers, width, heads, feed_forward, context, vocabulary):
         super().__init__()
@@ -50,7 +50,7 @@ class Decoder(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens, labels):
-        """The mean loss."""
+        """Return the mean loss."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)

@@ -1,8 +1,8 @@
-"""The training step of an encoder-decoder Transformer in PyTorch, timed: `python torch_encoder_decoder.py SETTINGS`.
+"""Time the training step of an encoder-decoder Transformer in PyTorch: `python torch_encoder_decoder.py SETTINGS`.
 
-It runs in an environment of its own, where torch is; nothing imports it. SETTINGS as those of torch_decoder.py. It is
-torch.nn.Transformer with norms behind the additions and ReLU, as Vaswani et al. (2017), without dropout; embeddings are
-scaled, positions sinusoidal, one table embeds both sides and scores; AdamW with its fused update.
+It runs in its own environment with torch; nothing imports it. SETTINGS are those of torch_decoder.py. The model is
+torch.nn.Transformer, post-norm with ReLU as in Vaswani et al. (2017), without dropout; embeddings are scaled, positions
+sinusoidal, and one table serves both sides and the output layer. It is trained with fused AdamW.
 """
 
 import json
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 
 class EncoderDecoder(nn.Module):
-    """torch.nn.Transformer between its ends."""
+    """torch.nn.Transformer with embeddings and an output layer."""
 
     def __init__(self, *, layers, width, heads, feed_forward, context, vocabulary):
         super().__init__()
@@ -29,11 +29,11 @@ class EncoderDecoder(nn.Module):
         self.register_buffer("hidden", nn.Transformer.generate_square_subsequent_mask(context))
 
     def embed(self, tokens):
-        """The vectors of tokens with their positions."""
+        """Return the embeddings of tokens with their positions."""
         return self.tokens(tokens) * math.sqrt(self.width) + self.waves
 
     def forward(self, source, target, labels):
-        """The mean loss."""
+        """Return the mean loss."""
         x = self.body(self.embed(source), self.embed(target), tgt_mask=self.hidden, tgt_is_causal=True)
         return functional.cross_entropy((x @ self.tokens.weight.T).flatten(0, 1).float(), labels.flatten())
 

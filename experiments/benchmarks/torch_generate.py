@@ -1,9 +1,9 @@
-"""Greedy decoding by GPT-2 in Hugging Face Transformers, timed: `python torch_generate.py SETTINGS` prints JSON.
+"""Time greedy decoding by GPT-2 in Hugging Face Transformers: `python torch_generate.py SETTINGS` prints JSON.
 
-It runs in an environment of its own, where torch and transformers are; nothing imports it. SETTINGS is a JSON object of
-`layers`, `width`, `heads`, `feed_forward`, `context`, `vocabulary`, `rows`, the length of the `prompt`, the `tokens`
-generated behind it, the `repeats` behind a first run, `seed`, `threads` (0: PyTorch chooses), `device` and `dtype`.
-The weights are random, and nothing ends a text before its last token.
+It runs in its own environment with torch and transformers; nothing imports it. SETTINGS is a JSON object of `layers`,
+`width`, `heads`, `feed_forward`, `context`, `vocabulary`, `rows`, the length of the `prompt`, the number of `tokens` to
+generate, the `repeats` after a first run, `seed`, `threads` (0: PyTorch chooses), `device` and `dtype`. The weights are
+random, and no text ends early.
 """
 
 import json
@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 
 def main(settings):
-    """Time whole texts and print the seconds a token."""
+    """Time whole texts and print the seconds per token."""
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     torch.manual_seed(settings["seed"])

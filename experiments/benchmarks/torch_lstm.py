@@ -1,7 +1,7 @@
-"""The gradient of an LSTM layer in PyTorch, timed: `python torch_lstm.py SETTINGS` prints JSON.
+"""Time the gradient of an LSTM layer in PyTorch: `python torch_lstm.py SETTINGS` prints JSON.
 
-It runs in an environment of its own, where torch is; nothing imports it. SETTINGS is a JSON object of `width`, `rows`,
-`length`, `warmup_steps`, `steps`, `seed` and `threads`.
+It runs in its own environment with torch; nothing imports it. SETTINGS is a JSON object of `width`, `rows`, `length`,
+`warmup_steps`, `steps`, `seed` and `threads`.
 """
 
 import json

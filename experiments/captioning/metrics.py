@@ -28,6 +28,10 @@ def corpus_bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict
 
     BLEU-n = BP exp((1/n) sum_{m <= n} log p_m) (Papineni et al. 2002, section 2.3), without smoothing.
 
+    Args:
+        outputs: The decoded texts.
+        references: One reference for each text.
+
     Returns:
         The scores by name, and sacreBLEU's signature.
     """
@@ -50,14 +54,30 @@ def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: 
 
 
 def named_cell_mask(named_BxT: Int[Array, "B T"], cells_K: Int[np.ndarray, " K"]) -> Bool[Array, "B T K"]:
-    """Return which grid positions lie in the cell that each word names; no position for words that name none."""
+    """Return which grid positions lie in the cell that each word names.
+
+    Args:
+        named_BxT: The cell that each word names, or `NO_CELL`.
+        cells_K: The cell of each grid position.
+
+    Returns:
+        A mask [batch, word, grid position], False throughout for words that name no cell.
+    """
     return (named_BxT[..., None] == cells_K) & (named_BxT != NO_CELL)[..., None]
 
 
 def doubly_stochastic(
     weights_LxBxHxTxK: Float[Array, "L B H T K"], counts_BxT: Bool[Array, "B T"]
 ) -> Float[Array, "L H"]:
-    """Sum (1 - sum_t w_ti)^2 over positions and examples, for each layer and head (Xu et al. 2015, equation 14)."""
+    """Compute the penalty sum_i (1 - sum_t w_ti)^2 of each layer and head (Xu et al. 2015, equation 14).
+
+    Args:
+        weights_LxBxHxTxK: The weights [layer, batch, head, word, grid position].
+        counts_BxT: Which words count.
+
+    Returns:
+        The penalty [layer, head], summed over the batch.
+    """
     over_words_LxBxHxK = jnp.sum(jnp.where(counts_BxT[None, :, None, :, None], weights_LxBxHxTxK, 0), axis=3)
     return jnp.sum(jnp.square(1 - over_words_LxBxHxK), axis=(1, 3))
 

@@ -38,7 +38,7 @@ from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 class CaptionerAttention(enum.Enum):
     """How the context z_t is read from the annotations a_1 ... a_L at each word, with attention probabilities p_t.
 
-    soft: sum_i p_ti a_i (Xu et al. 2015, equation 13). hard: one a_i, sampled by p_t in training, which learns by
+    soft: sum_i p_ti a_i (Xu et al. 2015, equation 13). hard: one a_i, sampled from p_t in training, which learns by
     REINFORCE, and the most probable one otherwise (equations 8 and 9). none: the mean (1/L) sum_i a_i at every word.
     """
 
@@ -49,13 +49,20 @@ class CaptionerAttention(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class CaptionerConfig(Config, path="config.model"):
-    """A convolutional encoder of the image, and an LSTM decoder that attends to its grid.
+    """The configuration of a captioner: a convolutional image encoder, and an LSTM decoder that attends to its grid.
 
-    `positions`: how annotations are told apart; with none, as in the paper, by the edges that convolutions see.
-    `embedding`: size of the word embeddings, and of the output layer's input. `gated` multiplies z_t with beta_t
-    (section 4.2.1). `doubly_stochastic`: weight of the penalty of equation 14 on positions that soft attention misses
-    or dwells on. `soft_attention_probability`: with hard attention, the probability that a training example is read
-    softly (section 4.1).
+    Attributes:
+        encoder: The convolutions.
+        positions: The position embeddings of the grid; none, as in the paper, leaves only the edges that convolutions
+            see.
+        width: Features of the LSTM.
+        embedding: Features of the word embeddings, and of the input of the output layer.
+        attention: How the image is attended to.
+        gated: Whether z_t is multiplied by beta_t (section 4.2.1).
+        doubly_stochastic: Weight of the penalty of equation 14 on grid positions that soft attention neglects or dwells
+            on.
+        soft_attention_probability: With hard attention, the probability that a training example is attended to softly
+            (section 4.1).
 
     Raises:
         UserError: If `soft_attention_probability` is set without hard attention, or `doubly_stochastic` without soft
@@ -101,7 +108,14 @@ class CaptionerConfig(Config, path="config.model"):
 
 
 class StepOutput(NamedTuple):
-    """One decoder step's h_t, gated z_t, attention weights, and the sampling terms of hard attention."""
+    """The outputs of one decoder step.
+
+    Attributes:
+        hidden: h_t.
+        context: z_t, after the gate.
+        weights: The attention weights; None without attention.
+        draws: The sampling terms of hard attention.
+    """
 
     hidden: Float[Array, "*B F"]
     context: Float[Array, "*B A"]
@@ -175,7 +189,7 @@ class Captioner(RecurrentAttentionDecoder):
         return state, StepOutput(state.hidden, context_RxA, weights_RxL, reinforce_extras(alignment)), alignment
 
     def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
-        """E y_{t-1} + L_h h_t + L_z z_t."""
+        """Return E y_{t-1} + L_h h_t + L_z z_t."""
         return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
     def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:

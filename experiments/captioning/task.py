@@ -55,15 +55,22 @@ _EXAMPLE = "red circle top left, blue star bottom right"
 
 @dataclasses.dataclass(frozen=True)
 class CaptioningConfig(Config, path="config.task"):
-    """Batches of `batch_size` scenes of 3 x 3 cells, `min_items` to `max_items` of which hold an item.
+    """Captioning of scenes of 3 x 3 cells, sampled anew at every step.
 
-    A cell has `pixels` x `pixels` pixels. At least `num_eval_examples` scenes, in whole batches, are the validation
-    set, and as many others the test set. `num_beams`: the beam size; 1 decodes greedily. For hard attention,
-    `reinforce_weight` weights the REINFORCE loss and `entropy_weight` its entropy bonus
-    (transformer.tasks.hard_attention_reinforce).
+    Attributes:
+        min_items: The fewest items of a scene.
+        max_items: The most items of a scene.
+        pixels: The height and width of a cell in pixels.
+        batch_size: Scenes in a batch.
+        num_eval_examples: Scenes of the validation set and of the test set, rounded up to whole batches.
+        num_beams: The beam size; 1 decodes greedily.
+        num_probe_examples: Scenes whose maps are stored.
+        reinforce_weight: Weight of the REINFORCE loss of hard attention
+            (transformer.tasks.hard_attention_reinforce).
+        entropy_weight: Weight of its entropy bonus.
 
     Raises:
-        UserError: If no scene has so many items.
+        UserError: If `min_items` is above `max_items`.
     """
 
     min_items: Positive = 2
@@ -101,7 +108,7 @@ class Captioning(ImageToSequenceTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many scenes there are, and in how many words they are told."""
+        """A line on the numbers of scenes and of words."""
         count = len(captions.words(self.kind))
         held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
@@ -132,7 +139,7 @@ class Captioning(ImageToSequenceTask):
     def loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """Cross-entropy in nats a word, plus the REINFORCE loss of hard attention."""
+        """Return the cross-entropy in nats per word, plus the REINFORCE loss of hard attention."""
         logits, aux, metrics = self.likelihood(view, batch, totals, key)
         loss = metrics["loss"]
         if not (view.train and "attention_log_prob" in aux.extras):
@@ -144,7 +151,7 @@ class Captioning(ImageToSequenceTask):
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """The loss, caption metrics of decoded captions, and the attention mass at nouns."""
+        """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""
         source, count, at_end = (
             self.source(seed),
             -(-self.config.num_eval_examples // self.config.batch_size),

@@ -30,6 +30,15 @@ def draw_characters(
 
     A stroke is a parabola (a quadratic Bezier curve) anywhere in the square. A drawer moves the control points of every
     stroke a little, and rotates, slants, scales and shifts the whole.
+
+    Args:
+        random: The random generator.
+        count: The number of characters.
+        num_drawers: The number of drawings of each.
+        image_size: Height and width of a drawing in pixels.
+
+    Returns:
+        Drawings [character, drawer, height, width], 0 to 255.
     """
     points_SxT = np.linspace(0, 1, _POINTS)[:, None]
     weights_Px3 = np.concatenate([(1 - points_SxT) ** 2, 2 * points_SxT * (1 - points_SxT), points_SxT**2], axis=1)
@@ -62,7 +71,13 @@ Drawings = UInt8[np.ndarray, "characters drawers size size"]
 
 @dataclasses.dataclass(frozen=True)
 class CharacterSet:
-    """Drawings of each split's characters, with no character in two splits; ink is bright."""
+    """Drawings of each split's characters; no character is in two splits.
+
+    Attributes:
+        name: The name of the set, with its options.
+        splits: Drawings [character, drawer, height, width] by split; ink is bright.
+        split_note: A note on how characters were divided.
+    """
 
     name: str
     splits: Mapping[str, Drawings]
@@ -71,7 +86,14 @@ class CharacterSet:
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticCharacters(Config):
-    """Numbers of synthetic characters of each split, each drawn by `num_drawers`, from `seed` and the split.
+    """The numbers of synthetic characters of each split.
+
+    Attributes:
+        train: Training characters.
+        validation: Validation characters.
+        test: Test characters.
+        num_drawers: Drawings of each character.
+        seed: The seed of all splits.
 
     Raises:
         UserError: If a split has no character, or there are fewer than two drawers.
@@ -91,12 +113,14 @@ class SyntheticCharacters(Config):
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutAlphabets(Config):
-    """Number of background alphabets that are the validation set and, without images_evaluation.zip, the test set.
+    """The numbers of background alphabets that are held out, the last ones by name.
 
-    They are the last by name, the test alphabets at the end.
+    Attributes:
+        validation: Alphabets of the validation set.
+        test: Alphabets of the test set, used only without images_evaluation.zip; they are the very last.
 
     Raises:
-        UserError: If one of them is less than 1.
+        UserError: If a number is less than 1.
     """
 
     validation: Positive = 1
@@ -105,10 +129,15 @@ class HeldOutAlphabets(Config):
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutCharacters(Config):
-    """Number of characters of all alphabets in validation and test, in an order sampled from `seed`.
+    """The numbers of characters of all alphabets that are held out, in random order.
+
+    Attributes:
+        validation: Characters of the validation set.
+        test: Characters of the test set.
+        seed: The seed of the order.
 
     Raises:
-        UserError: If one of them is less than 1.
+        UserError: If a number is less than 1.
     """
 
     validation: Positive = 20
@@ -117,7 +146,7 @@ class HeldOutCharacters(Config):
 
 
 def open_characters(name: str, *, data_dir: str | None, image_size: int) -> CharacterSet:
-    """Load or render a character set, in images of `image_size` x `image_size` pixels.
+    """Load or render a character set.
 
     Args:
         name: One of "strokes", synthetic characters, with options as in "strokes/train=100,num_drawers=10"; "omniglot",
@@ -125,6 +154,9 @@ def open_characters(name: str, *, data_dir: str | None, image_size: int) -> Char
             as in "omniglot_characters/validation=20,test=60" (characters of all alphabets held out).
         data_dir: The folder of Omniglot's archives.
         image_size: Height and width of a drawing in pixels.
+
+    Returns:
+        The character set.
 
     Raises:
         UserError: If the name or an option is unknown, or files are missing or invalid.
@@ -203,7 +235,7 @@ def _split_by_character(
 
 
 class RotationAugmentation(enum.Enum):
-    """Which characters are added as new classes.
+    """Which transformed characters are added as new classes.
 
     none: no others. rotations: each rotated by 90, 180 and 270 degrees (Santoro et al. 2016). reflections: these, and
     the mirror image of each of the four.
@@ -227,14 +259,30 @@ class RotationAugmentation(enum.Enum):
 
 
 class EpisodeBatch(NamedTuple):
-    """Episodes of ways x shots drawings in random order and a query drawing, with the class of each from 0."""
+    """Episodes of ways x shots drawings in random order and a query drawing.
+
+    Attributes:
+        images: The drawings [episode, time, height, width]; the query is the last.
+        classes: The class of each drawing from 0.
+    """
 
     images: UInt8[np.ndarray, "B T size size"]
     classes: Int[np.ndarray, "B T"]
 
 
 def sample_episodes(random: np.random.Generator, drawings: Drawings, rows: int, ways: int, shots: int) -> EpisodeBatch:
-    """Sample episodes: distinct characters, distinct drawers of each; the query is by another drawer."""
+    """Sample episodes of distinct characters and distinct drawers of each; the query is by another drawer.
+
+    Args:
+        random: The random generator.
+        drawings: The drawings [character, drawer, height, width].
+        rows: The number of episodes.
+        ways: The number of characters of an episode.
+        shots: The number of drawings of each in the support set.
+
+    Returns:
+        The episodes.
+    """
     characters, num_drawers = drawings.shape[:2]
     picked_BxW = _sample_distinct(random, rows, characters, ways)
     drawn_BxWxH = _sample_distinct(random, rows * ways, num_drawers, shots + 1).reshape(rows, ways, shots + 1)

@@ -45,13 +45,21 @@ _ASKED = "?"
 
 @dataclasses.dataclass(frozen=True)
 class FewShotConfig(Config, path="config.task"):
-    """Episodes of `ways` characters with `shots` drawings each (the support set), and one query drawing.
+    """Few-shot episodes: a support set of new characters, and a query drawing of one of them.
 
-    If `shots` has several numbers, batches alternate between them, and each is evaluated. `dataset`: "strokes"
-    (synthetic), or, from Omniglot's archives in `data_dir`, "omniglot" (alphabets held out) or "omniglot_characters"
-    (characters held out), with options (experiments.few_shot.data). Drawings have `image_size` x `image_size` pixels.
-    `rotation_augmentation` adds training characters, `eval_rotation_augmentation` held-out ones. An evaluation has
-    `num_eval_examples` episodes of held-out characters; `num_probe_examples` others are mapped.
+    Attributes:
+        dataset: "strokes" (synthetic), or, from Omniglot's archives, "omniglot" (alphabets held out) or
+            "omniglot_characters" (characters held out), with options (experiments.few_shot.data).
+        data_dir: The folder of Omniglot's archives.
+        image_size: Height and width of a drawing in pixels.
+        ways: The characters of an episode.
+        shots: The drawings of each character in the support set; with several numbers batches alternate between them,
+            and each is evaluated.
+        rotation_augmentation: The training characters that are added.
+        eval_rotation_augmentation: The held-out characters that are added.
+        batch_size: Episodes in a batch.
+        num_eval_examples: Held-out episodes to evaluate.
+        num_probe_examples: Held-out episodes whose maps are stored.
 
     Raises:
         UserError: If a value is out of range.
@@ -127,7 +135,7 @@ class FewShotClassification(BaseTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many characters each split has, those that are turned among them."""
+        """A line on the number of characters of each split, with the added ones."""
         sizes = {split: len(drawings) for split, drawings in self.splits.items()}
         return (describe_splits(self.config.dataset, sizes, "characters", self._opened.split_note),)
 
@@ -150,7 +158,7 @@ class FewShotClassification(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean of -log p(class of the query); outputs at the support have no loss."""
+        """Return the mean of -log p(class of the query); the support set has no loss."""
         sums, aux = self._sums(view, batch, key)
         metrics = {name: value / totals["examples"] for name, value in sums.items()}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
@@ -173,10 +181,10 @@ class FewShotClassification(BaseTask):
         )
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """Label each drawing with its class's letter and the query with a question mark; gold alignments lead to its
-        shots.
+        """Label each drawing with its class's letter and the query with a question mark.
 
-        The image of an episode has its drawings side by side, each class in its own color.
+        Gold alignments lead from the query to the shots of its class. The image of an episode has its drawings side by
+        side, each class in its own color.
         """
         letters = class_names(self.config.ways)
         names, links, titles = [], [], []
@@ -206,7 +214,16 @@ def class_names(ways: int) -> list[str]:
 
 
 def montage(episodes: EpisodeBatch, shape: tuple[int, int], ways: int) -> UInt8[np.ndarray, "B height width 3"]:
-    """Tile each episode's drawings in a grid of this shape; each class has its color, the query is black."""
+    """Tile each episode's drawings in a grid; each class has its color, the query is black.
+
+    Args:
+        episodes: The episodes.
+        shape: The rows and columns of the grid.
+        ways: The number of classes.
+
+    Returns:
+        Images [episode, height, width, 3].
+    """
     rows, columns = shape
     count, length, image_size, _ = episodes.images.shape
     colors_Wx3 = np.array([colorsys.hsv_to_rgb(way / ways, 0.9, 0.75) for way in range(ways)])

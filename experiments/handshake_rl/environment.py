@@ -40,11 +40,21 @@ class Action(enum.IntEnum):
 
 
 class EnvironmentState(NamedTuple):
-    """The states of R environments at their `time`.
+    """The states of R environments.
 
-    The person comes into the image at the time `arrives`, at `row` and `column`; `heading` is the side to which it
-    goes past the robot. On entering the row `greets` it raises a hand by itself. `facing` the robot and `raised` (a
-    hand) are of this time; `engaged` is hidden. `things` are cells: SCREENS first, then PILLARS.
+    Attributes:
+        seed: The seed.
+        time: The number of steps so far.
+        arrives: The time at which the person enters the image.
+        row: The person's row.
+        column: The person's column.
+        heading: The side (-1 or 1) on which it walks past the robot.
+        greets: The row on entering which it raises a hand by itself.
+        facing: Whether it faces the robot at this time.
+        raised: Whether it raises a hand at this time.
+        engaged: Whether it accepts a handshake; hidden from the robot.
+        over: Whether the episode has ended.
+        things: The cells of objects: SCREENS first, then PILLARS.
     """
 
     seed: UInt32[Array, " R"]
@@ -77,7 +87,7 @@ class EnvironmentState(NamedTuple):
 
 
 def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
-    """Return the initial states for some seeds: half of the people greet by themselves, the others must be waved at."""
+    """Return the initial states of some seeds: half of the people greet by themselves, the others must be waved at."""
     rows = len(seed_R)
 
     def drawn(key: Array) -> tuple[Array, ...]:
@@ -114,12 +124,20 @@ def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
 def step_environment(
     world: EnvironmentState, action_R: Int[Array, " R"], steps: int
 ) -> tuple[EnvironmentState, Float[Array, " R"]]:
-    """Return the states after one action, and its rewards; an episode has at most `steps` steps.
+    """Take one action in each environment.
 
     A handshake ends the episode: it is accepted by a person who is near, facing and engaged. Only a person who faces
-    the robot sees it wave: a person who is not engaged may answer, which is a hand raised for one step and engagement
-    from then on; to one who is engaged it means goodbye, and that cannot be seen. Engaged people stay near, all others
-    go past. A finished episode stays as it is, without reward.
+    the robot sees it wave: a person who is not engaged may answer by raising a hand for one step, and is engaged
+    from then on; to an engaged person it means goodbye, which cannot be seen. Engaged people stay near, all others
+    walk past. A finished episode stays as it is, without reward.
+
+    Args:
+        world: The states.
+        action_R: The actions.
+        steps: The most steps of an episode.
+
+    Returns:
+        The new states, and the rewards.
     """
     uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(world.seed, 1 + 2 * world.time))
     forward_R, inward_R, answer_R, face_R = uniform_Rx4.T
@@ -154,10 +172,16 @@ def step_environment(
 
 
 def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
-    """Render what the robot sees: a grayscale image, and a depth image in which nearer things are lighter.
+    """Render what the robot sees.
 
     In the grayscale image a person and what a screen shows look alike, in the depth image a person and a pillar; only
     the person is both a figure and raised.
+
+    Args:
+        world: The states.
+
+    Returns:
+        A grayscale image and a depth image, in which nearer things are lighter, for each environment.
     """
 
     def drawn(key: Array) -> tuple[Array, Array]:
@@ -188,9 +212,10 @@ def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array,
 
 
 def oracle_action(world: EnvironmentState) -> Int[Array, " R"]:
-    """Return the action of a policy that sees the state: an upper bound on success, without a model.
+    """Return the action of a policy that sees the state, an upper bound on success.
 
-    Turn the person's face by looking, wave at it until it answers, look again until it is near, shake its hand.
+    It looks until the person faces the robot, waves until it answers, looks again until it is near, and shakes its
+    hand.
     """
     ready = world.engaged & world.near & world.facing
     greet = world.here & ~world.engaged & world.facing
@@ -208,7 +233,7 @@ def _in_the_middle(column_R: Array) -> Array:
 
 
 def _cells(values_RxC: Array, mask: np.ndarray) -> Array:
-    """Images in which every cell has its value where `mask` [CELL, CELL] is set."""
+    """Return images in which every cell has its value where `mask` [CELL, CELL] is set."""
     grid_RxUxWx1x1 = values_RxC.reshape(-1, SIDE, SIDE, 1, 1)
     return jnp.swapaxes(grid_RxUxWx1x1 * mask[None, None, None], 2, 3).reshape(-1, PIXELS, PIXELS)
 

@@ -40,7 +40,12 @@ class RegionPooling(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentQNetworkConfig(Config, path="config.model"):
-    """Convolutions of `encoder` for each stream, pooled over regions, an LSTM of `width`, and a value for each action.
+    """The configuration of a recurrent Q-network: convolutions of each image, pooled regions, an LSTM, action values.
+
+    Attributes:
+        encoder: The convolutions of each image.
+        region_pooling: How regions become the input of the LSTM.
+        width: Features of the LSTM.
 
     Raises:
         UserError: If the width is below 1.
@@ -54,11 +59,11 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
 
     @property
     def features(self) -> int:
-        """The number of features of a region, of both streams."""
+        """The number of features of a region, over both images."""
         return len(STREAMS) * self.encoder.width
 
     def pooled_width(self, regions: int) -> int:
-        """Return the number of features that the recurrent layer reads of an image of so many regions."""
+        """Return the number of image features that the recurrent layer reads, for an image of so many regions."""
         return self.features * (regions if self.region_pooling is RegionPooling.CONCATENATE else 1)
 
     @property
@@ -68,23 +73,28 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
 
 
 class StepInputs(NamedTuple):
-    """The inputs of a step that need no state: the regions (prepared for attention, or pooled) and the last action."""
+    """The inputs of a step that need no state.
+
+    Attributes:
+        regions: The regions, prepared for attention or pooled.
+        action: The last action as a one-hot vector, zero at the first step.
+    """
 
     regions: AttentionMemory | Float[Array, "*B F"]
     action: Float[Array, "*B A"]
 
 
 class RecurrentQNetwork(StatelessModule):
-    """h_t = LSTM([read_t(f_1 ... f_K, h_{t-1}) ; a_{t-1}], h_{t-1}), Q_t = W h_t + b.
+    """A recurrent Q-network: h_t = LSTM([read_t(f_1 ... f_K, h_{t-1}) ; a_{t-1}], h_{t-1}), Q_t = W h_t + b.
 
     f_k = [gray features ; depth features] of region k: the network of Sorokin et al. 2015 (DARQN) with a stream of
-    convolutions for each image of Qureshi et al. 2017 (Show, attend and interact). The streams are joined in each
-    region, and one attention reads both: were only the values of two whole networks added, nothing would ever read
-    together what is in one place of both images. The last action a_{t-1} is fed as by Zhu et al. 2017 (ADRQN): what
-    the agent did is not in the image.
+    convolutions for each image as in Qureshi et al. 2017 (Show, attend and interact). The streams are joined in each
+    region, and one attention reads both: if only the values of two separate networks were added, nothing would ever see
+    both images of a region together. The last action a_{t-1} is an input as in Zhu et al. 2017 (ADRQN), because the
+    image does not show what the agent did.
 
-    inputs: `gray` and `depth` [B, T, Y, X, 1] from -1 to 1, `actions` [B, T] (0: none yet, else the action plus 1),
-    `lengths` [B]. Outputs: the values [B, T, A], those of W 0 + b at padding.
+    Inputs: `gray` and `depth` [B, T, Y, X, 1] from -1 to 1, `actions` [B, T] (0: none yet, else the action plus 1),
+    `lengths` [B]. Outputs: the values [B, T, A]; at padding those of W 0 + b.
     """
 
     def __init__(self, config: RecurrentQNetworkConfig, interface: TaskInterface, builder: Builder):
@@ -98,7 +108,7 @@ class RecurrentQNetwork(StatelessModule):
         self.values = Linear((("embed", config.width),), (("features", self.count),), bias=True, builder=builder)
 
     def encode_observation(self, inputs: Inputs) -> StepInputs:
-        """Compute all of a step that needs no state, for images with any leading axes."""
+        """Compute the part of a step that needs no state, for images with any leading axes."""
         lead = jnp.shape(inputs["gray"])[:-3]
 
         def encoded(stream: str) -> Array:

@@ -32,9 +32,18 @@ def td_targets(
     lengths_B: Int[Array, " B"],
     discount: float,
 ) -> Float[Array, "B T"]:
-    """y_t = r_t + discount max_a Q(o_{t+1}, a), at the last step of an episode r_t alone; 0 at padding.
+    """Compute y_t = r_t + discount max_a Q(o_{t+1}, a), and r_t alone at the last step of an episode.
 
-    `values_BxTxA` are the target network's (Mnih et al. 2015, equation 2, over sequences as Hausknecht and Stone 2015).
+    Mnih et al. 2015, equation 2, over sequences as in Hausknecht and Stone 2015.
+
+    Args:
+        rewards_BxT: The rewards.
+        values_BxTxA: The target network's action values.
+        lengths_B: The number of real steps of each episode.
+        discount: The discount factor.
+
+    Returns:
+        The targets [episode, step], 0 at padding.
     """
     step_1xT = jnp.arange(rewards_BxT.shape[1])[None]
     best_BxT = jnp.pad(jnp.max(values_BxTxA, axis=-1)[:, 1:], ((0, 0), (0, 1)))
@@ -46,7 +55,16 @@ def td_targets(
 def td_errors(
     values_BxTxA: Float[Array, "B T A"], chosen_BxT: Int[Array, "B T"], targets_BxT: Float[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Q(o_t, a_t) - y_t for the actions that were taken."""
+    """Compute Q(o_t, a_t) - y_t for the actions that were taken.
+
+    Args:
+        values_BxTxA: The action values.
+        chosen_BxT: The actions.
+        targets_BxT: The targets.
+
+    Returns:
+        The errors [episode, step].
+    """
     return jnp.take_along_axis(values_BxTxA, chosen_BxT[..., None], axis=-1)[..., 0] - targets_BxT
 
 
@@ -65,7 +83,12 @@ PyTree = Any
 
 
 class ReplayBuffer(NamedTuple):
-    """A ring buffer: `episodes` is a tree of [capacity, ...], `written` the number of episodes added so far."""
+    """A ring buffer of episodes.
+
+    Attributes:
+        episodes: A tree of arrays [capacity, ...].
+        written: The number of episodes added so far.
+    """
 
     episodes: PyTree
     written: Int[Array, ""]

@@ -1,4 +1,4 @@
-"""A robot learns by Q-learning to shake hands with a person who approaches."""
+"""Q-learning of a robot that shakes hands with a person who approaches."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -51,13 +51,22 @@ QUERY, KEY = "step", "region"
 
 @dataclasses.dataclass(frozen=True)
 class HandshakeRLConfig(Config, path="config.task"):
-    """Q-learning from a replay buffer of whole episodes of at most `max_episode_steps` actions.
+    """Q-learning from a replay buffer of whole episodes.
 
-    In each training step the agent acts in `episodes_per_step` new episodes, adds them to a buffer of
-    `replay_capacity`, and learns from `batch_size` of it. It acts at random with a probability that falls from 1 to
-    `final_epsilon` over the first `exploration_steps` training steps. `target_network`: the name of the parameter
-    average that is the target network. `num_eval_examples` episodes are played greedily in an evaluation; maps are of
-    `num_probe_examples` fixed ones.
+    In each training step the agent acts in new episodes, adds them to the buffer, and learns from a batch of it.
+
+    Attributes:
+        max_episode_steps: The most actions of an episode.
+        episodes_per_step: New episodes in a training step.
+        batch_size: Episodes that are replayed in a training step.
+        replay_capacity: Episodes that the buffer holds.
+        discount: The discount factor.
+        final_epsilon: The final probability of a random action; it falls from 1.
+        exploration_steps: The training steps over which it falls.
+        td_loss: The loss of temporal-difference errors.
+        target_network: The name of the parameter average that is the target network.
+        num_eval_examples: Episodes that are played greedily in an evaluation.
+        num_probe_examples: Fixed episodes whose maps are stored.
 
     Raises:
         UserError: If a value is out of range.
@@ -84,9 +93,13 @@ class HandshakeRLConfig(Config, path="config.task"):
 
 
 class EpisodeBatch(NamedTuple):
-    """Episodes: the state at every step [R, T, ...], the actions and the rewards.
+    """Episodes, from whose states images are rendered again.
 
-    Images are rendered again from the states. The first `lengths` steps are real.
+    Attributes:
+        worlds: The state at every step [R, T, ...].
+        actions: The actions.
+        rewards: The rewards.
+        lengths: The number of real steps.
     """
 
     worlds: EnvironmentState
@@ -103,7 +116,7 @@ class EpisodeBatch(NamedTuple):
         return {**images, "actions": before_RxT, "lengths": self.lengths}
 
     def person_regions(self, regions: Axis) -> Bool[Array, "R T K"]:
-        """Return which regions hold the person at each step; none while it is not in the image, or after the end."""
+        """Return which regions show the person at each step [R, T, K]; none while out of the image or after the end."""
         here_RxT = self.worlds.here & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
         return jnp.asarray(cell_regions(regions))[self.worlds.place] & here_RxT[..., None]
 
@@ -121,7 +134,19 @@ def render_images(world: EnvironmentState) -> dict[str, Float[Array, "R Y X 1"]]
 
 
 def run_episodes(policy: Policy, carry: Any, seeds_R: Array, steps: int, key: Key[Array, ""]) -> EpisodeBatch:
-    """Run a policy in the environments of these seeds."""
+    """Run a policy from the initial states of some seeds.
+
+    Args:
+        policy: Returns the actions and its next carry, given the states, its carry, the previous actions plus 1 (0 at
+            the first step), and a random key.
+        carry: Its first carry.
+        seeds_R: The seeds.
+        steps: The most steps of an episode.
+        key: The random key.
+
+    Returns:
+        The episodes.
+    """
 
     def step(state: tuple, key: Array) -> tuple[tuple, tuple]:
         world, before_R, carry = state
@@ -203,7 +228,7 @@ class HandshakeRL(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean loss over real steps; `return` is that of the replayed episodes, with exploration."""
+        """Return the mean loss over real steps; the metric `return` is of the replayed episodes, with exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         real_BxT = jnp.arange(self.config.max_episode_steps) < batch["lengths"][:, None]
@@ -218,7 +243,7 @@ class HandshakeRL(BaseTask):
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _greedy(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Success, reward and length of the greedy policy, and the attention mass on the person."""
+        """Sum success, reward and length of the greedy policy, and the attention mass on the person."""
         lived = self._live(view, jnp.asarray(batch["worlds"]), 0.0, key)
         sums = {
             "worlds": jnp.float32(len(lived.lengths)),
@@ -240,19 +265,19 @@ class HandshakeRL(BaseTask):
 
     @cached_property
     def _shown(self) -> EpisodeBatch:
-        """The probe's episodes, by the oracle policy."""
+        """The probe's episodes, played by the oracle policy."""
         seeds, steps = jnp.asarray(_held_out("probe", self.config.num_probe_examples)), self.config.max_episode_steps
         return jax.device_get(jax.jit(lambda: run_episodes(_knows, None, seeds, steps, jax.random.key(0)))())
 
     @cached_property
     def probe_batch(self) -> dict[str, np.ndarray]:  # type: ignore[override]
-        """The model's inputs of the probe's episodes."""
+        """The model's inputs for the probe's episodes."""
         return jax.device_get(jax.jit(EpisodeBatch.inputs)(self._shown))
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with its action, its image and the person's regions.
 
-        An image is gray where both streams agree: red and green are the grayscale stream, blue the depth.
+        The images show both streams: red and green are the grayscale image, blue the depth.
         """
         shown = self._shown
         names, titles = [], []
@@ -284,7 +309,13 @@ def report(sums: Mapping[str, Any], rows: object = None) -> EvaluationReport:
 
 
 def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
-    """Return which regions of a grid overlap each cell: the middle of one lies in the other.
+    """Return which regions of a grid overlap each cell: the center of one lies in the other.
+
+    Args:
+        axis: The axis of regions.
+
+    Returns:
+        A mask [cell, region].
 
     Raises:
         ValueError: If the axis is not a grid.

@@ -48,7 +48,7 @@ class Problem(Protocol):
         """Sample an episode of so many pairs, with a held-out rule if `unseen`."""
 
     def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
-        """Return the Bayes-optimal accuracy on a pair after `known` pairs, for a reader who knows the problem."""
+        """Return the Bayes-optimal accuracy on the pair after `known` pairs, for a reader who knows the problem."""
 
 
 def format_pairs(pairs: Sequence[Pair]) -> str:
@@ -88,7 +88,19 @@ def sample_words(
     *,
     unseen: bool | None = None,
 ) -> list[str]:
-    """Sample distinct words, uniform in length and letters; all held out or none, if `unseen` is given."""
+    """Sample distinct words, uniform in length and letters.
+
+    Args:
+        random: The random generator.
+        count: The number of words.
+        letters: The letters.
+        min_word_length: The fewest letters of a word.
+        max_word_length: The most letters of a word.
+        unseen: Whether all words are held out, or none; None for either.
+
+    Returns:
+        The words.
+    """
     words: dict[str, None] = {}
     while len(words) < count:
         lengths = random.integers(min_word_length, max_word_length + 1, count)
@@ -100,10 +112,16 @@ def sample_words(
 
 
 class WordTranslation(NamedTuple):
-    """A language an episode, which maps `letters` lowercase letters of `symbols` to uppercase ones.
+    """Letter-by-letter translation into a new language in each episode.
 
-    One language in `HELD_OUT` is held out. No word occurs twice, so an answer is never in the prompt: it is composed
-    from the letters of other words.
+    A language maps some lowercase letters to uppercase ones. One language in `HELD_OUT` is held out. No word occurs
+    twice, so an answer is never in the prompt: it is composed from the letters of other words.
+
+    Attributes:
+        alphabet_size: The number of letters in the alphabet.
+        letters: The number of letters that a language maps.
+        min_word_length: The fewest letters of a word.
+        max_word_length: The most letters of a word.
     """
 
     alphabet_size: int
@@ -113,16 +131,16 @@ class WordTranslation(NamedTuple):
 
     @property
     def alphabet(self) -> str:
-        """Small letters and their capitals."""
+        """Lowercase letters and their capitals."""
         return LETTERS[: self.alphabet_size] + LETTERS[: self.alphabet_size].upper()
 
     @property
     def max_pair_length(self) -> int:
-        """Two words as long and the marks."""
+        """The length of two longest words and the separators."""
         return 2 * self.max_word_length + 2
 
     def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
-        """Words of one language, all equally likely."""
+        """Sample words of one language, all equally likely."""
         rule = ""
         while not rule or is_held_out(rule) != unseen:
             chosen, image = (random.permutation(self.alphabet_size)[: self.letters] for _ in range(2))
@@ -134,17 +152,17 @@ class WordTranslation(NamedTuple):
         return Episode(tuple(Pair(word, word.translate(table)) for word in words), rule)
 
     def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
-        """1 / (u (u - 1) ...), a factor for each letter that no pair has shown, of the u images that are left."""
+        """Return 1 / (u (u - 1) ...), a factor for each letter that no pair has shown, with u images left."""
         shown = {letter for source, _ in episode.pairs[:known] for letter in source}
         asked = set(episode.pairs[known].source) - shown
         return 1 / math.perm(self.alphabet_size - len(shown), len(asked))
 
 
 def check_translation_sizes(alphabet_size: int, letters: int) -> None:
-    """Check that there are enough maps to hold some out.
+    """Check that there are enough languages to hold some out.
 
     Raises:
-        UserError: If there are too few maps.
+        UserError: If there are too few.
     """
     maps = math.comb(alphabet_size, letters) * math.perm(alphabet_size, letters)
     if maps < HELD_OUT:
@@ -158,6 +176,14 @@ def check_word_sizes(
     alphabet_size: int, letters: int, min_word_length: int, max_word_length: int, *, least: int, words: int
 ) -> None:
     """Check the alphabet and word lengths.
+
+    Args:
+        alphabet_size: The number of letters in the alphabet.
+        letters: The number of letters that words use.
+        min_word_length: The fewest letters of a word.
+        max_word_length: The most letters of a word.
+        least: The shortest allowed word.
+        words: The number of words that are needed.
 
     Raises:
         UserError: If the values are out of order, words are shorter than `least`, or there are fewer than `words`
@@ -206,8 +232,8 @@ def apply_edits(names: tuple[str, ...], word: str) -> str:
 def edit_programs(min_word_length: int, max_word_length: int) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
     """Return the training programs (False) and the held-out ones (True), for words of these lengths.
 
-    All single edits are for training, and so are most of those composed of two. Compositions that give the same result
-    on every word are one program, held out as a whole; what a single edit does, or no change, is no composition. On
+    All single edits are for training, and so are most compositions of two. Compositions that give the same result on
+    every word are one program, held out as a whole; one that equals a single edit, or no change, is no composition. On
     words of three letters swapping the ends is reversing: which programs are equal depends on the lengths.
     """
     nothing = tuple(
@@ -227,7 +253,15 @@ def edit_programs(min_word_length: int, max_word_length: int) -> Mapping[bool, t
 
 
 class StringEdits(NamedTuple):
-    """A program of one or two edits an episode. Held out are compositions of two known edits, on held-out words."""
+    """String editing by a new program of one or two edits in each episode.
+
+    Held out are compositions of two known edits, on held-out words.
+
+    Attributes:
+        alphabet_size: The number of letters in the alphabet.
+        min_word_length: The fewest letters of a word.
+        max_word_length: The most letters of a word.
+    """
 
     alphabet_size: int
     min_word_length: int
@@ -235,21 +269,21 @@ class StringEdits(NamedTuple):
 
     @property
     def alphabet(self) -> str:
-        """Small letters and their capitals."""
+        """Lowercase letters and their capitals."""
         return LETTERS[: self.alphabet_size] + LETTERS[: self.alphabet_size].upper()
 
     @property
     def max_pair_length(self) -> int:
-        """Two words of which the second may have two letters more, and the marks."""
+        """The length of two longest words, of which the second may have two letters more, and the separators."""
         return 2 * self.max_word_length + 4
 
     @property
     def programs(self) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
-        """The seen edits and the unseen ones."""
+        """The training programs (False) and the held-out ones (True)."""
         return edit_programs(self.min_word_length, self.max_word_length)
 
     def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
-        """Words under one program, all programs equally likely."""
+        """Sample words edited by one program, all programs equally likely."""
         known = self.programs[unseen]
         names = known[random.integers(len(known))]
         letters = LETTERS[: self.alphabet_size]
@@ -257,9 +291,9 @@ class StringEdits(NamedTuple):
         return Episode(tuple(Pair(word, apply_edits(names, word)) for word in words), ", ".join(names))
 
     def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
-        """1 where the likeliest answer is right, of those that the programs give which fit what is shown; else 0.
+        """Return 1 if the most probable answer is right, else 0.
 
-        Who knows the problem takes all its programs, seen and unseen, for equally likely.
+        The posterior is uniform over all programs, seen and unseen, that fit the pairs shown.
         """
         shown, (asked, target) = episode.pairs[:known], episode.pairs[known]
         fitting = [
@@ -277,10 +311,18 @@ CHARACTERS = CONSONANTS + VOWELS + SPACE + COMMA + PERIOD
 
 
 class AuthorStyle(NamedTuple):
-    """An author's letters, taken `favored` times as often as others, and how words and sentences continue.
+    """An author's letters, and how words and sentences continue.
 
-    A vowel is followed by another syllable (`goes_on`), a closing consonant (`closes`), or the word's end; a word ends
-    in a comma, a period, or neither.
+    A vowel is followed by another syllable, a closing consonant, or the word's end; a word ends in a comma, a period,
+    or neither.
+
+    Attributes:
+        letters: The author's favored letters.
+        favored: How many times as likely they are as others.
+        goes_on: The probability of another syllable.
+        closes: The probability of a closing consonant.
+        comma: The probability of a comma after a word.
+        period: The probability of a period after a word.
     """
 
     letters: str

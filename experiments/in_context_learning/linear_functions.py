@@ -8,7 +8,13 @@ from jaxtyping import Float
 
 
 class FunctionBatch(NamedTuple):
-    """Linear functions f(x) = w x at some points, with exact and noisy values."""
+    """Linear functions f(x) = w x at some points.
+
+    Attributes:
+        points: The points x [function, point, dimension].
+        values: The values f(x).
+        noisy_values: The values with noise, which are shown.
+    """
 
     points: Float[np.ndarray, "B N D"]
     values: Float[np.ndarray, "B N"]
@@ -25,7 +31,16 @@ def sample_functions(
 ) -> FunctionBatch:
     """Sample w ~ N(0, I), x ~ N(0, I) and y = w x + e, e ~ N(0, noise^2).
 
-    With `min_dimensions`, each function uses a uniform number of dimensions from it to all; the others are 0.
+    Args:
+        random: The random generator.
+        rows: The number of functions.
+        points: The number of points of each.
+        dimensions: The number of dimensions of x.
+        noise: The standard deviation of the noise.
+        min_dimensions: If given, each function uses a uniform number of dimensions from it to all; the others are 0.
+
+    Returns:
+        The functions.
     """
     weights_BxD = random.standard_normal((rows, dimensions))
     points_BxNxD = random.standard_normal((rows, points, dimensions))
@@ -67,7 +82,7 @@ def ridge_regression(functions: FunctionBatch, noise: float) -> Float[np.ndarray
 
 
 def _predict(functions: FunctionBatch, solve: Callable[[np.ndarray], np.ndarray]) -> Float[np.ndarray, "B N"]:
-    """x_(k+1) solve(X_k) y_k for every k."""
+    """Return x_(k+1) solve(X_k) y_k for every k."""
     points_BxNxD, shown_BxN = functions.points, functions.noisy_values
     guesses = np.zeros_like(shown_BxN)
     for known in range(1, points_BxNxD.shape[1]):

@@ -26,14 +26,19 @@ from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux,
 
 @dataclasses.dataclass(frozen=True)
 class LinearRegressionConfig(Config, path="config.task"):
-    """Batches of `batch_size` functions of so many `dimensions`, each with 2 x dimensions + 1 points x_1, y_1, x_2, ...
+    """In-context linear regression: functions with 2 x dimensions + 1 points each, shown as x_1, y_1, x_2, ...
 
-    What is shown of f(x) has a normal error of deviation `noise`. Without any, least squares is without fault from as
-    many examples on as there are dimensions, and nothing can be compared with it. `num_eval_examples` functions are
-    evaluated.
+    Attributes:
+        dimensions: The dimensions of x.
+        noise: The standard deviation of the noise on the values shown. With 0, least squares makes no errors once there
+            are as many examples as dimensions, so that the model cannot be compared with it.
+        min_dimensions: If given, training functions use a uniform number of dimensions from it to all.
+        batch_size: Functions in a batch.
+        num_eval_examples: Functions to evaluate.
+        num_probe_examples: Functions whose maps are stored.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     dimensions: Positive = 8
@@ -82,7 +87,7 @@ class LinearRegression(BaseTask):
         return {"points": jnp.float32(np.prod(batch["shown"].shape))}
 
     def _answers(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B N"], Any]:
-        """What the model makes of every x, when it has read it and all examples before it."""
+        """Return the model's prediction at every x, given the examples before it."""
         inputs = {"vectors": jnp.asarray(batch["vectors"])}
         numbers_BxTx1, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         return numbers_BxTx1[:, ::2, 0].astype(jnp.promote_types(numbers_BxTx1.dtype, jnp.float32)), aux
@@ -90,7 +95,7 @@ class LinearRegression(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean squared error of the next value, over all points of all functions."""
+        """Return the mean squared error of the next value, over all points of all functions."""
         answers_BxN, aux = self._answers(view, batch, key)
         loss = jnp.sum(jnp.square(answers_BxN - jnp.asarray(batch["shown"]))) / totals["points"]
         return loss, LossAux.of(aux, view.extra, {"loss": loss})
@@ -113,7 +118,7 @@ class LinearRegression(BaseTask):
         return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """x_1, y_1, x_2, y_2, ... of each function."""
+        """Label the positions x_1, y_1, x_2, y_2, ... of each function."""
         names = tuple(f"{which}{point + 1}" for point in range(self.config.points) for which in ("x", "y"))
         count = len(self.probe_batch["vectors"])
         return AxisLabels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))

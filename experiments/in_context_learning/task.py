@@ -98,17 +98,27 @@ Letters = Annotated[int, Range(1, 2**6)]
 
 @dataclasses.dataclass(frozen=True)
 class InContextLearningConfig(Config, path="config.task"):
-    """Batches of `batch_size` new episodes at every step; `num_eval_examples` held-out ones are evaluated.
+    """In-context learning from episodes that are sampled anew at every step.
 
-    Of maps and edits: words of `min_word_length` to `max_word_length` letters of an alphabet of `alphabet_size`, of
-    which a map has so many `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers
-    of pairs behind which answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of
-    which are the prompt. Of unseen episodes `num_probe_examples` are mapped, beside `num_repeated_sequences` examples
-    of random tokens that repeat, which show induction heads.
+    Episodes of translation and edits have one pair more than the largest number of `shots`. In addition to held-out
+    episodes, the maps of repeated random tokens are stored, which show induction heads.
+
+    Attributes:
+        problem: What is learned.
+        alphabet_size: For translation and edits, the letters of the alphabet.
+        num_letters: For translation, the letters that a language maps.
+        min_word_length: For translation and edits, the fewest letters of a word.
+        max_word_length: For translation and edits, the most letters of a word.
+        shots: For translation and edits, the numbers of pairs after which answers are evaluated.
+        text_length: For style, the characters of a text.
+        prompt_length: For style, the first characters, which are the prompt.
+        batch_size: Episodes in a batch.
+        num_eval_examples: Held-out episodes to evaluate.
+        num_probe_examples: Held-out episodes whose maps are stored.
+        num_repeated_sequences: Sequences of repeated random tokens whose maps are stored.
 
     Raises:
-        UserError: For values out of range, and for a field that says nothing of the problem but has another value than
-            its default.
+        UserError: If a value is out of range, or a field that the problem does not use is not its default.
     """
 
     problem: Problem = Problem.WORD_TRANSLATION
@@ -176,12 +186,19 @@ class InContextLearningConfig(Config, path="config.task"):
 
     @property
     def context(self) -> int:
-        """The length of a row: that of the longest episode."""
+        """The length of a row, that of the longest episode."""
         return self.text_length if self.rules is None else self.pairs * self.rules.max_pair_length
 
 
 class EpisodeRow(NamedTuple):
-    """An episode as text, with the number of pairs before each character of an answer (else -1), and its rule."""
+    """An episode as text.
+
+    Attributes:
+        text: The characters.
+        shots: The number of pairs before each character of an answer; -1 elsewhere.
+        rule: The name of the rule, or the author.
+        episode: The pairs; None for style.
+    """
 
     text: str
     shots: list[int]
@@ -218,7 +235,7 @@ class InContextLearning(BaseTask):
         self.probe_batch = pad_texts([*texts, *self._repeats.tokens.tolist()], tokenizer)
 
     def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
-        """So many episodes; texts of authors are never the same twice, and none is held out."""
+        """Sample episodes; texts of authors never repeat, so none is held out."""
         config, rules = self.config, self.config.rules
         if rules is None:
             names = [list(AUTHORS)[number] for number in random.integers(0, len(AUTHORS), count)]
@@ -228,13 +245,13 @@ class InContextLearning(BaseTask):
         return [EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule, each) for each in drawn]
 
     def source(self, seed: int) -> BatchSource:
-        """Episodes that are drawn anew at every step."""
+        """Return an endless source of episodes that are sampled anew at every step."""
         return GeneratedBatches(
             lambda random: self._batch(self._draw(random, self.config.batch_size, unseen=False)), seed
         )
 
     def _batch(self, drawn: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
-        """Rows of one width: what is read, what follows each token, and behind how many pairs it is an answer's."""
+        """Return rows of one width: tokens, next tokens, and the number of pairs before an answer's token."""
         shape = len(drawn), self.config.context
         tokens, labels, shots = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
         encoded = self.tokenizer.encode([told.text for told in drawn])
@@ -245,7 +262,7 @@ class InContextLearning(BaseTask):
         return {"tokens": tokens, "lengths": lengths, "labels": labels, "shots": shots}
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of predicted tokens."""
+        """Return the number of predicted tokens."""
         return {"tokens": jnp.sum(jnp.asarray(batch["lengths"])).astype(jnp.float32)}
 
     def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T V"], Any]:
@@ -258,14 +275,14 @@ class InContextLearning(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean of -log p(next token) over all tokens of the episodes, those that nobody can know among them."""
+        """Return the mean of -log p(next token) over all tokens of the episodes, including unpredictable ones."""
         logits_BxTxV, aux = self._logits(view, batch, key)
         sums = self._sums(logits_BxTxV, batch)
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[EpisodeRow]]:
-        """Batches of `examples` episodes in all."""
+        """Return batches of at least `num_eval_examples` episodes."""
         batches = range(-(-self.config.num_eval_examples // self.config.batch_size))
         return [
             self._draw(np.random.default_rng((*seed, number)), self.config.batch_size, unseen=unseen)
@@ -273,10 +290,10 @@ class InContextLearning(BaseTask):
         ]
 
     def _few_shots(self, split: str, seed: tuple[int, bool], name: str, rules: episodes.Problem) -> Evaluation:
-        """How often a whole answer, and its end, is what greedy decoding says behind so many pairs.
+        """Return the evaluation of how often greedy decoding gives a whole answer after each number of pairs.
 
-        Of an episode one pass gives them all: what is said behind k pairs is right if each of its tokens is the
-        likeliest behind those before it.
+        One pass over an episode evaluates them all: the answer after k pairs is right if each of its tokens is the most
+        probable given those before it.
         """
         drawn, shots = self._held_out(seed, unseen=seed[1]), self.config.shots
 
@@ -307,7 +324,7 @@ class InContextLearning(BaseTask):
         return Evaluation(name, split, batches, step, finish, at_end=split == "test")
 
     def _style(self, split: str, seed: int) -> Evaluation:
-        """How often the judge takes what is sampled behind a prompt for a text of the prompt's author."""
+        """Return the evaluation of how often a text sampled after a prompt is classified as its author's."""
         config, drawn = self.config, self._held_out((seed,), unseen=True)
         decoding = DecodingConfig(max_new_tokens=config.text_length - config.prompt_length, temperature=1.0)
         told = [each for part in drawn for each in part]
@@ -334,7 +351,11 @@ class InContextLearning(BaseTask):
         return Evaluation("style", split, [prompts(part) for part in drawn], step, finish, at_end=split == "test")
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The characters, each episode by its rule; of word maps linked with where an answer's letter can be read."""
+        """Label the characters; each episode has its rule as title.
+
+        For word translation, gold alignments link each predicted letter with the positions where its translation is
+        shown.
+        """
         rows = [
             list(row[:length])
             for row, length in zip(self.probe_batch["tokens"], self.probe_batch["lengths"], strict=True)
@@ -351,10 +372,10 @@ class InContextLearning(BaseTask):
         )
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The prompts with what follows: of pairs the answer to the last word, of style a text.
+        """Continue the prompts: with the answer to the last word, or with a text in the author's style.
 
         Raises:
-            UserError: For a language, characters that no episode has, and prompts that leave no room.
+            UserError: If a language is given, a character is in no episode, or a prompt is too long.
         """
         rules = self.config.rules
         if rules is None:
@@ -373,7 +394,7 @@ def correct_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Se
 
 
 def _links(episode: Episode) -> tuple[GoldLink, ...]:
-    """From the place that predicts an answer's letter to those where the same letter's translation stands already."""
+    """Link the position that predicts an answer's letter with those that already show that letter's translation."""
     known: dict[str, list[int]] = {}
     links, start = [], 0
     for source, target in episode.pairs:

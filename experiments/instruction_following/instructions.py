@@ -1,4 +1,4 @@
-"""Instructions for walks in mazes: clauses from templates, what following each of them means, and reading them."""
+"""Instructions for walks in mazes: clauses from templates, the actions that each means, and parsing."""
 
 import difflib
 import itertools
@@ -37,7 +37,7 @@ def _turn_around(maze: Maze, place: int, words: Words) -> list[Action] | None:
 
 
 def _face(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    """Of the halls that are seen one, to the left or the right, has this floor."""
+    """Turn to the left or right hall, if it alone has this floor."""
     seen = [maze.floor(place, quarters) for quarters in (0, 3, 1)]
     asked = FLOORS.index(words["floor"])
     return [LEFT if seen[1] == asked else RIGHT] if seen.count(asked) == 1 and seen[0] != asked else None
@@ -53,14 +53,14 @@ def _end(maze: Maze, place: int, words: Words) -> list[Action] | None:
 
 
 def _reach(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    """To the first of them ahead; not where one stands here already."""
+    """Walk to the first such object ahead; not if one stands here."""
     asked, passed = OBJECTS.index(words["object"]), maze.ahead(place)
     objects = [maze.here(each) for each in passed]
     return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.here(place) != asked else None
 
 
 def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
-    """To the first crossing ahead from which such a hall leaves to a side; not where one does here already."""
+    """Walk to the first crossing ahead from which a hall with this floor leaves to a side; not if one does here."""
     asked = FLOORS.index(words["floor"])
 
     def leaves(at: int) -> bool:
@@ -91,7 +91,13 @@ def _turn_onto(maze: Maze, place: int, words: Words) -> list[Action] | None:
 
 
 class Form(NamedTuple):
-    """A kind of clause: how it is said, each way with the same names of `VALUES` in braces, and what it means."""
+    """A kind of clause.
+
+    Attributes:
+        phrases: Its phrasings, each with the same names of `VALUES` in braces.
+        follow: Returns the actions that follow it at a place; None if it cannot be followed or is ambiguous.
+        walks: Whether it does more than turn.
+    """
 
     phrases: tuple[str, ...]
     follow: Follow
@@ -103,7 +109,7 @@ class Form(NamedTuple):
         return tuple(name for name in VALUES if f"{{{name}}}" in self.phrases[0])
 
     def fillings(self) -> list[dict[str, str]]:
-        """All that can stand in the braces."""
+        """Return all values for the names in braces."""
         filled = itertools.product(*(VALUES[name] for name in self.slots))
         return [dict(zip(self.slots, values, strict=True)) for values in filled]
 
@@ -127,14 +133,20 @@ FORMS = (
 
 
 class Clause(NamedTuple):
-    """A clause in words, and what it means."""
+    """A clause.
+
+    Attributes:
+        words: Its words.
+        form: Its kind.
+        filled: The values of the names in braces.
+    """
 
     words: tuple[str, ...]
     form: Form
     filled: Words
 
     def follow(self, maze: Maze, place: int) -> list[Action] | None:
-        """The actions of one who follows it at a place; None where it cannot be followed or means two things."""
+        """Return the actions that follow it at a place; None if it cannot be followed or is ambiguous."""
         return self.form.follow(maze, place, self.filled)
 
 
@@ -153,7 +165,13 @@ WORDS = (*JOINTS, *sorted({word for clause in CLAUSES.values() for word in claus
 
 
 class Instruction(NamedTuple):
-    """Words, and the number of the clause that each belongs to, NONE for what joins them."""
+    """An instruction of several clauses.
+
+    Attributes:
+        words: Its words.
+        clauses: Its clauses.
+        of_word: The index of the clause that each word belongs to; NONE for words that join clauses.
+    """
 
     words: tuple[str, ...]
     clauses: tuple[Clause, ...]
@@ -161,7 +179,13 @@ class Instruction(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What following an instruction comes to: the actions and the clause of each, and every place, `start` first."""
+    """The walk that follows an instruction.
+
+    Attributes:
+        actions: The actions.
+        of_action: The index of the clause that each action follows.
+        places: The places, the start first.
+    """
 
     actions: tuple[Action, ...]
     of_action: tuple[int, ...]
@@ -169,13 +193,22 @@ class Walk(NamedTuple):
 
 
 def longest(clauses: int) -> int:
-    """The most words of an instruction of so many clauses."""
+    """Return the most words of an instruction of so many clauses."""
     of_joints = max(map(len, _JOINED))
     return clauses * (max(len(clause.words) for clause in CLAUSES.values()) + of_joints)
 
 
 def follow(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
-    """The walk of one who follows clause after clause; None where one of them cannot be followed."""
+    """Return the walk that follows all clauses; None if one of them cannot be followed.
+
+    Args:
+        maze: The maze.
+        start: The first place.
+        clauses: The clauses.
+
+    Returns:
+        The walk.
+    """
     actions: list[Action] = []
     of_action: list[int] = []
     places = [start]
@@ -191,7 +224,17 @@ def follow(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
 
 
 def draw_instruction(maze: Maze, start: int, count: int, random: np.random.Generator) -> tuple[Instruction, Walk]:
-    """An instruction of so many clauses that can be followed from a place, and the walk; no two clauses only turn."""
+    """Sample an instruction that can be followed from a place; no two successive clauses only turn.
+
+    Args:
+        maze: The maze.
+        start: The first place.
+        count: The number of clauses.
+        random: The random generator.
+
+    Returns:
+        The instruction, and the walk that follows it.
+    """
     place = start
     chosen: list[Clause] = []
     for _ in range(count):
@@ -212,9 +255,9 @@ def draw_instruction(maze: Maze, start: int, count: int, random: np.random.Gener
 
 
 def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: bool) -> Clause:
-    """A clause that can be followed: a form at random, and of its fillings and phrases one each.
+    """Sample a clause that can be followed: a random form, and a random filling and phrase of it.
 
-    With `walks` one that does not only turn, unless a wall ahead stops all of them.
+    With `walks` the clause does not only turn, unless a wall ahead allows nothing else.
     """
     for number in random.permutation(len(_FORMS)):
         form, fillings = _FORMS[number]
@@ -227,10 +270,10 @@ def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: 
 
 
 def read(text: str) -> Instruction:
-    """The instruction of a text such as "turn left . walk to the lamp"; an end without a full stop gets one.
+    """Parse the instruction of a text such as "turn left . walk to the lamp"; a missing final period is added.
 
     Raises:
-        ValueError: One line, for a text of no clause, and for what is no clause of the templates.
+        ValueError: If the text has no clause, or a clause is not of the templates. The message is one line.
     """
     words = text.lower().replace(".", " . ").replace(",", " , ").split()
     if not words or words[-1] != ".":

@@ -1,4 +1,4 @@
-"""Images of walks: a maze from above, its floors and the first letters of its objects, and who walks there."""
+"""Images of walks: a maze from above, its floors, the first letters of its objects, and the agent."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,7 +27,14 @@ _FLOORS: dict[str, tuple[tuple[int, int, int], Callable[[np.ndarray, np.ndarray]
 
 
 def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
-    """The maze from above, north at the top."""
+    """Paint the maze from above, north at the top.
+
+    Args:
+        maze: The maze.
+
+    Returns:
+        The image [height, width, 3].
+    """
     size = maze.side * CELL
     image = np.full((size, size, 3), _ROCK, np.uint8)
     y, x = np.mgrid[:size, :size]
@@ -50,7 +57,15 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
 
 
 def paint_walk(maze: Maze, places: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"]:
-    """The maze at each place of a walk: the way so far, and who walks as an arrow to where it looks."""
+    """Paint the maze at each place of a walk: the path so far, and the agent as an arrow in its heading.
+
+    Args:
+        maze: The maze.
+        places: The places of the walk.
+
+    Returns:
+        An image for each place [place, height, width, 3].
+    """
     path, images = paint_maze(maze), []
     for number, place in enumerate(places):
         before, crossing = places[max(number - 1, 0)] // 4, place // 4
@@ -64,7 +79,7 @@ def paint_walk(maze: Maze, places: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"
 
 
 def _arrow(heading: int) -> np.ndarray:
-    """How much of every pixel of a crossing's square an arrow covers."""
+    """Return how much of every pixel of a crossing's square an arrow covers."""
     angle = heading * np.pi / 2
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     corners = (_ARROW - 0.5) @ turn.T + 0.5
@@ -73,12 +88,12 @@ def _arrow(heading: int) -> np.ndarray:
 
 
 def _between(maze: Maze, crossing: int, other: int, half: int) -> tuple[slice, slice]:
-    """The pixels at most so far from the straight line between the middles of two crossings."""
+    """Return the pixels within `half` of the straight line between the centers of two crossings."""
     ends: Int[np.ndarray, "2 2"] = np.array([divmod(each, maze.side) for each in (crossing, other)]) * CELL + CELL // 2
     (top, left), (bottom, right) = ends.min(axis=0) - half, ends.max(axis=0) + half + 1
     return slice(top, bottom), slice(left, right)
 
 
 def _blend(pixels: np.ndarray, share: np.ndarray, color: tuple[int, int, int]) -> None:
-    """Cover pixels, in place, by shares of a color."""
+    """Blend a color into pixels, in place, by its share of each."""
     pixels[:] = np.round(pixels + share[..., None] * (np.array(color) - pixels.astype(np.float32)))

@@ -1,6 +1,7 @@
-"""Mazes: halls of different floors between crossings where objects stand, for one who sees along the halls.
+"""Mazes: halls with different floors between crossings with objects, for an agent that sees along the halls.
 
-A place in one is a crossing and a heading, counted as 4 x crossing + heading, crossings row by row from the north-west.
+A place is a crossing and a heading, numbered 4 x crossing + heading; crossings are numbered row by row from the
+north-west.
 """
 
 import enum
@@ -16,7 +17,7 @@ LOOPS, FURNISHED = 0.3, 0.6  # the share of walls that are opened beyond a tree 
 
 
 class Heading(enum.IntEnum):
-    """Where one looks, clockwise."""
+    """The direction in which the agent looks, clockwise."""
 
     NORTH = 0
     EAST = 1
@@ -25,7 +26,7 @@ class Heading(enum.IntEnum):
 
 
 class Action(enum.IntEnum):
-    """What one can do: a step to the next crossing, which a wall stops, or a quarter turn."""
+    """The agent's actions: a step to the next crossing, which a wall stops, or a quarter turn."""
 
     FORWARD = 0
     LEFT = 1
@@ -33,7 +34,13 @@ class Action(enum.IntEnum):
 
 
 class Maze(NamedTuple):
-    """The `floors` of the halls that leave each of `side` x `side` crossings in each heading, and the objects there."""
+    """A maze of `side` x `side` crossings.
+
+    Attributes:
+        side: The crossings of a side.
+        floors: The floor of the hall that leaves each crossing in each heading; NONE for a wall.
+        objects: The object at each crossing; NONE without one.
+    """
 
     side: int
     floors: tuple[tuple[int, ...], ...]
@@ -41,27 +48,27 @@ class Maze(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many places there are."""
+        """The number of places."""
         return 4 * self.side**2
 
     def floor(self, place: int, turned: int = 0) -> int:
-        """The floor of the hall ahead, or of that so many quarter turns clockwise from there; NONE: a wall."""
+        """Return the floor of the hall ahead, or `turned` quarter turns clockwise from it; NONE for a wall."""
         crossing, heading = divmod(place, 4)
         return self.floors[crossing][(heading + turned) % 4]
 
     def here(self, place: int) -> int:
-        """The object at the crossing."""
+        """Return the object at the crossing; NONE without one."""
         return self.objects[place // 4]
 
     def after(self, place: int, action: int) -> int:
-        """The place behind one action."""
+        """Return the place after one action."""
         crossing, heading = divmod(place, 4)
         if action == Action.FORWARD:
             return place if self.floor(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
         return 4 * crossing + (heading + (1 if action == Action.RIGHT else -1)) % 4
 
     def ahead(self, place: int, turned: int = 0) -> list[int]:
-        """The places that one comes to on the way along the hall ahead, or along another, up to the wall at its end."""
+        """Return the places along the hall ahead, or `turned` quarter turns clockwise from it, up to the wall."""
         place = 4 * (place // 4) + (place + turned) % 4
         passed = []
         while self.floor(place) != NONE:
@@ -74,10 +81,17 @@ class Maze(NamedTuple):
 
 
 def draw_maze(random: np.random.Generator, side: int) -> Maze:
-    """A maze in which every crossing is reached: a random tree of halls, some loops; a straight hall has one floor.
+    """Sample a maze with all crossings connected: a random tree of halls and some loops; a straight hall has one floor.
+
+    Args:
+        random: The random generator.
+        side: The crossings of a side.
+
+    Returns:
+        The maze.
 
     Raises:
-        ValueError: For fewer than two crossings a side.
+        ValueError: If `side` is below 2.
     """
     if side < 2:
         raise ValueError(f"side={side} of a maze must be at least 2 crossings")
@@ -107,7 +121,7 @@ def draw_maze(random: np.random.Generator, side: int) -> Maze:
 
 
 def moves(maze: Maze) -> Int[np.ndarray, "P A"]:
-    """The place behind each action at each place."""
+    """Return the transition table [place, action]: the place after each action at each place."""
     behind = [[maze.after(place, action) for action in Action] for place in range(maze.places)]
     return np.array(behind, np.int32)
 
@@ -119,10 +133,11 @@ FEATURES = len(OBJECTS) + len(SEEN) * _OF_HALL
 
 
 def sights(maze: Maze) -> UInt8[np.ndarray, "P F"]:
-    """What is seen at each place, zeros and ones.
+    """Return the observations of each place [place, feature], zeros and ones.
 
-    The object here; then ahead, to the left and to the right which floor the hall has, whether there is a wall, and
-    which objects stand along it, however far. As the bags of words a direction of Mei, Bansal and Walter (2016).
+    They are the object here; then, ahead, to the left and to the right, which floor the hall has, whether there is a
+    wall, and which objects stand along it, however far: the bag of words per direction of Mei, Bansal and Walter
+    (2016).
     """
     seen = np.zeros((maze.places, FEATURES), np.uint8)
     for place, row in enumerate(seen):

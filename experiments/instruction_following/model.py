@@ -1,4 +1,4 @@
-"""Listen, Attend and Walk: instructions in, actions out, in a world that moves with them (Mei, Bansal, Walter 2016)."""
+"""Listen, Attend and Walk: from instructions to actions in an observed environment (Mei, Bansal and Walter 2016)."""
 
 import dataclasses
 import enum
@@ -24,12 +24,12 @@ from transformer.models.task_interface import INSTRUCTION_FOLLOWING, TaskInterfa
 
 
 class Aligner(enum.Enum):
-    """What z_t an action reads of an instruction of N words: x_j is a word's embedding, h_j the encoder's state there.
+    """What z_t an action reads from N words; x_j is the embedding of a word, h_j the encoder's state there.
 
-    multi_level: sum_j a_tj [x_j ; h_j] with weights from x_j and h_j, beta_tj = v' tanh(W s_{t-1} + U x_j + V h_j), of
-      which a_t is the softmax (Mei et al. 2016).
-    high_level: sum_j a_tj h_j, beta_tj = v' tanh(W s_{t-1} + V h_j): no words beside the states.
-    mean: (1/N) sum_j [x_j ; h_j] for all actions, no aligner. last: the encoder's last state for all of them, neither.
+    multi_level: sum_j a_tj [x_j ; h_j] with weights from x_j and h_j, a_t = softmax(beta_t) and
+      beta_tj = v' tanh(W s_{t-1} + U x_j + V h_j) (Mei et al. 2016).
+    high_level: sum_j a_tj h_j, beta_tj = v' tanh(W s_{t-1} + V h_j), without word embeddings.
+    mean: (1/N) sum_j [x_j ; h_j] for all actions, without attention. last: the encoder's last state for all actions.
     """
 
     MULTI_LEVEL = "multi_level"
@@ -39,18 +39,26 @@ class Aligner(enum.Enum):
 
     @property
     def attends(self) -> bool:
-        """Whether each action has weights of its own."""
+        """Whether each action has attention weights."""
         return self in (Aligner.MULTI_LEVEL, Aligner.HIGH_LEVEL)
 
     @property
     def reads_words(self) -> bool:
-        """Whether words are read beside states."""
+        """Whether word embeddings are read in addition to states."""
         return self in (Aligner.MULTI_LEVEL, Aligner.MEAN)
 
 
 @dataclasses.dataclass(frozen=True)
 class ListenAttendWalkConfig(Config, path="config.model"):
-    """An LSTM encoder of words, an aligner, and an LSTM decoder over observations."""
+    """The configuration of an LSTM encoder of words, an aligner, and an LSTM decoder over observations.
+
+    Attributes:
+        width: Features of each LSTM.
+        embedding: Features of the word embeddings and of the output layer's input.
+        aligner: How actions read the instruction.
+        direction: The direction of the encoder.
+        vocab_size: Rows of the embedding table, by default as many as there are words.
+    """
 
     width: Positive = 128
     embedding: Positive = 64
@@ -60,22 +68,28 @@ class ListenAttendWalkConfig(Config, path="config.model"):
 
     @property
     def encoder(self) -> RecurrentConfig:
-        """The LSTM over words."""
+        """The config of the LSTM over words."""
         return RecurrentConfig(width=self.width, direction=self.direction)
 
     @property
     def decoder(self) -> RecurrentConfig:
-        """The LSTM over actions."""
+        """The config of the LSTM over actions."""
         return RecurrentConfig(width=self.width)
 
     @property
     def read(self) -> int:
-        """The features of z_t."""
+        """The number of features of z_t."""
         return self.encoder.output_width + self.embedding * self.aligner.reads_words
 
 
 class World(NamedTuple):
-    """What every action reads: an instruction, and the tables of the world that it is followed in."""
+    """What every action reads.
+
+    Attributes:
+        instruction: The encoded instruction.
+        sights: The observation at each place.
+        moves: The place after each token at each place.
+    """
 
     instruction: EncodedSource
     sights: Float[Array, "B P F"]
@@ -83,26 +97,31 @@ class World(NamedTuple):
 
     @property
     def lengths(self) -> Int[Array, " B"]:
-        """How many words each instruction has."""
+        """The number of words of each instruction."""
         return self.instruction.lengths
 
 
 class Sight(NamedTuple):
-    """Where one stands, and E y_t, what is seen there."""
+    """The inputs of a step.
+
+    Attributes:
+        place: The agent's place.
+        seen: E y_t, the embedded observation there.
+    """
 
     place: Int[Array, "*B"]
     seen: Float[Array, "*B E"]
 
 
 class Carry(NamedTuple):
-    """The state, and where one stood behind it."""
+    """The decoder's state, and the agent's place after it."""
 
     state: CellState
     place: Int[Array, " R"]
 
 
 class StepOutput(NamedTuple):
-    """What a step hands out: s_t and z_t."""
+    """The outputs of a step: s_t and z_t."""
 
     hidden: Float[Array, "*B F"]
     context: Float[Array, "*B M"]
@@ -111,10 +130,12 @@ class StepOutput(NamedTuple):
 class ListenAttendWalk(RecurrentAttentionDecoder):
     """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
 
-    s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is what is seen where the actions before have led, so that these
-    reach the decoder through the world alone; z_t is the aligner's. Inputs: `source`, the instruction, padded at its
-    end; `target`, the actions behind a begin token; and the world, `sights`, `moves` and `start`
-    (experiments.instruction_following.transition_tables), whose begin token and padding lead nowhere.
+    s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is the observation where the previous actions have led, which
+    reach the decoder only in this way; z_t is the aligner's.
+
+    Inputs: `source`, the instruction, padded at its end; `target`, the actions after a begin token; and the tables
+    `sights`, `moves` and `start` (experiments.instruction_following.transition_tables), in which the begin token and
+    padding do not move.
     """
 
     def __init__(self, config: ListenAttendWalkConfig, interface: TaskInterface, builder: Builder):
@@ -136,36 +157,36 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         self.output = linear(embedding, interface.vocabularies["target"], "vocabulary")
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[World, Carry]:
-        """The instruction and the world around it, and a state of zeros where the walk starts."""
+        """Return the encoded instruction with the environment, and a zero state at the start."""
         instruction, moves_BxPxV = self._listen(jnp.asarray(inputs["source"])), jnp.asarray(inputs["moves"])
         start_B = jnp.asarray(inputs["start"], moves_BxPxV.dtype)
         world = World(instruction, jnp.asarray(inputs["sights"], self.dtype), moves_BxPxV)
         return world, Carry(self.decoder.initial(len(start_B), self.dtype), start_B)
 
     def step_inputs(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
-        """What is seen at every place that the actions of `target` lead to."""
+        """Return the observation at every place that the actions of `target` lead to."""
         place_BxT = follow_moves(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
         return Sight(place_BxT, self.sight(seen(source.sights, place_BxT)))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
-        """The world moves by the action that was chosen, and what is seen there gives the next one."""
+        """Move by the chosen action, and return the observation there."""
         place_R = move(source.moves, carry.place, tokens_R)
         return Sight(place_R, self.sight(as_rows(seen(source.sights, by_example(place_R, len(source.sights))))))
 
     def advance(
         self, source: World, carry: Carry, given: Sight, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, StepOutput, Alignment | None]:
-        """s_{t-1} reads the instruction, and s_t what is seen beside it."""
+        """Attend to the instruction with s_{t-1}, then compute s_t from the context and the observation."""
         context_RxM, alignment = read_context(self.aligner, source.instruction, carry.state.hidden)
         state = self.decoder.step(jnp.concatenate([given.seen, context_RxM], axis=-1), carry.state)
         return Carry(state, given.place), StepOutput(state.hidden, context_RxM), alignment
 
     def output_features(self, given: Sight, outputs: StepOutput) -> Float[Array, "*B E"]:
-        """E y_t + L_s s_t + L_z z_t."""
+        """Return E y_t + L_s s_t + L_z z_t."""
         return given.seen + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
     def _listen(self, source_BxS: Int[Array, "B S"]) -> EncodedSource:
-        """What the actions read of the instruction."""
+        """Encode the instruction as the actions read it."""
         lengths_B = real_lengths(source_BxS, self.pad)
         x_BxSxE = self.embedding(source_BxS, self.dtype)
         h_BxSxM, last = self.encoder(x_BxSxE, lengths_B)
@@ -184,7 +205,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
 
 
 def build(config: ListenAttendWalkConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for sights of so many features; instructions and walks may have any length."""
+    """Build the model; instructions and walks may have any length."""
     site = Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))
     sites = (site,) if config.aligner.attends else ()
     return Model(Functional(lambda builder: ListenAttendWalk(config, interface, builder), precision), sites)

@@ -1,4 +1,4 @@
-"""Walking: an instruction and a maze in, actions out, and whether they end where the instruction leads."""
+"""Instruction following in mazes: from an instruction to actions, evaluated by where they end."""
 
 import dataclasses
 import functools
@@ -63,11 +63,18 @@ NumClauses = Annotated[int, Range(1, 2**5)]
 
 @dataclasses.dataclass(frozen=True)
 class InstructionFollowingConfig(Config, path="config.task"):
-    """Batches of `batch_size` instructions of 1 to `max_clauses` clauses, from anywhere in one of `num_mazes` mazes.
+    """Instructions in mazes, sampled anew at every step.
 
-    Mazes have `maze_size` x `maze_size` crossings; no walk has more than `max_actions` actions. The validation
-    instructions are in `num_held_out_mazes` other mazes, the test instructions in as many others: at least
-    `num_eval_examples` of each, in whole batches. `num_beams`: the beam size; 1 decodes greedily.
+    Attributes:
+        num_mazes: The training mazes.
+        num_held_out_mazes: The validation mazes, and as many test mazes.
+        maze_size: The crossings of a side of a maze.
+        max_clauses: The most clauses of an instruction.
+        max_actions: The most actions of a walk.
+        batch_size: Instructions in a batch.
+        num_eval_examples: Instructions to evaluate, rounded up to whole batches.
+        num_beams: The beam size; 1 decodes greedily.
+        num_probe_examples: Instructions whose maps are stored.
 
     Raises:
         UserError: If a value is out of range.
@@ -130,7 +137,7 @@ class InstructionFollowing(SymbolSequenceTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many mazes there are, and in how many words instructions are given."""
+        """A line on the numbers of mazes, words and instructions."""
         config, held = self.config, -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data mazes: {config.num_mazes:,} train, {config.num_held_out_mazes:,} validation, "
@@ -139,11 +146,11 @@ class InstructionFollowing(SymbolSequenceTask):
         )
 
     def source(self, seed: int) -> BatchSource:
-        """Instructions in the training mazes, drawn anew at every step."""
+        """Return an endless source of instructions in the training mazes, sampled anew at every step."""
         return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.batch_size)), seed)
 
     def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[InstructedWalk]:
-        """So many instructions in the mazes of a split, by whose seed these are drawn."""
+        """Sample instructions in the mazes of a split, which its seed determines."""
         among = sample_mazes(
             seed, self.config.num_held_out_mazes if seed else self.config.num_mazes, self.config.maze_size
         )
@@ -159,7 +166,7 @@ class InstructionFollowing(SymbolSequenceTask):
         return told
 
     def _batch(self, told: Sequence[InstructedWalk]) -> dict[str, np.ndarray]:
-        """What the model reads; `clauses`, `of_word` and `of_action`: how many there are, and whose each one is."""
+        """Return the model's inputs, the number of clauses, and the clause of each word and each action."""
         source = np.full((len(told), self.words), PAD, np.int32)
         of_word, of_action = (np.full((len(told), count), mazes.NONE, np.int32) for count in (self.words, self.steps))
         for row, (_, instruction, walk) in enumerate(told):
@@ -179,7 +186,7 @@ class InstructionFollowing(SymbolSequenceTask):
         }
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """The loss, where the model's own walks end, and where attention lies at each action."""
+        """Return the evaluations of the loss, the ends of decoded walks, and the attention at each action."""
         count, at_end = -(-self.config.num_eval_examples // self.config.batch_size), split == "test"
         drawn = GeneratedBatches(lambda random: self._batch(self._draw(seed, random, self.config.batch_size)), seed)
         batches = [drawn[number] for number in range(count)]
@@ -198,7 +205,7 @@ class InstructionFollowing(SymbolSequenceTask):
         )
 
     def _walks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What the model's own walks come to; one that does not stop in time comes to nothing."""
+        """Sum the successes of decoded walks; one that does not stop in time has failed."""
         _, rows = self.decoded(view, batch, key)
         moves, start, goal_B = (jnp.asarray(batch[name]) for name in ("moves", "start", "goal"))
         # Neither the end nor what fills up the row behind it leads anywhere.
@@ -217,7 +224,7 @@ class InstructionFollowing(SymbolSequenceTask):
         return sums, rows
 
     def _looking(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """How much of the attention at the true actions lies within the clauses that these belong to."""
+        """Sum the attention mass at the true actions within the clauses that they follow."""
         own_BxTxS = clause_mask(jnp.asarray(batch["of_action"]), jnp.asarray(batch["of_word"]))
         masses = {
             site: attention_mass_within(each, own_BxTxS)
@@ -232,7 +239,7 @@ class InstructionFollowing(SymbolSequenceTask):
         }, None
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The words, the actions, where each is taken, and the words of the clause that each follows."""
+        """Label the words, the actions, the image at each action, and the words of the clause that each follows."""
         return self._describe(self._told, self.shown, sites, np.ones(len(self._told), bool))
 
     def _describe(
@@ -242,7 +249,7 @@ class InstructionFollowing(SymbolSequenceTask):
         sites: Sequence[Site],
         right_B: Bool[np.ndarray, " B"],
     ) -> AxisLabels:
-        """Of walks that are not `right` it is not known which words their actions follow."""
+        """Label walks; for those that are not `right` it is unknown which words their actions follow."""
         names = {
             "target": tuple(map(self.steps_of, batch["labels"])),
             "source": tuple(map(self._said, batch["source"])),
@@ -262,11 +269,11 @@ class InstructionFollowing(SymbolSequenceTask):
         return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Follows each text in a maze that `--seed` draws, from a place where it can be followed.
+        """Follow each text in a maze sampled by `--seed`, from a place where it can be followed.
 
         Raises:
-            UserError: For a language, samples, stop strings or a coverage penalty, for texts that are no instruction of
-                the templates, and for those that no drawn maze has a place for.
+            UserError: If a language, samples, stop strings or a coverage penalty is given, a text is no instruction of
+                the templates, or no sampled maze has a place where it can be followed.
         """
         decoding = self.decoding(request, "walks", f"the longest walk has {self.steps} steps")
         random = np.random.default_rng(decoding.seed)
@@ -284,7 +291,7 @@ class InstructionFollowing(SymbolSequenceTask):
         return Predictions(lines, labels, make_capture(view, self.inputs_of(said)))
 
     def _placed(self, text: str, random: np.random.Generator) -> InstructedWalk:
-        """A text's instruction somewhere in a drawn maze."""
+        """Place a text's instruction in a sampled maze."""
         try:
             instruction = instructions.read(text)
         except ValueError as error:
@@ -309,7 +316,7 @@ class InstructionFollowing(SymbolSequenceTask):
         return tuple(WORDS[number] for number in row.tolist() if number != PAD)
 
     def _places(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
-        """Where each action of a row of `labels` is taken, and where the last one leads."""
+        """Return the place of each action of a row of `labels`, and where the last one leads."""
         places = [walk.places[0]]
         for action in self.said_in(row):
             places.append(maze.after(places[-1], ACTIONS.index(action)))
@@ -336,7 +343,7 @@ def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:
 
 
 def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> EvaluationReport:
-    """Report the shares of successful walks, of all and by number of clauses.
+    """Report the rates of successful walks, of all and by number of clauses.
 
     `success`: the walk ends at the right crossing with the right heading (Mei et al. 2016, single sentences);
     `position`: at the right crossing; `exact_match`: the actions are the reference's.

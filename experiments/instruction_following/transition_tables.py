@@ -1,7 +1,7 @@
-"""Worlds as tables: what each action does at each place, and what is seen there; whoever decodes moves in one.
+"""Environments as tables: where each action leads from each place, and what is seen there.
 
-`moves` [B, P, V] has the place behind each of V actions, or other tokens, at each of P places; `sights` [B, P, F] are
-features of what is seen. Rows are examples x beams, as everywhere in decoding: tables are never tiled.
+`moves` [B, P, V] holds the place after each of V actions, or other tokens, at each of P places; `sights` [B, P, F]
+holds features of what is seen. Rows are examples x beams, as everywhere in decoding: tables are never tiled.
 """
 
 import jax
@@ -12,7 +12,16 @@ from transformer.layers.beam_rows import as_rows, by_example
 
 
 def move(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]) -> Int[Array, " R"]:
-    """The place of every row behind one more token."""
+    """Return the place of every row after one more token.
+
+    Args:
+        moves_BxPxV: The transition table of each example.
+        place_R: The place of each row.
+        tokens_R: The token of each row.
+
+    Returns:
+        The new place of each row.
+    """
     examples, _, vocabulary = moves_BxPxV.shape
     entry_BxM = by_example(place_R * vocabulary + tokens_R, examples)
     return as_rows(jnp.take_along_axis(moves_BxPxV.reshape(examples, -1), entry_BxM, axis=1))
@@ -21,7 +30,16 @@ def move(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: 
 def follow_moves(
     moves_BxPxV: Int[Array, "B P V"], start_B: Int[Array, " B"], tokens_BxT: Int[Array, "B T"]
 ) -> Int[Array, "B T"]:
-    """The place behind each token of a sequence."""
+    """Return the place after each token of a sequence.
+
+    Args:
+        moves_BxPxV: The transition table of each example.
+        start_B: The first place of each example.
+        tokens_BxT: The tokens.
+
+    Returns:
+        The places [example, token].
+    """
 
     def step(place_B: Array, tokens_B: Array) -> tuple[Array, Array]:
         place_B = move(moves_BxPxV, place_B, tokens_B)
@@ -32,5 +50,5 @@ def follow_moves(
 
 
 def seen(sights_BxPxF: Float[Array, "B P F"], place_BxN: Int[Array, "B N"]) -> Float[Array, "B N F"]:
-    """What is seen at places of each example."""
+    """Return the observations at some places of each example [example, place, feature]."""
     return jnp.take_along_axis(sights_BxPxF, place_BxN[:, :, None], axis=1)

@@ -12,13 +12,18 @@ _SAME = 1e-9  # values that differ by less are equal
 
 
 class MDPBatch(NamedTuple):
-    """A batch of MDPs: transition probabilities, and the probabilities of a reward of 1."""
+    """A batch of MDPs.
+
+    Attributes:
+        transitions: The transition probabilities p(s' | s, a) [MDP, state, action, next state].
+        rewards: The probabilities of a reward of 1 [MDP, state, action].
+    """
 
     transitions: Float[np.ndarray, "B S A S"]
     rewards: Float[np.ndarray, "B S A"]
 
     def fed(self) -> dict[str, Float[np.ndarray, "..."]]:
-        """The probabilities as parts of a batch."""
+        """Return the probabilities as parts of a batch."""
         return {name: values.astype(np.float32) for name, values in self._asdict().items()}
 
 
@@ -31,13 +36,21 @@ class Trajectories(NamedTuple):
 
 
 def sample_mdps(random: np.random.Generator, rows: int, states: int, actions: int) -> MDPBatch:
-    """Sample MDPs of the prior."""
+    """Sample MDPs from the prior: Dirichlet transitions and uniform reward probabilities."""
     transitions = random.dirichlet(np.ones(states), (rows, states, actions))
     return MDPBatch(transitions, random.random((rows, states, actions)))
 
 
 def action_values(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, "H B S A"]:
-    """Q_t(s, a) = r(s, a) + sum over s' of p(s' | s, a) max over a' of Q_(t+1)(s', a'), for a known MDP."""
+    """Compute Q_t(s, a) = r(s, a) + sum over s' of p(s' | s, a) max over a' of Q_(t+1)(s', a') of known MDPs.
+
+    Args:
+        worlds: The MDPs.
+        horizon: The number of steps H.
+
+    Returns:
+        The values [step, MDP, state, action].
+    """
     values = np.zeros((horizon + 1, *worlds.rewards.shape))
     for step in reversed(range(horizon)):
         values[step] = worlds.rewards + np.einsum("bsax,bx->bsa", worlds.transitions, values[step + 1].max(axis=-1))
@@ -54,7 +67,15 @@ def random_policy_value(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, " B
 
 @functools.cache
 def bayes_optimal_values(arms: Arms, left: int) -> tuple[float, ...]:
-    """Return the Bayes-optimal value of each arm of a bandit with `left` pulls left."""
+    """Return the Bayes-optimal value of each arm of a bandit.
+
+    Args:
+        arms: For each arm how often it gave 1, and how often 0.
+        left: The number of pulls left.
+
+    Returns:
+        The expected return of pulling each arm next.
+    """
     values = []
     for number, (wins, losses) in enumerate(arms):
         win = (wins + 1) / (wins + losses + 2)
@@ -67,7 +88,7 @@ def bayes_optimal_values(arms: Arms, left: int) -> tuple[float, ...]:
 
 
 def _best(arms: Arms, left: int) -> float:
-    """V: the order of arms does not matter."""
+    """Return the Bayes-optimal value of a bandit; the order of arms does not matter."""
     return max(bayes_optimal_values(tuple(sorted(arms)), left)) if left else 0.0
 
 
@@ -96,14 +117,14 @@ class Belief:
         self.given = np.ones((rows, states, actions, 2))  # rewards of 1, and of 0
 
     def note(self, state: np.ndarray, action: np.ndarray, reward: np.ndarray, after: np.ndarray | None) -> None:
-        """One step of every row, and where it led if that was seen."""
+        """Update the posterior with one step of every row, and where it led if that was observed."""
         row = np.arange(len(state))
         if after is not None:
             self.next[row, state, action, after] += 1
         self.given[row, state, action, 1 - reward] += 1
 
     def sample(self, random: np.random.Generator) -> MDPBatch:
-        """A world as it may be, of every row."""
+        """Sample an MDP of every row from the posterior."""
         parts = random.standard_gamma(self.next)
         return MDPBatch(parts / parts.sum(axis=-1, keepdims=True), random.beta(self.given[..., 0], self.given[..., 1]))
 
@@ -115,7 +136,7 @@ def optimal_policy(values: Float[np.ndarray, "*B A"]) -> Float[np.ndarray, "*B A
 
 
 def bayes_optimal_policy(belief: Belief, left: int) -> Float[np.ndarray, "B A"]:
-    """Return the Bayes-optimal arms given the history, with so many pulls left."""
+    """Return the Bayes-optimal policy over arms, given the history and the number of pulls left."""
     seen = (belief.given[:, 0] - 1).astype(int)
     return optimal_policy(np.array([bayes_optimal_values(tuple(map(tuple, row.tolist())), left) for row in seen]))
 
@@ -129,7 +150,20 @@ def run_episodes(
     *,
     bayes: bool = False,
 ) -> tuple[Trajectories, Float[np.ndarray, "B T A"]]:
-    """Run episodes, and return the trajectories with the teacher's policy at each step."""
+    """Run episodes in MDPs with Thompson sampling or, for bandits, the Bayes-optimal policy.
+
+    Args:
+        random: The random generator.
+        worlds: The MDPs.
+        horizon: The steps of an episode.
+        episodes: The episodes in each MDP.
+        randomness: The probability of a random action, for each MDP.
+        bayes: Whether to act by the Bayes-optimal policy of a bandit, and return it as the teacher's.
+
+    Returns:
+        The trajectories, and the teacher's policy at each step [MDP, step, action]: optimal for the known MDP, or
+        Bayes-optimal.
+    """
     rows, states, actions = worlds.rewards.shape
     length, belief, row = horizon * episodes, Belief(rows, states, actions), np.arange(rows)
     lived = Trajectories(*np.zeros((3, rows, length), np.int32))
