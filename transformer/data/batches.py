@@ -1,4 +1,4 @@
-"""Batches by token count, or drawn anew at every step: a pure function of seed and step; and fingerprints of data."""
+"""Batch sources: batches by token count or generated at every step, a pure function of seed and step."""
 
 import dataclasses
 import hashlib
@@ -18,25 +18,29 @@ Batch = dict[str, np.ndarray]
 
 
 class BatchSource(Protocol):
-    """Training batches: the batch of any step, a pure function of the step."""
+    """Training batches: a pure function of the step."""
 
     def __getitem__(self, step: int, /) -> Batch:
-        """The batch of one step."""
+        """Return the batch of a step, counted from 0."""
 
 
 class EpochBatchSource(BatchSource, Protocol):
-    """Batches that come epoch after epoch."""
+    """Training batches that repeat the data epoch after epoch."""
 
     @property
     def batches_per_epoch(self) -> int:
-        """The number of batches in which all of the data comes once."""
+        """The number of batches in an epoch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs:
-    """Token numbers of source and target, each ending with the end token, one array a sentence.
+    """The token numbers of sentence pairs.
 
-    `pad` fills up a batch, and `begin` is what the decoder reads first.
+    Attributes:
+        sources: The source of each pair, which ends with the end token.
+        targets: The target of each pair, which ends with the end token.
+        pad: The token that fills up a batch.
+        begin: The token that the decoder reads first.
     """
 
     sources: Sequence[np.ndarray]
@@ -48,12 +52,12 @@ class EncodedPairs:
         return len(self.sources)
 
     def fitting(self, longest: int) -> list[int]:
-        """The numbers of the examples that have no more than `longest` tokens on either side."""
+        """Return the indices of the pairs with at most `longest` tokens on each side."""
         sides = enumerate(zip(self.sources, self.targets, strict=True))
         return [number for number, (source, target) in sides if max(len(source), len(target)) <= longest]
 
     def part(self, indices: Sequence[int]) -> "EncodedPairs":
-        """These examples alone, in this order."""
+        """Return the pairs of these indices, in this order."""
         kept = [i for i in indices if i < len(self)]
         sources, targets = [self.sources[i] for i in kept], [self.targets[i] for i in kept]
         return dataclasses.replace(self, sources=sources, targets=targets)
@@ -61,7 +65,13 @@ class EncodedPairs:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """One batch shape, and the examples that fit it and no shorter one."""
+    """One batch shape, and the examples that fit it and no shorter one.
+
+    Attributes:
+        length: Positions in a row.
+        rows: Examples in a full batch.
+        examples: The indices of the examples.
+    """
 
     length: int
     rows: int
@@ -70,15 +80,18 @@ class Bucket:
 
     @property
     def batches(self) -> int:
-        """Batches an epoch; the last may be partly empty."""
+        """The number of batches in an epoch; the last may be partly empty."""
         return -(-len(self.examples) // self.rows)
 
 
 class BucketPlan:
     """Which examples of which bucket make the batch of a step, epoch after epoch.
 
-    An epoch holds every example once, in an order drawn from (seed, epoch); without a seed, in that of the data, bucket
-    by bucket.
+    An epoch has every example once.
+
+    Args:
+        buckets: The buckets.
+        seed: The seed of the order, which is drawn from (seed, epoch). None keeps that of the data, bucket by bucket.
     """
 
     def __init__(self, buckets: Sequence[Bucket], seed: int | None):
@@ -87,7 +100,7 @@ class BucketPlan:
         self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
 
     def __getitem__(self, step: int) -> tuple[Bucket, np.ndarray]:
-        """The bucket of one step, and the numbers of at most `rows` of its examples."""
+        """Return the bucket of one step, and the indices of at most `rows` of its examples."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if self._plan is None or self._plan[0] != epoch:
             self._plan = (epoch, self._epoch(epoch))
@@ -103,15 +116,24 @@ class BucketPlan:
 
 
 class TokenBatches:
-    """Endless batches of about `tokens` source or target positions each, epoch after epoch.
+    """Endless batches of sentence pairs of about equal numbers of positions, epoch after epoch.
 
-    An example goes to the shortest of `lengths` that holds both its sides; a batch is one length's examples,
-    padded to it. An epoch holds every example once, in an order drawn from (seed, epoch); without a seed the
-    order is that of the data. Rows that fill up a last batch, and every batch to a multiple of `rows_multiple`, are
-    all padding, their `index` is -1: what is learned does not depend on how a batch is divided. Examples that fit no
-    length are left out and counted in `left_out`.
+    A pair goes to the shortest of `lengths` that fits both its sides; a batch has pairs of one length, padded to it. An
+    epoch has every pair once. Rows that fill up the last batch, and every batch to a multiple of `rows_multiple`, are
+    all padding with `index` -1, so that training does not depend on how a batch is divided. Pairs that fit no length
+    are left out and counted in `left_out`.
 
     Each batch has `source` [B, S], `target` [B, T] (the decoder's input), `labels` [B, T] and `index` [B].
+
+    Args:
+        pairs: The sentence pairs.
+        lengths: The lengths that batches are padded to.
+        tokens: Positions in a batch, on each side.
+        seed: The seed of the order, which is drawn from (seed, epoch). None keeps that of the data.
+        rows_multiple: The number of rows of a batch is padded to a multiple of this.
+
+    Raises:
+        UserError: If no pair fits any length.
     """
 
     def __init__(
@@ -144,7 +166,7 @@ class TokenBatches:
             )
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         return self._fill(*self._plan[step])
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
@@ -163,7 +185,7 @@ class TokenBatches:
 
 
 class OneEpoch(Sequence[Batch]):
-    """The batches of one pass, for evaluation."""
+    """The batches of one pass over the data, for evaluation."""
 
     def __init__(self, batches: EpochBatchSource):
         self._batches = batches
@@ -179,7 +201,7 @@ class OneEpoch(Sequence[Batch]):
 
 @dataclasses.dataclass(frozen=True)
 class _StepSource:
-    """Steps as a Grain data source, which must be finite."""
+    """The batches of steps as a Grain data source, which must be finite."""
 
     batches: BatchSource
     stop: int
@@ -192,7 +214,13 @@ class _StepSource:
 
 
 def iterate_batches(batches: BatchSource, start: int, stop: int) -> Iterator[Batch]:
-    """The batches of steps start to stop - 1, made ahead in one background thread (so that order is kept)."""
+    """Iterate over the batches of steps start to stop - 1, which one background thread makes in advance.
+
+    Args:
+        batches: The batches.
+        start: The first step.
+        stop: The step after the last one.
+    """
     import grain  # a bare machine computes steps without it
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
@@ -201,18 +229,23 @@ def iterate_batches(batches: BatchSource, start: int, stop: int) -> Iterator[Bat
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedBatches:
-    """The batch of a step is what `draw` makes of a generator that seed and step alone determine."""
+    """Batches that are generated anew at every step.
+
+    Attributes:
+        draw: A function from a random generator to a batch.
+        seed: The seed; seed and step alone determine the generator.
+    """
 
     draw: Callable[[np.random.Generator], Batch]
     seed: int
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step, from 0."""
+        """Return the batch of one step, from 0."""
         return self.draw(np.random.default_rng((self.seed or _SEED_OF_RUN_ZERO, step)))
 
 
 def fingerprint(items: Iterable[str | int | np.ndarray | None]) -> str:
-    """The SHA-256 of a sequence of texts, numbers and arrays: of each its kind, its length and its content."""
+    """Compute the SHA-256 of a sequence of texts, numbers and arrays: of the kind, length and content of each."""
     total = hashlib.sha256()
     for item in items:
         if isinstance(item, np.ndarray):

@@ -1,7 +1,7 @@
-"""Questions made of running text: a word left out, one of ten to be put in, and last words.
+"""Cloze questions made from running text: a word left out, with ten candidates to fill it in, and last words.
 
-After the Children's Book Test (Hill et al. 2016) and LAMBADA (Paperno et al. 2016). Kinds of words are told apart by
-their first letter alone, names by a capital.
+They follow the Children's Book Test (Hill et al. 2016) and LAMBADA (Paperno et al. 2016). Kinds of words are
+distinguished only by their first letter: names have a capital.
 """
 
 import re
@@ -25,14 +25,19 @@ _CHARACTERS = 12
 
 
 class WordFrequencies(NamedTuple):
-    """How often each word stands in a text."""
+    """The frequencies of words in some texts.
+
+    Attributes:
+        counts: The number of occurrences of each word.
+        common: The most frequent words, in lower case, about which nothing is asked.
+    """
 
     counts: Mapping[str, int]
     common: frozenset[str]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "WordFrequencies":
-        """The words of some texts."""
+        """Count the words of some texts."""
         counts = Counter(word for text in texts for word in WORD.findall(text))
         folded = Counter[str]()
         for word, count in counts.items():
@@ -40,12 +45,19 @@ class WordFrequencies(NamedTuple):
         return cls(counts, frozenset(word for word, _ in folded.most_common(_COMMON)))
 
     def tells(self, word: str) -> bool:
-        """Whether a word is worth asking for."""
+        """Whether a word is worth asking for: neither short nor common."""
         return len(word) >= _LEAST and word.casefold() not in self.common
 
 
 class ClozeQuestion(NamedTuple):
-    """A text with a gap between `before` and `after`, which one of the candidates fills; all stand in `before`."""
+    """A text with a gap.
+
+    Attributes:
+        before: The text before the gap, which contains all candidates.
+        after: The text after the gap.
+        candidates: The words that may fill the gap.
+        answer: The word that does.
+    """
 
     before: str
     after: str
@@ -53,11 +65,17 @@ class ClozeQuestion(NamedTuple):
     answer: str
 
     def completed(self, word: str) -> str:
-        """The text with a word in the gap."""
+        """Return the text with a word in the gap."""
         return self.before + word + self.after
 
     def most_frequent(self, lexicon: WordFrequencies, *, here: bool) -> str:
-        """The candidate that stands most often in the text before the gap, or else in the lexicon's texts."""
+        """Return the candidate that is most frequent.
+
+        Args:
+            lexicon: The frequencies of words in the training text.
+            here: Whether to count in the text before the gap first, and use the training text for ties, or the other
+                way around.
+        """
         of_context = Counter(WORD.findall(self.before))
 
         def often(word: str) -> tuple[int, int]:
@@ -76,10 +94,18 @@ def make_cloze_questions(
     room: int,
     last: bool = False,
 ) -> list[ClozeQuestion]:
-    """At most `count` questions on words that stand before the gap already, none longer than `room` tokens.
+    """Make questions about words that have occurred before the gap.
 
-    The nine other candidates are of the answer's kind and stand before the gap as well: nothing tells the answer but
-    the text. With `last` the word ends a sentence, nothing follows, and all words of its kind are candidates.
+    The nine other candidates are of the answer's kind and occur before the gap as well, so that only the meaning of the
+    text identifies the answer.
+
+    Args:
+        documents: The texts.
+        lexicon: The frequencies of words in the training text.
+        tokenizer: The tokenizer.
+        count: The largest number of questions.
+        room: The largest number of tokens in a question.
+        last: Whether the word is the last of a sentence and nothing follows; all words of its kind are candidates then.
     """
     places = [
         (text, found)
@@ -107,7 +133,7 @@ def _question(
     room: int,
     last: bool,
 ) -> ClozeQuestion | None:
-    """The question that a word makes, if it makes one."""
+    """Return the question about a word; None if it makes none."""
     answer, after = found[0], "" if last else _rest(text, found.end())
     if answer in WORD.findall(after):
         return None
@@ -139,7 +165,7 @@ def _question(
 
 
 def _rest(text: str, start: int) -> str:
-    """The rest of the sentence, with what ends it."""
+    """Return the rest of the sentence, with its final mark."""
     cut = text[start : start + _BEHIND]
     ends = _ENDS.search(cut)
     return cut if ends is None else cut[: ends.end()]

@@ -1,4 +1,4 @@
-"""Orders of factorization: which positions a permutation language model predicts, and what each may know."""
+"""Factorization orders of permutation language models: which positions are predicted, and what each may attend to."""
 
 import dataclasses
 import enum
@@ -13,10 +13,12 @@ _ORDERS = 4
 
 
 class ContextAttention(enum.Enum):
-    """What the positions that are not predicted know of each other.
+    """What the positions that are not predicted attend to.
 
-    permuted: they stand at the beginning of the order, each behind those before it (Yang et al. 2019, section 2.3).
-    bidirectional: each knows all of them, as in the authors' code; what is predicted is the same.
+    Attributes:
+        PERMUTED: They come first in the factorization order, each after those before it (Yang et al. 2019, section
+            2.3).
+        BIDIRECTIONAL: They all attend to each other, as in the authors' code; the predictions are the same.
     """
 
     PERMUTED = "permuted"
@@ -24,7 +26,12 @@ class ContextAttention(enum.Enum):
 
 
 class FactorizationOrders(NamedTuple):
-    """`order`: each position's place; `predicted`: the positions of the last places, from left to right."""
+    """Sampled factorization orders.
+
+    Attributes:
+        order: The rank of each position in the order, [B, T].
+        predicted: The last positions of the order, from left to right, [B, P].
+    """
 
     order: np.ndarray
     predicted: np.ndarray
@@ -32,11 +39,17 @@ class FactorizationOrders(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OrderSampler:
-    """Factorization orders whose last 1 / `partial_prediction_k` positions are predicted (Yang et al. 2019, 2.3).
+    """Samples factorization orders whose last positions are predicted (Yang et al. 2019, section 2.3).
 
-    With `max_span_length` above 1 the predicted positions lie in spans: the text is cut into contexts of L
-    `partial_prediction_k` positions, L drawn from 1 ... `max_span_length`, and L neighbors of each are predicted
-    (section 3.1, which says 5). The order among them is drawn all the same.
+    If `max_span_length` is above 1, predicted positions lie in spans: the text is cut into contexts of L
+    `partial_prediction_k` positions, with L drawn from 1 ... `max_span_length`, and L neighbors of each are predicted
+    (section 3.1, with 5). Their order is random as well.
+
+    Attributes:
+        length: The number of positions T.
+        partial_prediction_k: The last 1 / k of the positions are predicted.
+        max_span_length: The largest length of a span.
+        context_attention: What the positions that are not predicted attend to.
     """
 
     length: int
@@ -46,11 +59,11 @@ class OrderSampler:
 
     @property
     def count(self) -> int:
-        """P, the positions that are predicted."""
+        """The number P of predicted positions."""
         return max(self.length // self.partial_prediction_k, 1)
 
     def draw(self, random: np.random.Generator, rows: int) -> FactorizationOrders:
-        """The orders of so many texts: every order of the predicted positions is as likely as any other."""
+        """Sample the orders of `rows` texts; all orders of the predicted positions are equally likely."""
         luck = random.random((rows, self.length))
         if self.max_span_length > 1:
             for row in luck:
@@ -62,7 +75,7 @@ class OrderSampler:
         return FactorizationOrders(order, predicted)
 
     def _spans(self, random: np.random.Generator) -> np.ndarray:
-        """The positions of spans, `count` of them; single ones fill up what the spans leave."""
+        """Return `count` positions in spans; single positions fill up what the spans leave."""
         chosen = np.zeros(self.length, bool)
         begin = 0
         while begin < self.length and (left := self.count - chosen.sum()) > 0:
@@ -77,9 +90,13 @@ class OrderSampler:
 
 @dataclasses.dataclass(frozen=True)
 class PermutedBatches:
-    """Batches of a source with `order` and `predicted` of every row's text, drawn from (seed, step).
+    """Batches of a source with `order` and `predicted` for every row, drawn from (seed, step).
 
-    Of rows that are several texts one after another, `texts`, each has an order of its own.
+    Attributes:
+        batches: The source.
+        permutations: The sampler.
+        seed: The seed.
+        texts: The number of texts in a row, one after another; each has an order of its own.
     """
 
     batches: EpochBatchSource
@@ -89,11 +106,11 @@ class PermutedBatches:
 
     @property
     def batches_per_epoch(self) -> int:
-        """That of the source."""
+        """The number of batches in an epoch of the source."""
         return self.batches.batches_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         batch = self.batches[step]
         rows = len(batch["tokens"])
         random = np.random.default_rng((self.seed, step, _ORDERS))

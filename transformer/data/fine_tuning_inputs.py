@@ -1,4 +1,4 @@
-"""How texts become the sequences that a language model is fine-tuned on (Radford et al. 2018, section 3.3)."""
+"""The sequences on which a language model is fine-tuned (Radford et al. 2018, section 3.3)."""
 
 import enum
 from collections.abc import Sequence
@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 
 class SequenceLayout(enum.Enum):
-    """Which sequences an example's texts make; `s`, `$` and `e` are the start, delimiter and extract tokens.
+    """The sequences that an example's texts make; `s`, `$` and `e` are the start, delimiter and extract tokens.
 
-    single: s text e. pair: s premise $ hypothesis e, of two texts whose order counts. unordered: s a $ b e and
-    s b $ a e, whose last states are added. choice: s context $ answer e for each answer, one of which is right.
+    Attributes:
+        SINGLE: s text e.
+        PAIR: s premise $ hypothesis e, for two texts whose order counts.
+        UNORDERED: s a $ b e and s b $ a e, whose last states are added.
+        CHOICE: s context $ answer e for each answer, one of which is correct.
     """
 
     SINGLE = "single"
@@ -18,11 +21,11 @@ class SequenceLayout(enum.Enum):
     CHOICE = "choice"
 
     def sequences(self, texts: int) -> int:
-        """How many sequences an example of so many texts makes."""
+        """Return how many sequences an example of so many texts makes."""
         return {SequenceLayout.UNORDERED: 2, SequenceLayout.CHOICE: texts - 1}.get(self, 1)
 
     def arranged[T](self, texts: Sequence[T]) -> list[tuple[T, ...]]:
-        """The texts of each sequence, in their order."""
+        """Return the texts of each sequence, in order."""
         match self:
             case SequenceLayout.SINGLE | SequenceLayout.PAIR:
                 return [tuple(texts)]
@@ -35,7 +38,7 @@ class SequenceLayout(enum.Enum):
 
 
 class DelimiterTokens(NamedTuple):
-    """The numbers of the tokens that stand around and between texts: none stands for text."""
+    """The numbers of the tokens around and between texts."""
 
     start: int
     delimiter: int
@@ -43,13 +46,16 @@ class DelimiterTokens(NamedTuple):
 
     @classmethod
     def behind(cls, vocabulary: int) -> "DelimiterTokens":
-        """The numbers that follow those of a tokenizer, as a pre-trained model has not seen them."""
+        """Return the three numbers after those of a tokenizer, which a pre-trained model has not seen."""
         return cls(vocabulary, vocabulary + 1, vocabulary + 2)
 
     def sequence(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
-        """One sequence of token numbers: s a e, or s a $ b e.
+        """Return the token numbers of one sequence: s a e, or s a $ b e.
 
-        With `longest`, the longer text, the first of two equal ones, loses tokens at its end until that many are left.
+        Args:
+            texts: The token numbers of its texts.
+            longest: The number of tokens to which the sequence is cut: the longer text, the first of two equal ones,
+                loses tokens at its end. None cuts nothing.
         """
         sizes = [len(text) for text in texts]
         room = sum(sizes) if longest is None else max(longest - self.size(len(texts)), 0)
@@ -62,5 +68,5 @@ class DelimiterTokens(NamedTuple):
 
     @staticmethod
     def size(texts: int) -> int:
-        """The tokens of a sequence of so many texts that stand for none."""
+        """Return the number of special tokens in a sequence of so many texts."""
         return texts + 1

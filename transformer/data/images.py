@@ -1,4 +1,4 @@
-"""Labeled images in memory, and batches of them that are changed a little each time they are seen."""
+"""Labeled images in memory, and batches of them with augmentation."""
 
 import dataclasses
 import json
@@ -27,16 +27,18 @@ class LabeledImages(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation(Config, path="config.task.augmentation"):
-    """What is done to training images, each a value of its own; the defaults do nothing.
+    """The augmentation of training images; each field is independent, and the defaults do nothing.
 
-    `crop`: so many pixels of middle gray around an image, of which a part of the old size is cut at random. `flip`:
-    the share of images that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that
-    becomes zero in normalized pixels (DeVries and Taylor 2017); where it reaches beyond the edge less does. `mixup`:
-    alpha of the shares Beta(alpha, alpha) in which an image and its classes are mixed with another of the batch (Zhang
-    et al. 2018).
+    Attributes:
+        crop: Pixels of middle gray added around an image, of which a part of the original size is cropped at random.
+        flip: The probability of mirroring an image left to right.
+        cutout: The side of a square at a random position that is set to zero in normalized pixels (DeVries and Taylor
+            2017). At the edge less of it lies in the image.
+        mixup: Alpha of the weights Beta(alpha, alpha) with which an image and its label are mixed with another of the
+            batch (Zhang et al. 2018).
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     crop: Count = 0
@@ -50,22 +52,25 @@ NO_AUGMENTATION = Augmentation()
 
 @dataclasses.dataclass(frozen=True)
 class Normalization(Config, path="config.task.normalization"):
-    """Pixels from 0 to 1 less their `mean`, divided by their `deviation`: each one number, or one for every channel.
+    """Pixels from 0 to 1, minus `mean`, divided by `deviation`: one number each, or one for every channel.
 
-    The defaults make numbers from -1 to 1.
+    The defaults map pixels to -1 ... 1.
 
     Raises:
-        UserError: For a deviation that is not above 0.
+        UserError: If a deviation is not above 0.
     """
 
     mean: Annotated[tuple[float, ...], Items(least=1)] = (0.5,)
     deviation: Annotated[tuple[PositiveAmount, ...], Items(least=1)] = (0.5,)
 
     def __call__(self, pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
-        """The pixels as a model reads them.
+        """Normalize pixels.
+
+        Args:
+            pixels: Pixels from 0 to 255.
 
         Raises:
-            UserError: For as many numbers as the pixels have no channels.
+            UserError: If the mean or the deviation has neither one number nor one for every channel.
         """
         for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
             if len(numbers) not in (1, pixels.shape[-1]):
@@ -81,32 +86,37 @@ NORMALIZATION = Normalization()
 
 
 def scale_pixels(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
-    """Pixels of 0 to 255 as numbers of -1 to 1."""
+    """Map pixels from 0 ... 255 to -1 ... 1."""
     return NORMALIZATION(pixels)
 
 
 def unscale_pixels(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
-    """Pixels as they were before `scaled`."""
+    """Map values from -1 ... 1 back to pixels from 0 to 255: the inverse of `scale_pixels`."""
     return np.clip(np.round((images + 1) * _MIDDLE), 0, _WHITE).astype(np.uint8)
 
 
 class ImageSpec(NamedTuple):
-    """What a run directory says of its images: their shape [height, width, channels] and the names of the classes."""
+    """The shape and the classes of a run's images, as its directory keeps them.
+
+    Attributes:
+        shape: The shape of an image, [height, width, channels].
+        classes: The names of the classes.
+    """
 
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
 
     def save(self, directory: Path) -> None:
-        """Write it."""
+        """Write it into a run directory."""
         content = json.dumps({"shape": self.shape, "classes": self.classes}, indent=2)
         storage_of(directory).replace(directory / IMAGE_SPEC_FILE, f"{content}\n".encode())
 
     @classmethod
     def load(cls, directory: Path) -> "ImageSpec":
-        """Read it.
+        """Read it from a run directory.
 
         Raises:
-            UserError: For a file that is missing or says something else.
+            UserError: If the file is missing or malformed.
         """
         said = read_object(directory / IMAGE_SPEC_FILE)
         shape, classes = said.get("shape"), said.get("classes")
@@ -121,7 +131,13 @@ class ImageSpec(NamedTuple):
 
 
 class MixedImages(NamedTuple):
-    """Normalized images, and of which other row of the batch each holds how much beside its own."""
+    """Normalized images after augmentation.
+
+    Attributes:
+        images: The images.
+        partners: The row of the batch that each image is mixed with.
+        shares: The weight of the row's own image.
+    """
 
     images: Float[np.ndarray, "B height width channels"]
     partners: Int[np.ndarray, " B"]
@@ -134,7 +150,14 @@ def augment(
     random: np.random.Generator,
     normalize: Normalization = NORMALIZATION,
 ) -> MixedImages:
-    """Images cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own image."""
+    """Crop, flip, normalize, cut out and mix images, in this order.
+
+    Args:
+        pixels_BxYxXxC: Pixels from 0 to 255.
+        how: The augmentation.
+        random: The random generator.
+        normalize: The normalization.
+    """
     count, height, width, _ = pixels_BxYxXxC.shape
     if how.crop:
         around = ((0, 0), (how.crop, how.crop), (how.crop, how.crop), (0, 0))
@@ -163,14 +186,21 @@ def augment(
 
 
 class ImageBatches:
-    """Endless batches of `rows` images, epoch after epoch; what is done to them is a function of (seed, step).
+    """Endless batches of images, epoch after epoch; their augmentation is a function of (seed, step).
 
-    An epoch holds every image once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
-    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffle_patches`). A last batch that
-    images do not fill has rows whose `index` is -1.
+    An epoch has every image once. Patches are shuffled last (`shuffle_patches`). Rows that fill up the last batch have
+    `index` -1.
 
-    Each batch has `image` [B, height, width, channels], normalized, `labels` [B], `index` [B], the number of the
-    image, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
+    Each batch has `image` [B, height, width, channels], normalized, `labels` [B], `index` [B], the number of the image,
+    and `others` [B] and `share` [B]: the label of a row is `labels` with weight `share` and `others` with the rest.
+
+    Args:
+        images: The images.
+        rows: Images in a batch.
+        seed: The seed; the order is drawn from (seed, epoch). None keeps the order of the data and does not augment.
+        augmentation: The augmentation.
+        normalize: The normalization.
+        shuffled_by: The side of shuffled patches; 0 does not shuffle.
     """
 
     def __init__(
@@ -190,7 +220,7 @@ class ImageBatches:
         self.batches_per_epoch = self._plan.batches_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         bucket, chosen = self._plan[step]
         index = np.full(bucket.rows, -1, np.int32)
         index[: len(chosen)] = chosen
@@ -211,10 +241,14 @@ class ImageBatches:
 
 
 def shuffle_patches(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
-    """Images whose squares of `patch` pixels are exchanged, in all images alike; 0: as they are.
+    """Permute the square patches of images, in the same way for all images.
+
+    Args:
+        pixels: The images.
+        patch: The side of a patch in pixels; 0 returns the images unchanged.
 
     Raises:
-        UserError: For squares that do not divide the images.
+        UserError: If patches do not divide the images.
     """
     if not patch:
         return pixels

@@ -1,4 +1,4 @@
-"""Texts that are labeled with a class, and batches of them."""
+"""Texts labeled with a class, and batches of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,31 +16,44 @@ class LabeledText(NamedTuple):
 
     @property
     def texts(self) -> tuple[str]:
-        """The one text, as examples of several have theirs."""
+        """The text as a tuple, like the texts of a `LabeledExample`."""
         return (self.text,)
 
 
 class LabeledExample(NamedTuple):
-    """Texts that belong together, and what is to be said of them: the number of a class or of a text, or a score."""
+    """Texts that belong together, and their label.
+
+    Attributes:
+        texts: The texts.
+        label: The number of a class or of the correct answer, or a score.
+    """
 
     texts: tuple[str, ...]
     label: float
 
 
 class LabeledTextBatches:
-    """Endless batches of at most `rows` examples of one length, epoch after epoch.
+    """Endless batches of labeled examples of one length, epoch after epoch.
 
-    An example is a text, or `together` texts in a row that have one label. It goes to the shortest of `lengths` that
-    holds all its texts, and these are padded to that. An epoch holds every example once, in an order drawn from (seed,
-    epoch); without a seed, the shorter ones first. A last batch that examples do not fill has rows of no tokens whose
-    `index` is -1.
+    An example is a text, or `together` successive texts with one label. It goes to the shortest of `lengths` that fits
+    all its texts, which are padded to it. An epoch has every example once. Rows that fill up the last batch have no
+    tokens, and `index` -1.
 
-    Each batch has `labels` [B], classes or scores, `index` [B], the number of the example, and `tokens` [S B, T] and
+    Each batch has `labels` [B], classes or scores; `index` [B], the number of the example; and `tokens` [S B, T] and
     `lengths` [S B] of S texts together: the first text of every example, then the second of every example, and so on,
-    so that row b of every part of them is of example b, also where a batch is cut into microbatches.
+    so that row b of each part belongs to example b, even if a batch is split into microbatches.
+
+    Args:
+        texts: The token numbers of every text.
+        labels: The label of every example.
+        lengths: The lengths that batches are padded to.
+        rows: Examples in a batch.
+        seed: The seed of the order, which is drawn from (seed, epoch). None sorts examples by length.
+        pad: The padding token.
+        together: Texts in an example.
 
     Raises:
-        ValueError: For a text that is longer than the greatest of `lengths`.
+        ValueError: If a text is longer than the largest of `lengths`.
     """
 
     def __init__(
@@ -68,7 +81,7 @@ class LabeledTextBatches:
         self.batches_per_epoch = self._plan.batches_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         bucket, examples = self._plan[step]
         tokens = np.full((self._together * bucket.rows, bucket.length), self._pad, np.int32)
         lengths = np.zeros(len(tokens), np.int32)

@@ -1,4 +1,4 @@
-"""Packing: several documents in one row, each a segment of its own that no other sees."""
+"""Packing: several documents in one row, each a segment that does not attend to the others."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from transformer.data.batches import Batch
 
 
 class Chunk(NamedTuple):
-    """Some of a document's tokens: those from `start` to `stop` - 1."""
+    """The tokens `start` to `stop` - 1 of a document."""
 
     document: int
     start: int
@@ -18,14 +18,21 @@ class Chunk(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its number of tokens."""
+        """The number of its tokens."""
         return self.stop - self.start
 
 
 def first_fit(sizes: Sequence[int], room: int) -> list[int]:
-    """The bin of every item: the first that still has room for it, else a new one (Johnson 1973).
+    """Assign every item to the first bin that still has room for it, else to a new one (Johnson 1973).
 
-    Takes O(n log n), by a tree in which every node knows the most room that any bin below it has.
+    It takes O(n log n), with a tree in which every node holds the largest room of any bin below it.
+
+    Args:
+        sizes: The sizes of the items.
+        room: The size of a bin.
+
+    Returns:
+        The bin of every item.
     """
     leaves = 1 << max(len(sizes) - 1, 0).bit_length()
     most = [room] * (2 * leaves)
@@ -43,16 +50,24 @@ def first_fit(sizes: Sequence[int], room: int) -> list[int]:
 
 
 class PackedBatches:
-    """Endless batches of `rows` rows, `context` positions wide, each of one or more documents; epoch after epoch.
+    """Endless batches whose rows hold one or more documents, epoch after epoch.
 
-    Documents are cut into chunks of at most `context` tokens, and the chunks are packed into rows, first-fit. An
-    epoch holds every row once, in an order drawn from (seed, epoch); without a seed the order is that of the data.
+    Documents are cut into chunks of at most `context` tokens, and the chunks are packed into rows, first-fit. An epoch
+    has every row once.
 
     Each batch has `tokens`, `labels`, `segments` (1, 2, ... along a row, 0 for padding), `positions` (from 0 in each
-    segment) and `counts` (whether the label counts), all [B, T], and `index` [B], the row's number, -1 for a row
-    that only fills up the last batch. A label is the document's next token, also where a chunk ends; behind the
-    document's last token it is `end`, which counts, and without an end token there is nothing to predict. Documents
-    without a token are left out. `padding` is the share of positions that hold no token.
+    segment) and `counts` (whether the label counts), all [B, T], and `index` [B], the row's number, -1 for a row that
+    only fills up the last batch. A label is the document's next token, also where a chunk ends. After a document's last
+    token it is `end`, which counts; without an end token nothing is predicted there. Documents without a token are left
+    out. The attribute `padding` is the share of positions that hold no token.
+
+    Args:
+        documents: The documents' token numbers.
+        context: Positions in a row.
+        rows: Rows in a batch.
+        seed: The seed of the order, which is drawn from (seed, epoch). None keeps that of the data.
+        end: The end token, if there is one.
+        pad: The padding token.
 
     Raises:
         UserError: If no document has a token.
@@ -87,11 +102,15 @@ class PackedBatches:
         self._plan: tuple[int, np.ndarray] | None = None
 
     def text_bytes(self, sizes: np.ndarray) -> int:
-        """The bytes of text that an epoch's counted labels stand for; `sizes` [V] are those that a token adds."""
+        """Return the bytes of text that an epoch's counted labels stand for.
+
+        Args:
+            sizes: The bytes that each token adds to a text, [V].
+        """
         return int(sum(sizes[document[1:]].sum() for document in self._documents))
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if self._plan is None or self._plan[0] != epoch:
             self._plan = (epoch, self._order(epoch))

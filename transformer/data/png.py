@@ -1,4 +1,4 @@
-"""Gray images as PNG files, without a library."""
+"""Encode gray images as PNG files without a library."""
 
 import struct
 import zlib
@@ -11,7 +11,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def encode_png(image: UInt8[np.ndarray, "height width"]) -> bytes:
-    """The PNG file (ISO/IEC 15948) of a gray image: 8 bits, filter 0."""
+    """Encode a gray image as a PNG file (ISO/IEC 15948) with 8 bits and filter 0."""
     height, width = image.shape
 
     def chunk(kind: bytes, content: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Two texts a row: spans of whole sentences of which the second follows the first, or comes from anywhere (BERT)."""
+"""Pairs of texts as in BERT: the second span of sentences follows the first, or comes from elsewhere."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,9 +14,12 @@ FOLLOWS, ELSEWHERE = 0, 1
 
 
 class SentenceBounds:
-    """Where sentences begin in texts of tokens, by the bytes that each token writes.
+    """Finds where sentences begin in token sequences.
 
-    A sentence ends with ".", "!" or "?" in front of white space, and with its paragraph.
+    A sentence ends with ".", "!" or "?" before white space, and at the end of its paragraph.
+
+    Args:
+        written: The bytes that each token writes, [V].
     """
 
     def __init__(self, written: Sequence[bytes]):
@@ -27,7 +30,12 @@ class SentenceBounds:
         self._lines_V = np.array([text.startswith(b"\n\n") for text in written])
 
     def starts(self, document: np.ndarray, most: int) -> np.ndarray:
-        """The places of a document's first tokens of sentences; one of more than `most` tokens is cut into several."""
+        """Return the positions of a document at which sentences begin.
+
+        Args:
+            document: The document's tokens.
+            most: The largest number of tokens in a sentence; a longer one is cut.
+        """
         if not len(document):
             return np.zeros(0, int)
         before, here, after = document[:-1], document[1:], np.append(document[2:], document[-1:])[: len(document) - 1]
@@ -39,7 +47,7 @@ class SentenceBounds:
 
 
 class _Sentence(NamedTuple):
-    """A sentence: its document, its number in there, and whether another stands behind it."""
+    """A sentence: its document, its number in it, and whether another follows it."""
 
     document: int
     number: int
@@ -47,21 +55,29 @@ class _Sentence(NamedTuple):
 
 
 class SentencePairBatches:
-    """Batches of `rows` pairs of texts, `context` positions wide: begin, first text, end, second text, end.
+    """Batches of pairs of texts: begin token, first text, end token, second text, end token.
 
-    The first text is a random number of whole sentences, which begin at any sentence of `documents`; the second goes
-    on behind them (`follows` 0) or, with a probability of one half, begins at any other sentence (`follows` 1), and
-    fills up the row as far as the documents of both go (Devlin et al. 2019, appendix A.2). A sentence is at most half
-    of what a row holds. A step's pairs are a function of (seed, step); `batches_per_epoch` steps read about as many
-    tokens as the documents have. If `repeats`, they come again in every epoch, as those of data that were prepared
-    once.
+    The first text is a random number of whole sentences that begin at any sentence; the second continues them
+    (`follows` 0) or, with probability one half, begins at any other sentence (`follows` 1), and fills up the row as far
+    as the documents of both go (Devlin et al. 2019, appendix A.2). A sentence is at most half of what a row holds. The
+    pairs of a step are a function of (seed, step); an epoch reads about as many tokens as the documents have.
 
-    Each batch has `tokens` and `types` [B, T], the latter 1 in the second text and the end behind it, `lengths` [B],
+    Each batch has `tokens` and `types` [B, T], which is 1 in the second text and the end token after it, `lengths` [B],
     `follows` [B] and `index` [B], the number of the pair in its epoch.
 
+    Args:
+        documents: The documents' token numbers.
+        bounds: Finds their sentences.
+        context: Positions in a row.
+        rows: Rows in a batch.
+        seed: The seed.
+        frame: The begin and end tokens.
+        repeats: Whether all epochs have the same pairs, as data prepared in advance.
+        pad: The padding token.
+
     Raises:
-        UserError: For documents that hold no two sentences, a row that cannot hold two, and a frame without both
-            tokens.
+        UserError: If the documents do not have two successive sentences and a third, a row cannot hold two texts, or
+            the frame lacks a token.
     """
 
     def __init__(
@@ -101,7 +117,7 @@ class SentencePairBatches:
         self.batches_per_epoch = max(sum(map(len, documents)) // (rows * self._room), 1)
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         step = step % self.batches_per_epoch if self._repeats else step
         random = np.random.default_rng((self._seed, step))
         shape = self._rows, self._context
@@ -131,7 +147,7 @@ class SentencePairBatches:
         return first, texts[follows][: min(map(len, texts))], follows
 
     def _from(self, sentence: int, room: int) -> np.ndarray:
-        """At most `room` tokens of a document from a sentence on."""
+        """Return at most `room` tokens of a document from a sentence on."""
         document, number, _ = self._sentences[sentence]
         start = self._starts[document][number]
         return self._documents[document][start : start + room]

@@ -1,4 +1,4 @@
-"""Scenes: colored items in the cells of a square grid, drawn as small images whose every fact is known."""
+"""Synthetic scenes: colored items in the cells of a square grid, drawn as small images."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,13 @@ _GROUND, _GROUND_SPREAD, _COLOR_SPREAD, _NOISE = 46.0, 14.0, 14.0, 6.0
 
 
 class SceneItem(NamedTuple):
-    """What stands in a cell, whose number counts row by row from 0."""
+    """An item of a scene.
+
+    Attributes:
+        cell: Its cell, counted row by row from 0.
+        shape: The name of its glyph.
+        color: The name of its color.
+    """
 
     cell: int
     shape: str
@@ -32,12 +38,21 @@ class SceneItem(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SceneGenerator:
-    """Scenes of `side` x `side` cells of `pixels` x `pixels` each, `fewest` to `most` of which hold an item.
+    """Generates scenes on a square grid.
 
-    No two items of a scene have the same shape and the same color; where `one_of_each` not even one of them.
+    No two items of a scene have the same shape and the same color.
+
+    Attributes:
+        side: Cells on a side of the grid.
+        pixels: Pixels on a side of a cell.
+        fewest: The smallest number of items.
+        most: The largest number of items.
+        shapes: The names of the glyphs to draw.
+        colors: The names of their colors.
+        one_of_each: Whether items differ in both shape and color.
 
     Raises:
-        ValueError: For values out of range and names that no glyph or color has.
+        ValueError: If a value is out of range, or there is no glyph or color of a name.
     """
 
     side: int = 3
@@ -59,11 +74,11 @@ class SceneGenerator:
 
     @property
     def size(self) -> int:
-        """The pixels of a side of the image."""
+        """Pixels on a side of the image."""
         return self.side * self.pixels
 
     def draw(self, random: np.random.Generator) -> tuple[SceneItem, ...]:
-        """The items of one scene, row by row."""
+        """Sample the items of one scene, row by row."""
         count = int(random.integers(self.fewest, self.most + 1))
         cells = np.sort(random.permutation(self.side**2)[:count])
         if self.one_of_each:
@@ -76,7 +91,7 @@ class SceneGenerator:
         return tuple(SceneItem(int(cell), self.shapes[shape], self.colors[color]) for cell, shape, color in chosen)
 
     def place(self, cell: int) -> str:
-        """Where a cell is, in words: of grids of three by three alone."""
+        """Describe the position of a cell in words; for grids of three by three only."""
         row, column = divmod(cell, self.side)
         return f"{ROWS[row]} {COLUMNS[column]}"
 
@@ -87,7 +102,14 @@ def render_scene(
     random: np.random.Generator,
     variation: Variation = DEFAULT_VARIATION,
 ) -> UInt8[np.ndarray, "B size size 3"]:
-    """Images of scenes: no two drawings of an item are alike, nor two grounds; every pixel has noise of its own."""
+    """Render scenes as images, with random variation of items, colors and background and noise on every pixel.
+
+    Args:
+        kind: The generator of the scenes.
+        scenes: The items of each scene.
+        random: The random generator.
+        variation: How much the drawings of an item vary.
+    """
     names = [item.shape for items in scenes for item in items]
     colors = np.array([COLORS[item.color] for items in scenes for item in items], np.float32).reshape(-1, 3)
     colors += random.uniform(-_COLOR_SPREAD, _COLOR_SPREAD, colors.shape).astype(np.float32)

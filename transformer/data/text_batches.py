@@ -1,4 +1,4 @@
-"""Windows of one long stream of tokens: random crops, each token once, and segments that follow one another."""
+"""Windows of one long stream of tokens: random crops, each token once, or successive segments."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,7 +10,12 @@ from transformer.data.batches import Batch, Bucket, BucketPlan
 
 
 def join_documents(documents: Iterable[np.ndarray], end: int | None) -> np.ndarray:
-    """The tokens of all documents one after the other, each with the end token behind it if there is one."""
+    """Concatenate the tokens of all documents.
+
+    Args:
+        documents: The documents.
+        end: The end token to put after each document; None puts none.
+    """
     stop = np.array([] if end is None else [end], np.int32)
     parts = [part for document in documents for part in (np.asarray(document, np.int32), stop)]
     return np.concatenate(parts) if parts else stop[:0]
@@ -18,36 +23,45 @@ def join_documents(documents: Iterable[np.ndarray], end: int | None) -> np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokenFrame:
-    """What stands before and behind the tokens of a window that is read whole: BERT's [CLS] and [SEP]."""
+    """The special tokens before and after the tokens of a window, as BERT's [CLS] and [SEP]; None for none."""
 
     begin: int | None = None
     end: int | None = None
 
     @property
     def size(self) -> int:
-        """The positions that it takes."""
+        """The number of positions that they take."""
         return (self.begin is not None) + (self.end is not None)
 
     def put_around(self, tokens: np.ndarray) -> np.ndarray:
-        """The tokens of one window with those of the frame."""
+        """Return the tokens of one window with those of the frame."""
         return np.array([x for x in (self.begin, *tokens, self.end) if x is not None], np.int32)
 
 
 class WindowBatches:
-    """Batches of `rows` windows, `context` positions wide, of a stream of tokens.
+    """Batches of windows of a stream of tokens.
 
-    With a seed, a step's windows start at places drawn from (seed, step), all equally likely (Karpathy's nanoGPT);
-    `batches_per_epoch` steps read about as many tokens as the stream has. Without a seed, or with `crops` False, an
-    epoch holds the stream once, in windows that do not overlap, in their order or in one drawn from (seed, epoch); the
-    last may be partly filled, and rows that fill up the last batch are empty.
+    Crops start at random positions, all equally likely, drawn from (seed, step) (as in Karpathy's nanoGPT); an epoch
+    reads about as many tokens as the stream has. Without a seed, or with `crops` False, windows do not overlap and an
+    epoch has the stream once, in order or in an order drawn from (seed, epoch). The last window may be partly filled,
+    and rows that fill up the last batch are empty.
 
-    Each batch has `tokens` [B, T] and `index` [B], which is where a crop starts, or a window's number, -1 for a
-    row without one. Without a `frame`, `labels` [B, T] are the tokens one further, so that an epoch predicts every
-    token but the stream's first; with one, the windows are for a model that reads both ways and have no labels.
-    Where windows do not overlap, `lengths` [B] says how many positions are real; the others hold `pad`.
+    Each batch has `tokens` [B, T] and `index` [B]: where a crop starts, or a window's number, -1 for an empty row.
+    Without a frame, `labels` [B, T] are the next tokens, so that an epoch predicts every token except the stream's
+    first; windows with a frame are for bidirectional models and have no labels. If windows do not overlap, `lengths`
+    [B] is the number of real positions; the others hold `pad`.
+
+    Args:
+        stream: The tokens.
+        context: Positions in a row.
+        rows: Rows in a batch.
+        seed: The seed; None for evaluation.
+        frame: Special tokens around each window; None for none.
+        crops: Whether windows start at random positions, if there is a seed.
+        pad: The padding token.
 
     Raises:
-        UserError: For a stream too short for one crop, or a frame that leaves no room.
+        UserError: If the stream is too short for one crop, or the frame leaves no room for text.
     """
 
     def __init__(
@@ -79,14 +93,15 @@ class WindowBatches:
         self._plan = BucketPlan([Bucket(context, rows, np.arange(self.windows))], None if crops else seed)
 
     def text_bytes(self, sizes: np.ndarray) -> int:
-        """The bytes of text that an epoch's tokens stand for, those of the labels if it has any.
+        """Return the bytes of text that an epoch's tokens stand for; those of the labels if there are any.
 
-        `sizes` [V] are the bytes that each token adds to a text.
+        Args:
+            sizes: The bytes that each token adds to a text, [V].
         """
         return int(sizes[self._stream[self._ahead :]].sum())
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         if self._seed is not None:
             places = len(self._stream) - self._ahead - self._new + 1
             starts = np.random.default_rng((self._seed, step)).integers(0, places, self._rows)
@@ -120,17 +135,23 @@ class WindowBatches:
 
 
 class SegmentBatches:
-    """Batches of `rows` segments, `context` tokens each, of a stream of tokens that is cut into as many lanes.
+    """Batches of successive segments of a stream of tokens, for models with a memory.
 
-    Row r of a step reads lane r behind where it stood at the step before. An epoch, of `batches_per_epoch` steps, reads
-    all lanes from their beginnings; where those lie is drawn from (seed, epoch), so that segments are cut elsewhere in
-    every epoch.
+    The stream is cut into one lane for each row. Row r of a step continues lane r where it was at the step before. An
+    epoch reads all lanes from their beginnings; where these are is drawn from (seed, epoch), so that segments are cut
+    elsewhere in every epoch.
 
-    Each batch has `tokens` [B, T], `labels` [B, T], the tokens one further, `past` [B], how many tokens of its lane
-    stand before a segment, `lane` [B], the row's number, and `index` [B], where the segment begins in the stream.
+    Each batch has `tokens` [B, T]; `labels` [B, T], the next tokens; `past` [B], how many tokens of its lane come
+    before a segment; `lane` [B], the number of the row; and `index` [B], where the segment begins in the stream.
+
+    Args:
+        stream: The tokens.
+        context: Tokens in a segment.
+        rows: Rows in a batch.
+        seed: The seed.
 
     Raises:
-        UserError: For a stream too short for one segment a row.
+        UserError: If the stream is too short for one segment in each row.
     """
 
     def __init__(self, stream: np.ndarray, *, context: int, rows: int, seed: int):
@@ -143,7 +164,7 @@ class SegmentBatches:
             )
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         epoch, number = divmod(step, self.batches_per_epoch)
         lane = self.batches_per_epoch * self._context
         spare = len(self._stream) - self._rows * lane

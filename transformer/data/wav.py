@@ -1,4 +1,4 @@
-"""Sound in WAV files, without a library: read as one channel at the rate of all sound here, and written."""
+"""Read and write WAV files without a library, as one channel at the common sample rate."""
 
 import io
 import math
@@ -20,13 +20,21 @@ _GREATEST_RATIO = 2**16
 
 
 def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
-    """The samples of a WAV file from -1 to 1: the mean of its channels, resampled where its rate is another.
+    """Read the samples of a WAV file.
 
-    A header written before the length was known, as by ffmpeg into a pipe, holds until the end of the file.
+    Channels are averaged, and other rates are resampled. If the header was written before the length was known, as by
+    ffmpeg into a pipe, the sound lasts until the end of the file.
+
+    Args:
+        content: The content of the file.
+        name: The name of the file, for messages.
+
+    Returns:
+        The samples, from -1 to 1, at `SAMPLE_RATE`.
 
     Raises:
-        UserError: For what is no file of 8, 16, 24 or 32 bits a sample (PCM), is empty, has less sound than its header
-            says, or lasts too long, and for a rate that has too little in common with ours to be resampled.
+        UserError: If the file is not PCM of 8, 16, 24 or 32 bits, is empty, cut short or too long, or its rate cannot
+            be resampled.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:
@@ -68,7 +76,7 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
 
 
 def encode_wav(samples: Float[np.ndarray, " N"]) -> bytes:
-    """The samples as a WAV file of 16 bits a sample; what lies beyond -1 and 1 is cut off."""
+    """Encode samples as a WAV file of 16 bits; values beyond -1 and 1 are clipped."""
     written = io.BytesIO()
     with wave.open(written, "wb") as file:
         file.setnchannels(1)

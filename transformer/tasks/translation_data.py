@@ -44,14 +44,15 @@ class TranslationConfig(Config, path="config.task"):
     """A translation problem.
 
     Attributes:
-        dataset: "phrases" (generated German and English), "copy" or "reversal" (random symbols, repeated or reversed),
-            "help_desk" (questions and answers), "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS
-            translation data set, the folder of a prepared one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or
-            "FILE.jsonl" (transformer.data.datasets.translation).
+        dataset: "phrases" (generated, from English to German and French), "copy" or "reversal" (random symbols,
+            repeated or reversed), "help_desk" (generated questions and answers),
+            "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS translation data set, the folder of a
+            prepared one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
+            (transformer.data.datasets.translation).
         data_dir: The folder of the data, for data sets that are not generated.
         validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`.
         test_files: The same for the test split.
-        languages: (source, target), for data sets that can be read in both directions. Empty is the data set's own
+        languages: (source, target), for data sets that can be read in several directions. Empty is the data set's own
             direction.
         vocabulary: The vocabulary size of a trained BPE, which both sides share.
         lengths: The sentence lengths, in tokens, that batches are padded to.
@@ -72,12 +73,15 @@ class TranslationConfig(Config, path="config.task"):
         reinforce_weight: The weight of the REINFORCE loss of a model with sampled (hard) attention
             (transformer.tasks.hard_attention_reinforce).
         entropy_weight: The weight of the entropy of sampled attention.
-        objective: Beyond the likelihood of the references, train on the GLEU of the model's own translations. It is for
-            a model that translates already (`config.initialize_from`); the defaults of the following fields are those
-            of Wu et al. 2016, section 5.2 (transformer.tasks.sequence_level_training).
+        objective: Whether to train also on the GLEU of the model's own translations, and how. It is for a model that
+            translates already (`config.initialize_from`); the defaults of the following fields are those of Wu et al.
+            2016, section 5.2 (transformer.tasks.sequence_level_training).
         num_samples: The number of translations to sample for each source.
-        nll_weight: The weight of the likelihood of the references.
+        nll_weight: The weight of the likelihood of the references, with such an objective.
         mrt_alpha: The exponent of minimum risk training.
+
+    Raises:
+        UserError: If a value is out of range, or values do not go together.
     """
 
     dataset: str = "phrases"

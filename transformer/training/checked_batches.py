@@ -23,10 +23,10 @@ class BatchRange(NamedTuple):
 
 
 def batch_number(step: int, passed: Iterable[Sequence[int]]) -> int:
-    """Return the number, from 0, of the batch of step `step` + 1.
+    """Return the number, from 0, of the batch of a step, counted from 0.
 
     Args:
-        step: The number of steps before.
+        step: The step.
         passed: The ranges (first, count) of skipped batches.
     """
     number = step
@@ -69,7 +69,7 @@ class CheckedBatches:
         self._sizes = _vocabulary_sizes(interface)
 
     def __getitem__(self, step: int) -> Batch:
-        """Return the batch of step `step` + 1.
+        """Return the batch of a step, counted from 0.
 
         Raises:
             InvalidBatch: If it has a token outside of its vocabulary; the message names the first.

@@ -1,7 +1,7 @@
 """Templates of labeled words, and the word alignment that follows from their labels.
 
-A template is a line of items: `{field}` stands for the spans of that field, `word/slot` is a word that
-belongs to a slot, and a plain `word` belongs to none. Words of one slot on both sides correspond.
+A template is a line of items: `{field}` stands for the spans of that field, `word/slot` is a word that belongs to a
+slot, and a plain `word` belongs to none. Words of one slot on both sides correspond.
 """
 
 import functools
@@ -13,14 +13,19 @@ Span = tuple[str, str | None]
 
 
 class WordAlignment(NamedTuple):
-    """Word links (source word, target word), 0-based; `possible` holds every sure link too."""
+    """Word links (source word, target word), 0-based.
+
+    Attributes:
+        sure: The sure links.
+        possible: The possible links, which include the sure ones.
+    """
 
     sure: tuple[tuple[int, int], ...]
     possible: tuple[tuple[int, int], ...]
 
     @classmethod
     def from_text(cls, text: str) -> "WordAlignment":
-        """The links as gold alignments are written: "0-1" is a sure link, "2p3" one that is only possible."""
+        """Parse gold alignments as they are usually written: "0-1" is a sure link, "2p3" one that is only possible."""
         sure, possible = [], []
         for item in text.split():
             is_sure = "-" in item
@@ -33,7 +38,7 @@ class WordAlignment(NamedTuple):
 
 
 class AlignedPair(NamedTuple):
-    """One sentence pair with its known word alignment."""
+    """A sentence pair with its known word alignment."""
 
     source: str
     target: str
@@ -53,7 +58,11 @@ def _items(template: str) -> tuple[tuple[str, str | None, bool], ...]:
 
 
 def fill_template(template: str, fields: Mapping[str, Sequence[Span]]) -> list[Span]:
-    """The spans of a template with its fields put in.
+    """Fill in the fields of a template.
+
+    Args:
+        template: The template.
+        fields: The spans of each field.
 
     Raises:
         KeyError: If the template names a field that `fields` lacks.
@@ -68,7 +77,7 @@ def fill_template(template: str, fields: Mapping[str, Sequence[Span]]) -> list[S
 
 
 def merge_spans(spans: Sequence[Span], slot: str) -> list[Span]:
-    """The same words, all in one slot: for a language that writes them as a single word."""
+    """Put the same words into one slot, for a language that writes them as a single word."""
     return [(text, slot) for text, _ in spans]
 
 
@@ -84,10 +93,14 @@ def _words(spans: Sequence[Span]) -> tuple[list[str], dict[str, list[int]]]:
 
 
 def align_spans(source: Sequence[Span], target: Sequence[Span]) -> AlignedPair:
-    """The phrase that two labeled sides spell, linked slot by slot.
+    """Return the sentence pair that two labeled sides spell, linked slot by slot.
 
-    A slot of one word on both sides gives a sure link; any other slot links each of its source words
-    with each of its target words as possible. A slot on one side alone gives none.
+    A slot of one word on both sides gives a sure link; any other slot links each of its source words with each of its
+    target words as possible. A slot on only one side gives none.
+
+    Args:
+        source: The spans of the source.
+        target: The spans of the target.
     """
     source_words, source_places = _words(source)
     target_words, target_places = _words(target)

@@ -1,13 +1,18 @@
-"""The options behind the name of a set that is made here, as in "copy/length=12,symbols=16"."""
+"""Parse the options in the name of a generated data set, as in "copy/length=12,symbols=16"."""
 
 from transformer.config import UserError, convert
 
 
 def parse_int_options(name: str, options: str, example: str) -> dict[str, int]:
-    """The numbers by key that options such as "length=12,symbols=16" give the set of this name.
+    """Parse options such as "length=12,symbols=16".
+
+    Args:
+        name: The name of the data set, for the message.
+        options: The options; "" for none.
+        example: An example of options, for the message.
 
     Raises:
-        UserError: With an example of options, for a value that is no whole number.
+        UserError: If a value is not a whole number.
     """
     values = {}
     for item in options.split(",") if options else ():

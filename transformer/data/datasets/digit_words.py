@@ -1,4 +1,4 @@
-"""Lines of digits in words, "three one four": text for a language model that listens along."""
+"""Lines of digits in words, "three one four": text for the language model of a speech recognizer."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ _FEWEST, _MOST = 2, 4
 
 
 def generate_digit_lines() -> tuple[dict[str, list[str]], str]:
-    """A document a split, of lines of 2 to 4 digits each, and what they are made from: every string is as likely."""
+    """Generate a document for each split, of lines of 2 to 4 uniformly random digits, and describe their source."""
     splits = {}
     for number, (split, count) in enumerate(_LINES.items()):
         random = np.random.default_rng(number)

@@ -1,4 +1,4 @@
-"""One way to open any set of examples for fine-tuning: of one text, of two, or of several to choose from."""
+"""Open any data set of examples for fine-tuning: of one text, of two, or of several to choose from."""
 
 import dataclasses
 import enum
@@ -21,10 +21,13 @@ from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 
 
 class FineTuningProblem(enum.Enum):
-    """What files of your own ask, which says their columns beside that of the label.
+    """The problem that files of your own pose, which determines their columns in addition to `label`.
 
-    classification: `text`. entailment: `premise` and `hypothesis`. similarity: `first` and `second`. choice: `context`
-    and a column for each answer.
+    Attributes:
+        CLASSIFICATION: `text`.
+        ENTAILMENT: `premise` and `hypothesis`.
+        SIMILARITY: `first` and `second`.
+        CHOICE: `context` and a column for each answer.
     """
 
     CLASSIFICATION = "classification"
@@ -42,9 +45,12 @@ _COLUMNS = {
 
 @dataclasses.dataclass(frozen=True)
 class ExampleShape:
-    """What the examples of a set are: their form, how many texts each has, and its classes; none for scores or choices.
+    """The shape of a data set's examples.
 
-    The outputs of a model for each sequence are the classes, or one number.
+    Attributes:
+        form: The layout of their sequences.
+        texts: The number of texts in an example.
+        classes: The names of the classes; empty for scores and choices.
     """
 
     form: SequenceLayout
@@ -53,28 +59,33 @@ class ExampleShape:
 
     @property
     def sequences(self) -> int:
-        """The sequences that an example makes."""
+        """The number of sequences of an example."""
         return self.form.sequences(self.texts)
 
     @property
     def outputs(self) -> int:
-        """The numbers that a model gives for each sequence."""
+        """The number of outputs of a model for each sequence: one for each class, or a single one."""
         return max(len(self.classes), 1)
 
     @property
     def scores(self) -> bool:
-        """Whether an example's label is a score, not the number of a class or of an answer."""
+        """Whether a label is a score, and not the number of a class or an answer."""
         return not self.classes and self.form is not SequenceLayout.CHOICE
 
 
 def example_shape(
     name: str, classes: tuple[str, ...] = (), problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION
 ) -> ExampleShape:
-    """What a set's examples are, of which nothing is read; `problem` says it of files of one's own.
+    """Return the shape of a data set's examples without reading them.
+
+    Args:
+        name: The name of the data set.
+        classes: The labels, or the columns of the answers, for files of your own.
+        problem: The problem, for files of your own.
 
     Raises:
-        UserError: For an unknown name, for `classes` or a `problem` of a set that has its own, and for own files
-            without classes.
+        UserError: If the name is unknown, `classes` or `problem` are given for a data set that has its own, or files
+            have no classes.
     """
     kind, _, rest = name.partition("/")
     own = has_fields(name)
@@ -95,7 +106,7 @@ def example_shape(
 
 
 def _own_shape(name: str, classes: tuple[str, ...], problem: FineTuningProblem) -> ExampleShape:
-    """What examples of several texts in files are."""
+    """Return the shape of examples of several texts in files."""
     if problem is FineTuningProblem.SIMILARITY and not classes:
         return ExampleShape(SequenceLayout.UNORDERED, 2)
     if len(classes) < 2 or len(set(classes)) < len(classes):
@@ -116,16 +127,21 @@ def open_examples(
     problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION,
     held_out: HeldOutFiles = NOTHING_HELD_OUT,
 ) -> Mapping[str, Sequence[LabeledExample]]:
-    """The examples of a set by split.
+    """Read the examples of a data set by split.
 
-    `name` is one of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", made here
-    (transformer.data.datasets.synthetic_grammar); "glue/..." and "word_order" as in
-    transformer.data.datasets.text_classification, of one text; or files, "FILE.tsv" or "FILE.jsonl", whose columns
-    `problem` says. A similarity is a score where there are no `classes`; of a choice these name the columns of the
-    answers, and its label is the name of the right one's.
+    Args:
+        name: One of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", which are
+            generated (transformer.data.datasets.synthetic_grammar); "glue/..." or "word_order"
+            (transformer.data.datasets.text_classification); or files, "FILE.tsv" or "FILE.jsonl", with the columns of
+            `problem`.
+        data_dir: The folder of the data.
+        classes: The labels, for files of your own. A similarity without classes is a score. For a choice, the columns
+            of the answers; its label is the column of the correct one.
+        problem: The problem, for files of your own.
+        held_out: The files of splits that have files of their own.
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
+        UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, rest = name.partition("/")
     if problem is FineTuningProblem.CLASSIFICATION and has_fields(name):
@@ -153,7 +169,7 @@ def _of_one_text(splits: Mapping[str, Sequence[LabeledText]]) -> dict[str, list[
 
 
 def _label(label: str, classes: tuple[str, ...], path: str) -> float:
-    """The number of a class, or a score."""
+    """Convert a label to the number of its class, or to a score."""
     if classes:
         if label not in classes:
             raise UserError(

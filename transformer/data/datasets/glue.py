@@ -1,4 +1,4 @@
-"""Two sets of GLUE (Wang et al. 2019) whose texts are single sentences, from files that their user already has."""
+"""The two single-sentence data sets of GLUE (Wang et al. 2019), from files that the user has."""
 
 import dataclasses
 import pathlib
@@ -12,11 +12,15 @@ from transformer.text_lines import split_lines
 
 @dataclasses.dataclass(frozen=True)
 class GlueDataset:
-    """One set: its classes by number, its files by split, and where a line has the sentence and the label.
+    """A data set of GLUE.
 
-    `development` are the splits that together are GLUE's labeled development set, where all of them have labels, and
-    `scored` the measure that GLUE gives the set (Wang et al. 2019, table 1). `columns` is None where a header names
-    them, else their numbers.
+    Attributes:
+        classes: The names of its classes.
+        files: The file of each split.
+        development: The splits that together are GLUE's labeled development set, if all of them have labels.
+        scored: The metric by which GLUE scores it (Wang et al. 2019, table 1).
+        layout: The layout of the files, in words.
+        columns: The columns of the sentence and of the label; None if a header names them.
     """
 
     classes: tuple[str, ...]
@@ -52,14 +56,18 @@ GLUE_DATASETS = {
 
 
 def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
-    """The sentences of one of `SETS` by split, and once more as "development" those that GLUE calls so.
+    """Read the sentences of a GLUE data set by split, and once more as "development", GLUE's development set.
 
-    The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split, and dev.tsv beside
-    it is the development set. With the training set cut in two and the labeled development set as test.tsv, as is
-    usual, SST-2 has one.
+    The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split, and dev.tsv is the
+    development set. For SST-2 the training set is usually cut in two, and the labeled development set saved as
+    test.tsv.
+
+    Args:
+        name: A key of `GLUE_DATASETS`.
+        data_dir: The folder of the files.
 
     Raises:
-        UserError: For files that are missing or are not as expected.
+        UserError: If files are missing or malformed.
     """
     made = GLUE_DATASETS[name]
     how = (
@@ -83,13 +91,13 @@ def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
 
 
 def glue_metric(dataset: str) -> str | None:
-    """The measure by which GLUE scores a set, "glue/CoLA" for example; None for one that is not of GLUE."""
+    """Return the metric by which GLUE scores a data set such as "glue/CoLA"; None if it is not of GLUE."""
     kind, _, name = dataset.partition("/")
     return GLUE_DATASETS[name].scored if kind == "glue" and name in GLUE_DATASETS else None
 
 
 def _read(path: pathlib.Path, made: GlueDataset, how: str) -> list[LabeledText] | None:
-    """The sentences of a file in its order; None for one whose header names no label."""
+    """Read the sentences of a file in order; None if its header has no label."""
     lines = split_lines(read_text(path))
     if not lines:
         raise UserError(f"{path} has no sentences: {how}")

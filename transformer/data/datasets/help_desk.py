@@ -1,7 +1,7 @@
-"""Dialogues of a help desk, "my screen is blank": no word of a question is one of its answer, and there is one answer.
+"""Dialogues of a help desk: a question has no word of its answer in common, and exactly one answer.
 
-What a model must know is which words mean the same: a device has other names in questions than in answers, and so
-have symptoms. Some pairs of a device and a symptom are never trained on: their answers have to be put together.
+A model must learn which words mean the same: devices and symptoms have other names in questions than in answers. Some
+pairs of a device and a symptom are never in the training split: their answers have to be composed.
 """
 
 import dataclasses
@@ -44,7 +44,13 @@ SYMPTOMS = {
 
 
 class HelpDeskQuestion(NamedTuple):
-    """A question, its answer, and whether its device and symptom are a pair that is never trained on."""
+    """A question and its answer.
+
+    Attributes:
+        text: The question.
+        answer: The answer.
+        new_pair: Whether its device and symptom are a pair that is never in the training split.
+    """
 
     text: str
     answer: str
@@ -52,9 +58,10 @@ class HelpDeskQuestion(NamedTuple):
 
     @property
     def split(self) -> str:
-        """Where it belongs, a pure function of it: of those that could train one in ten tests, one in twenty validates.
+        """The split that it belongs to, a pure function of its text.
 
-        A new pair tests, or in one case of three validates.
+        Of known pairs one in ten is for test and one in twenty for validation. New pairs are for test, one in three for
+        validation.
         """
         bucket = _hash(self.text) % 20
         if self.new_pair:
@@ -64,9 +71,15 @@ class HelpDeskQuestion(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HelpDeskConfig(Config):
-    """How many questions each split has, drawn from `seed`: of about 10,000 that train, and those that are held out.
+    """The number of questions in each split; there are about 10,000 distinct training questions.
 
-    Half of those that validate and test are of pairs that are never trained on.
+    Half of the validation and test questions are of pairs that are never in the training split.
+
+    Attributes:
+        train: The number of training questions.
+        validation: The number of validation questions.
+        test: The number of test questions.
+        seed: The seed.
     """
 
     train: Positive = 6000
@@ -75,7 +88,7 @@ class HelpDeskConfig(Config):
     seed: int = 0
 
     def draw(self, split: str) -> list[HelpDeskQuestion]:
-        """The questions of a split; in those that are held out known and new pairs take turns."""
+        """Sample the questions of a split; in held-out splits known and new pairs alternate."""
         generator = random.Random(f"{NAME}-{split}-{self.seed}")
         drawn: list[HelpDeskQuestion] = []
         while len(drawn) < getattr(self, split):
@@ -87,17 +100,20 @@ class HelpDeskConfig(Config):
 
 
 def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
-    """The questions by split; `options` are fields, as in "train=2000,test=100".
+    """Generate the questions by split.
+
+    Args:
+        options: Fields of `HelpDeskConfig`, as in "train=2000,test=100".
 
     Raises:
-        UserError: For an unknown option, a value that is no whole number, and sizes below 1.
+        UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
     """
     config = from_config(HelpDeskConfig, parse_int_options(NAME, options, "train=2000,test=100"), NAME)
     return {split: config.draw(split) for split in SPLITS}
 
 
 def is_new(device: str, answer: str) -> bool:
-    """Whether this device is never trained with this answer: each answer has one such device."""
+    """Whether this device never has this answer in the training split; each answer has one such device."""
     return (list(DEVICES).index(device) + list(SYMPTOMS).index(answer)) % len(DEVICES) == 0
 
 

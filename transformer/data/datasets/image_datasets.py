@@ -1,4 +1,4 @@
-"""One way to open any set of labeled images."""
+"""Open any data set of labeled images."""
 
 import dataclasses
 import pathlib
@@ -37,7 +37,14 @@ _KNOWN = (*_GLYPHS, OMNIGLOT, f"{TFDS}/NAME")
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A set of images of one size: the names of its classes by number, its splits, and how they were cut and read."""
+    """A data set of images of one size.
+
+    Attributes:
+        name: Its name.
+        classes: The names of its classes, by number.
+        splits: Its images by split.
+        split_note: How the splits were cut and read.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -46,15 +53,15 @@ class ImageDataset:
 
     @property
     def facts(self) -> ImageSpec:
-        """The images' shape and classes."""
+        """The shape and the classes of the images."""
         height, width, channels = next(iter(self.splits.values())).pixels.shape[1:]
         return ImageSpec((height, width, channels), self.classes)
 
     def split(self, name: str) -> LabeledImages:
-        """The images of a split.
+        """Return the images of a split.
 
         Raises:
-            UserError: For a split that the set does not have.
+            UserError: If the data set does not have it.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
@@ -63,9 +70,14 @@ class ImageDataset:
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticGlyphsConfig(Config):
-    """Gray images of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
+    """Gray images of one glyph each, with classes in turn.
 
-    Drawn from `seed` and the split, with classes that take turns.
+    Attributes:
+        size: The side of an image in pixels.
+        train: The number of training images.
+        validation: The number of validation images.
+        test: The number of test images.
+        seed: The seed; a split is drawn from seed and split.
     """
 
     size: Annotated[int, Range(8)] = 28
@@ -75,7 +87,7 @@ class SyntheticGlyphsConfig(Config):
     seed: int = 0
 
     def draw(self, split: str, classes: tuple[str, ...]) -> LabeledImages:
-        """The images of a split."""
+        """Draw the images of a split."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         labels = np.arange(getattr(self, split)) % len(classes)
         parts = [
@@ -87,15 +99,17 @@ class SyntheticGlyphsConfig(Config):
 
 
 def open_image_dataset(name: str, *, data_dir: str | None = None, resizing: Resizing = NO_RESIZING) -> ImageDataset:
-    """Open a set of labeled images.
+    """Open a data set of labeled images.
 
-    `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", images drawn here;
-    a folder, here or in `data_dir`, of JPEG and PNG files by split and class (transformer.data.datasets.image_files);
-    "omniglot", whose archives lie in `data_dir`; "tfds/NAME", a set that TFDS has prepared in `data_dir`. Files are
-    resized as `resizing` says.
+    Args:
+        name: One of: "digits" or "glyphs", generated images, with options as in "digits/size=20,train=2000"; a folder
+            of JPEG and PNG files by split and class (transformer.data.datasets.image_files); "omniglot", whose archives
+            are in `data_dir`; "tfds/NAME", a data set that TFDS has prepared in `data_dir`.
+        data_dir: The folder of the data; None resolves names relative to here.
+        resizing: How images in files are resized.
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
+        UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, rest = name.partition("/")
     if kind in _GLYPHS:
@@ -114,12 +128,18 @@ def open_image_dataset(name: str, *, data_dir: str | None = None, resizing: Resi
 
 
 def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_RESIZING) -> ImageDataset:
-    """So many training images that are all gray, of the size that the set's have: nothing is read or drawn.
+    """Return gray training images of the size of a data set's images, without reading or drawing anything.
 
-    Of files, whose classes only they say, there are two classes, in color and, if not resized, of 32 pixels a side.
+    The classes of files are unknown: the placeholder has two classes and color images, of 32 pixels a side if not
+    resized.
+
+    Args:
+        name: The name of the data set.
+        count: The number of images.
+        resizing: How images in files are resized.
 
     Raises:
-        UserError: As `open_image_dataset`, of the name.
+        UserError: If options of a generated data set are invalid.
     """
     kind, _, _ = name.partition("/")
     shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
@@ -132,7 +152,7 @@ def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_
 
 
 def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsConfig, tuple[str, ...]]:
-    """What a drawn set's images are, and its classes."""
+    """Return the config of a generated data set's images, and its classes."""
     kind, _, options = name.partition("/")
     if resizing != NO_RESIZING:
         keys = "config.task.side, resize_side and resample"
@@ -145,13 +165,18 @@ def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsConfig,
 def read_prepared(
     name: str, data_dir: str | None, resizing: Resizing
 ) -> tuple[Mapping[str, LabeledImages], tuple[str, ...]]:
-    """All splits of a set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
+    """Read all splits of a data set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
 
-    The image and the class are those that the set calls supervised, else its first of each.
+    Image and class are those of the supervised keys, else the first of each.
+
+    Args:
+        name: The TFDS name.
+        data_dir: The folder in which it is prepared.
+        resizing: How images are resized.
 
     Raises:
-        UserError: For a set that is not prepared, of which TFDS could write no image without TensorFlow, for one
-            without images or classes, and for files that cannot be read.
+        UserError: If the data set is not prepared (TFDS cannot write images without TensorFlow), has no images or
+            classes, or files cannot be read.
     """
     parse_tfds_name(name, _KIND)
     folder = find_prepared(name, data_dir)
@@ -180,7 +205,7 @@ def read_prepared(
 
 
 def _features(name: str, features: TfdsFeatures) -> tuple[str, str]:
-    """The names of the image and of the class."""
+    """Return the names of the features of the image and of the class."""
     chosen = []
     for known, what in ((features.images, "image"), (features.classes, "class")):
         if not known:
@@ -203,7 +228,7 @@ def _read_folder(
 
 
 def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, ...], said: str = "") -> ImageDataset:
-    """The set of all splits, of which training gives up a part where none validates."""
+    """Return the data set of all splits; without a validation split, part of training is held out."""
     if "train" not in read:
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
     train, splits, split_note = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
@@ -226,7 +251,7 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
 
 
 def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
-    """Which images are the last of every `step` of their class, however classes stand among one another."""
+    """Return which images are the last of every `step` images of their class."""
     held = np.zeros(len(images.labels), bool)
     for label in np.unique(images.labels):
         held[np.flatnonzero(images.labels == label)[step - 1 :: step]] = True

@@ -1,4 +1,4 @@
-"""Images as people have them: a folder or a tar archive for each split, in it one folder for each class."""
+"""Images in files: a folder or a tar archive for each split, with one folder for each class."""
 
 import concurrent.futures
 import dataclasses
@@ -33,7 +33,7 @@ _THREADS = 4
 
 
 class _File(NamedTuple):
-    """An image's class, its name within its split, and its bytes."""
+    """An image file: its class, its name in the split, and its content."""
 
     label: str
     name: str
@@ -41,7 +41,7 @@ class _File(NamedTuple):
 
 
 class ResampleFilter(enum.Enum):
-    """Pillow's filters, by which images are resized."""
+    """The filters of Pillow for resizing images."""
 
     NEAREST = "nearest"
     BOX = "box"
@@ -53,12 +53,15 @@ class ResampleFilter(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Resizing(Config, path="config.task"):
-    """Images become `side` x `side` pixels, where that is given, by the filter `resample`.
+    """How images in files are resized.
 
-    With a `resize_side` they are resized to that first, and their middle `side` x `side` pixels are kept.
+    Attributes:
+        side: The side of the resized images in pixels. None does not resize.
+        resize_side: If set, images are resized to this side, and the middle `side` x `side` pixels are cropped.
+        resample: The filter.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     side: Positive | None = None
@@ -73,7 +76,7 @@ class Resizing(Config, path="config.task"):
             )
 
     def __call__(self, image: Any) -> Any:
-        """An image of Pillow's, resized."""
+        """Resize a Pillow image."""
         from PIL import Image
 
         if self.side is None:
@@ -88,17 +91,17 @@ NO_RESIZING = Resizing()
 
 
 class ImageSources(NamedTuple):
-    """Where the images of each split lie, and the names of what is not read."""
+    """The path of each split, and the names of files that are not read."""
 
     splits: dict[str, pathlib.Path]
     left_out: tuple[str, ...]
 
 
 def find_image_splits(path: pathlib.Path) -> ImageSources:
-    """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
+    """Find the splits of a folder: a folder SPLIT, or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
 
     Raises:
-        UserError: For a folder that holds none, for a split said twice, and for other files.
+        UserError: If there are none, one split twice, or other files.
     """
     splits: dict[str, pathlib.Path] = {}
     left_out: list[str] = []
@@ -120,7 +123,7 @@ def find_image_splits(path: pathlib.Path) -> ImageSources:
 
 
 class ImageSplit(NamedTuple):
-    """The images of a split, its classes, and what there is to say of its files, in words."""
+    """The images of a split, its classes, and notes about its files."""
 
     images: LabeledImages
     classes: tuple[str, ...]
@@ -128,12 +131,16 @@ class ImageSplit(NamedTuple):
 
 
 def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> ImageSplit:
-    """The images of a split in color, sorted by class and name.
+    """Read the images of a split in color, sorted by class and name.
+
+    Args:
+        source: The folder or archive.
+        resizing: How images are resized.
+        classes: The classes of the training split; None takes those of this split.
 
     Raises:
-        UserError: For a class that is not among `classes` where these are given, fewer than two classes, one without
-            images, images of several sizes that are not resized, files that are no images, and images that lie
-            anywhere but in the folder of their class.
+        UserError: If a class is not among `classes`, there are fewer than two, one has no images, images differ in
+            size, a file is not an image, or an image is not in the folder of a class.
     """
     left_out: list[str] = []
     files = sorted(_archived(source, left_out) if source.is_file() else _in_folder(source, left_out))
@@ -159,17 +166,22 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
 
 
 def _has_16_bits(content: bytes) -> bool:
-    """Whether a PNG file's header says so."""
+    """Whether a PNG file has 16 bits per channel, by its header."""
     return content[:8] == SIGNATURE and content[24:25] == b"\x10"
 
 
 def stack_labeled_images(
     source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]
 ) -> LabeledImages:
-    """Images of one size with their classes.
+    """Stack images of one size.
+
+    Args:
+        source: The name of their source, for the message.
+        pixels: The images.
+        labels: Their classes.
 
     Raises:
-        UserError: For images of several sizes.
+        UserError: If sizes differ.
     """
     sizes = {one.shape for one in pixels}
     if len(sizes) > 1:
@@ -184,12 +196,18 @@ def stack_labeled_images(
 def decode_image(
     content: bytes, name: str, resizing: Resizing = NO_RESIZING, *, gray: bool = False
 ) -> UInt8[np.ndarray, "height width C"]:
-    """The pixels of a JPEG or PNG file as it is meant to be seen, in color or in one channel, and resized.
+    """Decode a JPEG or PNG file, apply its EXIF orientation, and resize it.
 
-    It is turned as its EXIF orientation says. Of 16 bits a channel the upper eight are kept; transparency is not.
+    Of 16 bits per channel the upper eight are kept; transparency is dropped.
+
+    Args:
+        content: The content of the file.
+        name: The name of the file, for messages.
+        resizing: How it is resized.
+        gray: Whether to convert it to one channel.
 
     Raises:
-        UserError: For other files, and where Pillow is not installed.
+        UserError: If the file is not a JPEG or PNG image or is too large, or Pillow is not installed.
     """
     try:
         from PIL import Image, ImageOps
@@ -212,10 +230,11 @@ def decode_image(
 
 
 def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
-    """What stands in a folder, in the order of its names; what is hidden is added to `left_out`.
+    """Yield the entries of a folder sorted by name; the names of hidden ones go to `left_out`.
 
     Raises:
-        UserError: For a folder that cannot be read; as `check_entry`.
+        UserError: If the folder cannot be read, or an entry is a link to a folder or out of it, or neither file nor
+            folder.
     """
     try:
         entries = sorted(folder.iterdir())
@@ -257,7 +276,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
 
 
 def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
-    """What an archive holds at .../CLASS/NAME; members are read where they lie, and nothing is written."""
+    """Read the images of an archive at .../CLASS/NAME; nothing is written to disk."""
     files: list[_File] = []
     unknown: list[str] = []
     # By the folders above: of classes, an image's name; of folders themselves, what the archive calls them.

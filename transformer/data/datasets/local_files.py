@@ -1,4 +1,4 @@
-"""Files and folders of examples that a user has: where they lie, their lines and fields, and their splits by name."""
+"""Files and folders of examples that a user has: their paths, lines and fields, and their splits by name."""
 
 import collections
 import contextlib
@@ -43,27 +43,32 @@ _NAMES_SHOWN = 3
 
 
 class HeldOutFiles(NamedTuple):
-    """The files of splits that have files of their own, as a config names them; "" where a split is cut."""
+    """The files of splits that have files of their own, as a config names them; "" for a split that is cut."""
 
     validation: str = ""
     test: str = ""
 
     @property
     def named(self) -> dict[str, str]:
-        """The files by split, of those that have any."""
+        """The files by split, of those splits that have any."""
         return {split: files for split, files in self._asdict().items() if files}
 
     def refuse(self, name: str) -> None:
-        """Refuse files for the splits of a set that has splits of its own.
+        """Refuse files for the splits of a data set that has its own splits.
 
         Raises:
-            UserError: As described above.
+            UserError: If there are any.
         """
         for split, files in self.named.items():
             raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
 
     def describe(self, by: str, by_name: Sequence[str] = ()) -> str:
-        """Which splits are cut and `by` what, which `by_name` are so called, and which come from files of their own."""
+        """Describe which splits are cut, which are named by files and folders, and which come from files of their own.
+
+        Args:
+            by: What determines the split of an example, in words.
+            by_name: The splits that names of files and folders say.
+        """
         cut = [split for split in SPLITS if split not in (*self.named, *by_name)]
         files = [f"{split} from {files}" for split, files in self.named.items()]
         said = [f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 and "train" in cut else []
@@ -75,15 +80,15 @@ NOTHING_HELD_OUT = HeldOutFiles()
 
 
 def has_fields(name: str) -> bool:
-    """Whether a name, here or in a folder, is that of a file whose lines have fields."""
+    """Whether a name is that of a file whose lines have fields, .tsv or .jsonl."""
     return pathlib.PurePath(name).suffix.lower() in FIELD_FILES
 
 
 def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
-    """The path that a config's name of a file or a folder stands for: in `data_dir` if there is one, else from here.
+    """Return the path of a file or folder that a config names: in `data_dir` if there is one, else relative to here.
 
     Raises:
-        UserError: For a name, or a link, that leads out of `data_dir`.
+        UserError: If the name, or a link, leads out of `data_dir`.
     """
     if data_dir is None:
         return pathlib.Path(name).expanduser()
@@ -93,10 +98,10 @@ def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
 
 
 def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
-    """Refuse a path that leads out of a folder, also by a link: what is named there a stranger may have chosen.
+    """Check that a path does not lead out of a folder, also not through a link: a stranger may have chosen the name.
 
     Raises:
-        UserError: As described above.
+        UserError: If it does, or cannot be resolved.
     """
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
@@ -107,10 +112,10 @@ def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The content of a UTF-8 file, its line ends as they are, without a byte-order mark.
+    """Read a UTF-8 file, with its line ends unchanged and without a byte-order mark.
 
     Raises:
-        UserError: For a file that is missing, cannot be read, or is not UTF-8.
+        UserError: If the file is missing, cannot be read, or is not UTF-8.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
@@ -121,10 +126,10 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-    """The lines of a UTF-8 file without white space around them; every one has text.
+    """Read the lines of a UTF-8 file, without white space at their ends.
 
     Raises:
-        UserError: For a file without lines, or with empty ones; as `read_text`.
+        UserError: If the file is missing or unreadable, has no lines, or has an empty line.
     """
     lines = [line.strip() for line in split_lines(read_text(path))]
     if not any(lines):
@@ -134,10 +139,15 @@ def read_lines(path: pathlib.Path) -> list[str]:
 
 
 def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
-    """Refuse lines on which something is empty: to leave them out would leave out, in silence, what somebody counts on.
+    """Refuse lines with something empty, since leaving them out silently would drop examples.
+
+    Args:
+        numbers: The numbers of the lines.
+        path: The file, for the message.
+        what: The name of the empty field; "" for an empty line.
 
     Raises:
-        UserError: Naming the first line and how many there are.
+        UserError: If there are any; the message has the first and their number.
     """
     if numbers:
         more = f", and {len(numbers) - 1} more," if len(numbers) > 1 else ""
@@ -146,15 +156,22 @@ def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> 
 
 
 def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """The named fields of every line of a .tsv or .jsonl file.
+    """Read the named fields of every line of a .tsv or .jsonl file.
 
-    In a .tsv whose first line holds all `names`, these are its columns; where it holds none, the first columns are,
-    in their order. A .jsonl has an object a line, or one under "translation", as Hugging Face writes pairs; a
-    number as a field is read as its digits.
+    If the first line of a .tsv has all `names`, these are its columns; if it has none, the first columns are the
+    fields, in order. A .jsonl has an object per line, or one under "translation", as Hugging Face writes pairs; a
+    number is read as its digits.
+
+    Args:
+        path: The file.
+        names: The names of the fields.
+
+    Returns:
+        The fields of each line, in the order of `names`.
 
     Raises:
-        UserError: For another kind of file, a first line that holds most `names`, not all, a line without one of the
-            fields, an empty field; as `read_lines`.
+        UserError: If the file is unreadable or neither .tsv nor .jsonl, its first line has most but not all of `names`,
+            or a line lacks a field or has an empty one.
     """
     readers = dict(zip(FIELD_FILES, (_read_columns, _read_objects), strict=True))
     if not has_fields(path.name):
@@ -219,13 +236,19 @@ def _field(fields: Mapping[str, object], name: str, where: str) -> str:
 def divide_into_splits[T](
     name: str, examples: Sequence[T], text: Callable[[T], str], held_out: Mapping[str, Sequence[T]]
 ) -> dict[str, list[T]]:
-    """The examples by split: `held_out` has those of splits with files of their own, the others are cut.
+    """Divide examples into splits by a hash of their text.
 
-    An example's split depends on the SHA-256 of its `text` alone: the same text is never in two splits, and what is
-    added to a file moves nothing. About one of twenty validates and one tests.
+    An example's split depends only on the SHA-256 of its text: the same text is never in two splits, and adding
+    examples to a file moves no other. About one in twenty is for validation and one for test.
+
+    Args:
+        name: The name of the data set, for the message.
+        examples: The examples.
+        text: A function from an example to the text that is hashed.
+        held_out: The examples of splits with files of their own, which are not cut.
 
     Raises:
-        UserError: For examples so few that nothing is left for a split.
+        UserError: If there are so few examples that a split is empty.
     """
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
@@ -242,32 +265,39 @@ def divide_into_splits[T](
 
 
 class FolderListing(NamedTuple):
-    """The files of a folder and beneath it that are read, in the order of their names, and the names of what is not."""
+    """The files of a folder and its subfolders.
+
+    Attributes:
+        files: The files to read, sorted by name.
+        left_out: The names of hidden files, and of files about the data.
+    """
 
     files: tuple[pathlib.Path, ...]
     left_out: tuple[str, ...]
 
 
 def split_spellings(split: str) -> tuple[str, ...]:
-    """How a split is called."""
+    """Return the spellings of a split's name, such as "valid" and "dev"."""
     return _SPELLINGS[split]
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or a folder of this name is hidden: `.git`, `.ipynb_checkpoints`, `._1.jpg`, `Thumbs.db`."""
+    """Whether a file or folder of this name is hidden: `.git`, `.ipynb_checkpoints`, `._1.jpg`, `Thumbs.db`."""
     return (name.startswith(".") and name not in (".", "..")) or name.lower() in _HIDDEN
 
 
 def is_about_data(name: str) -> bool:
-    """Whether a file of this name tells of the data: `README.md`, `LICENSE`."""
+    """Whether a file of this name is about the data: `README.md`, `LICENSE`."""
     return name.partition(".")[0].lower() in _ABOUT_DATA
 
 
 def split_in_name(stem: str) -> str | None:
-    """The split that a name without its ending says: `train`, `Valid`, `train-00001-of-00002`, `test_data`, `wiki.dev`.
+    """Return the split that a name without its ending says, or None.
+
+    Examples are `train`, `Valid`, `train-00001-of-00002`, `test_data` and `wiki.dev`.
 
     Raises:
-        UserError: For a name that says two.
+        UserError: If the name says two splits.
     """
     words = re.split(r"[._-]+", _SHARD.sub("", stem.lower()))
     named = {_SPLITS[word] for word in (words[0], words[-1]) if word in _SPLITS}
@@ -277,9 +307,9 @@ def split_in_name(stem: str) -> str | None:
 
 
 def canonical_split_names(splits: Iterable[str]) -> dict[str, str]:
-    """What each split of a set is called here: as the set calls it, but for other spellings of train and so on.
+    """Map the names of a data set's splits to those used here: other spellings of "train" and so on are replaced.
 
-    Splits that spell the same one keep their names.
+    Splits that spell the same name keep their own.
     """
     own = {split: _SPLITS.get(split.lower(), split) for split in splits}
     counts = collections.Counter(own.values())
@@ -287,13 +317,17 @@ def canonical_split_names(splits: Iterable[str]) -> dict[str, str]:
 
 
 def list_files(folder: pathlib.Path, endings: Sequence[str]) -> FolderListing:
-    """The files of these endings, in small or capital letters, in a folder and beneath it.
+    """List the files with certain endings, in any case, in a folder and its subfolders.
 
-    What is hidden, and what tells of the data, is not read.
+    Hidden files, and files about the data, are left out.
+
+    Args:
+        folder: The folder.
+        endings: The endings, in lower case.
 
     Raises:
-        UserError: For other files, with their number and names; for links to folders or out of the folder, and for what
-            is neither a file nor a folder.
+        UserError: If there are other files, links to folders or out of the folder, or entries that are neither file nor
+            folder.
     """
     files: list[pathlib.Path] = []
     left_out: list[str] = []
@@ -309,7 +343,7 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> FolderListing:
 
 
 def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
-    """Every file in a folder and beneath it that is not hidden; what is hidden is added to `left_out`."""
+    """Yield every file in a folder and its subfolders that is not hidden; the names of hidden ones go to `left_out`."""
 
     def refuse(error: OSError) -> None:
         raise UserError(f"{folder} cannot be read whole: {error}") from error
@@ -327,10 +361,10 @@ def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
 
 
 def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
-    """Refuse what stands in a folder and is neither a file nor a folder of it.
+    """Check that an entry of a folder is a file or a folder in it.
 
     Raises:
-        UserError: Also for a link that leads out.
+        UserError: If it is something else, a link to a folder, or a link out of the folder.
     """
     check_inside(entry, folder)
     if entry.is_dir() and entry.is_symlink():
@@ -340,10 +374,15 @@ def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def refuse_unknown(where: pathlib.Path, names: Sequence[str], endings: Sequence[str]) -> None:
-    """Refuse files that are of no kind that is read: leaving them out would leave out, in silence, what may be data.
+    """Refuse files of unknown kinds, since leaving them out silently could drop data.
+
+    Args:
+        where: The folder or archive, for the message.
+        names: The names of the files.
+        endings: The known endings.
 
     Raises:
-        UserError: With the first names, and how many there are of every ending.
+        UserError: If there are any; the message has the first names, and the number of files of each ending.
     """
     if not names:
         return
@@ -356,7 +395,7 @@ def refuse_unknown(where: pathlib.Path, names: Sequence[str], endings: Sequence[
 
 
 def describe_left_out(names: Sequence[str]) -> str:
-    """Which names are not read, in words; "" for none."""
+    """Describe which files are not read; "" if there are none."""
     return f"not read: {_list_names(names)}" if names else ""
 
 
@@ -368,13 +407,13 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def join_notes(parts: Iterable[str]) -> str:
-    """What there is to say, of which some may be "", as one text."""
+    """Join notes with semicolons, without empty ones."""
     return "; ".join(part for part in parts if part)
 
 
 @contextlib.contextmanager
 def archive_errors(path: pathlib.Path) -> Iterator[None]:
-    """What a damaged archive raises, wherever the damage lies, is told as a UserError that names `path`."""
+    """Raise the errors of a damaged archive as a UserError that names the file."""
     try:
         yield
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
@@ -384,12 +423,18 @@ def archive_errors(path: pathlib.Path) -> Iterator[None]:
 def read_members(
     path: pathlib.Path, name: re.Pattern[str], most_bytes: int
 ) -> Iterator[tuple[re.Match[str], str, bytes]]:
-    """Of each member whose name matches, in the order of names: the match, where it lies, and its bytes.
+    """Yield the members of a zip archive whose names match, in the order of names.
 
-    `unread_members` says which members these are not.
+    Args:
+        path: The archive.
+        name: The pattern of their names.
+        most_bytes: The largest size of a member.
+
+    Yields:
+        The match, the place of the member for messages, and its content.
 
     Raises:
-        UserError: For an archive that cannot be read, and for a member of more than `most_bytes`.
+        UserError: If the archive cannot be read, or a member is too large.
     """
     with archive_errors(path), zipfile.ZipFile(path) as archive:
         for member in sorted(archive.infolist(), key=lambda each: each.filename):
@@ -402,10 +447,15 @@ def read_members(
 
 
 def unread_members(path: pathlib.Path, name: re.Pattern[str], ending: str) -> list[str]:
-    """The members whose names do not match: what is hidden, and files of other kinds than those of this ending.
+    """List the members of an archive whose names do not match: hidden ones, and files with other endings.
+
+    Args:
+        path: The archive.
+        name: The pattern of the members that are read.
+        ending: Their ending.
 
     Raises:
-        UserError: For an archive that cannot be read, and for a member of this ending whose name does not match.
+        UserError: If the archive cannot be read, or a member with this ending does not match and is not hidden.
     """
     unread = []
     with archive_errors(path), zipfile.ZipFile(path) as archive:

@@ -29,17 +29,17 @@ DIRECTIONS = (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
 
 
 def file_of(folder: pathlib.Path, text: str, split: str, language: str) -> pathlib.Path:
-    """Where the lines of one split in one language lie."""
+    """Return the path of one split in one language."""
     if text == "raw":
         return folder / "raw" / f"{FILES[split]}.{language}.gz"
     return folder / "tok" / f"{FILES[split]}.lc.norm.tok.{language}"
 
 
 def require_files(data_dir: str | None, text: str, languages: tuple[str, str]) -> pathlib.Path:
-    """The folder of the data, once every file that a config needs exists.
+    """Return the folder of the data, after checking that all files of a direction exist.
 
     Raises:
-        UserError: Saying which files are expected, and where to put them.
+        UserError: If a file is missing; the message says which files are expected where.
     """
     how = (
         "obtain task 1 of the multi30k project and give its folder by --data_dir, holding "
@@ -58,7 +58,7 @@ def require_files(data_dir: str | None, text: str, languages: tuple[str, str]) -
 
 
 def fingerprint(folder: pathlib.Path, text: str, languages: tuple[str, str]) -> str:
-    """Twelve characters that tell apart the contents of two folders, whatever the direction."""
+    """Return twelve characters that identify the content of the files, whatever the direction."""
     digest = hashlib.sha256()
     for split in FILES:
         for language in sorted(languages):
@@ -67,10 +67,10 @@ def fingerprint(folder: pathlib.Path, text: str, languages: tuple[str, str]) -> 
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-    """The lines of a UTF-8 file, gzipped if it ends in .gz.
+    """Read the lines of a UTF-8 file, gzipped if its name ends in .gz.
 
     Raises:
-        UserError: For a file that is damaged or not UTF-8.
+        UserError: If the file is damaged or not UTF-8.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

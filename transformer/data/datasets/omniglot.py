@@ -20,15 +20,20 @@ BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 
 def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, LabeledImages], tuple[str, ...], str]:
-    """The drawings in all images_background*.zip in `data_dir`, gray, and the characters: "Alphabet/character01".
+    """Read the drawings in all images_background*.zip in `data_dir`, in gray.
 
-    Beside these, which members of the archives are not read, in words.
+    A drawing that is in several archives is read once. Splits are by the people who drew: sixteen for training, two for
+    validation, two for test.
 
-    A drawing that is in several archives is read once. The people who drew are divided: sixteen train, two validate,
-    two test.
+    Args:
+        data_dir: The folder of the archives.
+        resizing: How images are resized.
+
+    Returns:
+        The images by split, the names of the characters ("Alphabet/character01"), and which members are not read.
 
     Raises:
-        UserError: For a folder without archives, and for archives that cannot be read.
+        UserError: If there are no archives, or one cannot be read.
     """
     folder = locate_file(".", data_dir)
     files = _drawings_in(folder, BACKGROUND)
@@ -45,13 +50,18 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
 
 
 def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]]:
-    """By archives, `BACKGROUND` and `EVALUATION`, and alphabet the characters' drawings of all people, gray.
+    """Read all drawings in gray, by archives (`BACKGROUND` and `EVALUATION`, which may be empty) and alphabet.
 
-    Of evaluation there may be none.
+    Args:
+        data_dir: The folder of the archives.
+        side: The side in pixels to which images are resized.
+
+    Returns:
+        For each alphabet its characters, each drawn by H people.
 
     Raises:
-        UserError: For a folder without archives of the background, for archives that cannot be read, and for characters
-            that not as many people drew.
+        UserError: If there are no background archives, one cannot be read, or characters have different numbers of
+            drawings.
     """
     folder = locate_file(".", data_dir)
     read: dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]] = {}
@@ -73,10 +83,10 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
 
 
 def describe_unread_archives(data_dir: str | None, *archives: str) -> str:
-    """Which members of the archives are not read, in words.
+    """Describe which members of the archives are not read.
 
     Raises:
-        UserError: For an archive that cannot be read, and for images that are not named as drawings are.
+        UserError: If an archive cannot be read, or an image is not named as drawings are.
     """
     paths = sorted(path for name in archives for path in locate_file(".", data_dir).glob(name))
     return describe_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])
@@ -87,7 +97,7 @@ def _none(folder: pathlib.Path) -> UserError:
 
 
 def _drawings_in(folder: pathlib.Path, archives: str) -> dict[tuple[str, int], bytes]:
-    """The files of all archives of this name by character and drawer, one that is in several of them once."""
+    """Read the files of all archives of this name, by character and drawer."""
     return {
         (match[1], int(match[2])): drawing
         for path in sorted(folder.glob(archives))

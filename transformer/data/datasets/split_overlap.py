@@ -1,4 +1,4 @@
-"""Examples that stand in two splits of a data set: what is held out should not have been trained on."""
+"""Find examples that occur in two splits of a data set, which would leak held-out data into training."""
 
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -8,9 +8,11 @@ _LEAST_LETTERS = 40
 
 
 def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str:
-    """How many examples of a split stand in an earlier one as well, in words; "" for none.
+    """Describe how many examples of a split occur in an earlier one as well; "" for none.
 
-    `splits` are in their order, training first, which is read once and not kept; `what` the examples are called.
+    Args:
+        splits: The examples by split, training first; training is read once and not kept in memory.
+        what: What the examples are called.
     """
     if not splits:
         return ""
@@ -34,6 +36,6 @@ def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str
 
 
 def long_lines(texts: Iterable[str]) -> Iterator[str]:
-    """The lines of texts that are long enough not to repeat by themselves."""
+    """Yield the lines of texts that are long enough not to repeat by chance."""
     lines = (line.strip() for text in texts for line in text.split("\n"))
     return (line for line in lines if len(line) >= _LEAST_LETTERS)

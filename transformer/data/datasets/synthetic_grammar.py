@@ -1,4 +1,4 @@
-"""Problems made here for each way of putting texts together, each with an answer that its grammar makes exact."""
+"""Synthetic fine-tuning problems, one for each layout of texts, whose grammar determines the exact answers."""
 
 import dataclasses
 import itertools
@@ -26,9 +26,9 @@ Fact = tuple[str, str]  # the first is taller than the second
 
 
 def acceptability(random: np.random.Generator) -> list[LabeledExample]:
-    """Two sentences that differ in the number of their verb alone: acceptable where it agrees with the subject.
+    """Sample two sentences that differ only in the number of their verb, one of which agrees with the subject.
 
-    A noun in between has a number of its own, drawn by itself, so that what stands next to the verb says nothing.
+    A noun in between has a random number of its own, so that the word next to the verb says nothing.
     """
     subject, other = random.choice(NOUNS, 2, replace=False)
     plural, others = random.integers(0, 2, 2)
@@ -41,10 +41,10 @@ def acceptability(random: np.random.Generator) -> list[LabeledExample]:
 
 
 def entailment(random: np.random.Generator) -> list[LabeledExample]:
-    """Who is taller than whom: what the premise implies, what it leaves open, what it excludes.
+    """Sample a premise about who is taller, and a hypothesis that it implies, leaves open or contradicts.
 
-    "Taller" is a strict order: a hypothesis follows where a chain of facts leads from its first person to its second,
-    is excluded where one leads back, and is open where there is neither. Half of the premises are one fact, half two.
+    "Taller" is a strict order: a hypothesis is entailed if a chain of facts leads from its first person to its second,
+    contradicted if one leads back, and neutral otherwise. Half of the premises have one fact, half two.
     """
     people = [str(name) for name in random.choice(PEOPLE, 4, replace=False)]
     facts = [(people[0], people[1]), (people[1], people[2])][: random.integers(1, 3)]
@@ -57,7 +57,7 @@ def entailment(random: np.random.Generator) -> list[LabeledExample]:
 
 
 def similarity(random: np.random.Generator) -> list[LabeledExample]:
-    """Two lists of different things in any order; the score is how many of them both have, 0 to `MOST_THINGS`."""
+    """Sample two lists of different things, in random order; the score is the number of things in both."""
     shared = int(random.integers(0, MOST_THINGS + 1))
     drawn = [str(thing) for thing in random.choice(THINGS, 2 * MOST_THINGS - shared, replace=False)]
     lists = drawn[:MOST_THINGS], [*drawn[:shared], *drawn[MOST_THINGS:]]
@@ -66,7 +66,7 @@ def similarity(random: np.random.Generator) -> list[LabeledExample]:
 
 
 def choice(random: np.random.Generator) -> list[LabeledExample]:
-    """Facts about three people and a question: who of them is tallest or smallest?"""
+    """Sample facts about three people and a question: who is tallest or smallest?"""
     order = [str(name) for name in random.choice(PEOPLE, ANSWERS, replace=False)]
     tallest = bool(random.integers(0, 2))
     asked = "who is tallest" if tallest else "who is smallest"
@@ -76,7 +76,7 @@ def choice(random: np.random.Generator) -> list[LabeledExample]:
 
 
 def transitive_closure(facts: Sequence[Fact]) -> set[Fact]:
-    """The facts and all that follows from them: the transitive closure."""
+    """Return the facts and all that follows from them."""
     known = set(facts)
     while new := {(a, d) for a, b in known for c, d in known if b == c} - known:
         known |= new
@@ -84,12 +84,17 @@ def transitive_closure(facts: Sequence[Fact]) -> set[Fact]:
 
 
 def entailment_label(fact: Fact, known: set[Fact]) -> int:
-    """The class of a hypothesis: 0 entailment, 1 neutral, 2 contradiction."""
+    """Return the class of a hypothesis: 0 entailment, 1 neutral, 2 contradiction.
+
+    Args:
+        fact: The hypothesis.
+        known: The transitive closure of the premise.
+    """
     return 0 if fact in known else 2 if fact[::-1] in known else 1
 
 
 def _said(facts: Sequence[Fact], random: np.random.Generator) -> str:
-    """Facts in any order; each from either side."""
+    """Write facts in random order, each in either direction."""
     told = []
     for place in random.permutation(len(facts)):
         first, second = facts[place]
@@ -101,9 +106,13 @@ def _said(facts: Sequence[Fact], random: np.random.Generator) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GrammarProblem:
-    """A problem: which sequences its texts make, its classes (none: scores), and how an example or two are drawn.
+    """A synthetic problem.
 
-    `texts` is how many an example has.
+    Attributes:
+        form: The layout of its texts.
+        texts: The number of texts in an example.
+        classes: The names of its classes; empty for scores and choices.
+        draw: A function that samples one or two examples.
     """
 
     form: SequenceLayout
@@ -122,7 +131,14 @@ PROBLEMS: Mapping[str, GrammarProblem] = {
 
 @dataclasses.dataclass(frozen=True)
 class GrammarConfig(Config):
-    """How many times each split draws, from `seed` and the split; short texts may be in more than one split."""
+    """How often each split is sampled; short texts may be in several splits.
+
+    Attributes:
+        train: The number of training draws.
+        validation: The number of validation draws.
+        test: The number of test draws.
+        seed: The seed; a split is drawn from seed and split.
+    """
 
     train: Positive = 4096
     validation: Positive = 256
@@ -131,10 +147,10 @@ class GrammarConfig(Config):
 
 
 def problem_of(rest: str) -> GrammarProblem:
-    """The problem that "entailment" or "entailment/train=512" names.
+    """Return the problem of a name such as "entailment" or "entailment/train=512".
 
     Raises:
-        UserError: For an unknown one.
+        UserError: If it is unknown.
     """
     name = rest.partition("/")[0]
     if name not in PROBLEMS:
@@ -143,10 +159,13 @@ def problem_of(rest: str) -> GrammarProblem:
 
 
 def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
-    """The examples of a problem by split; options are fields of `GrammarConfig`, as in "entailment/train=512,test=64".
+    """Generate the examples of a problem by split.
+
+    Args:
+        rest: The problem and its options, fields of `GrammarConfig`, as in "entailment/train=512,test=64".
 
     Raises:
-        UserError: For an unknown problem or option, a value that is no whole number, and impossible sizes.
+        UserError: If the problem or an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     name, _, options = rest.partition("/")
     problem = problem_of(rest)

@@ -1,6 +1,6 @@
-"""Random symbols to be said again, forwards or backwards: the smallest translations that ask for every source word.
+"""Random symbols to copy or reverse: the smallest translation problems that need every source word.
 
-Every target word has one known source word, so that alignment can be judged by what is true.
+Every target word has one known source word, so that the true alignment is known.
 """
 
 import dataclasses
@@ -22,12 +22,21 @@ SYMBOL_LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "co
 
 @dataclasses.dataclass(frozen=True)
 class SymbolPairsConfig(Config):
-    """What the pairs are: `length` words each, every one of them one of so many `symbols`, all equally likely.
+    """Pairs of random symbols, all equally likely.
 
-    With `shortest`, lengths from that to `length` are equally likely, with `tested` those of the test split are that. A
-    symbol is a word of one character, which BPE makes one token where its vocabulary holds 2 x symbols + 5. Who reads
-    no source has a loss of log(symbols) nats a word. `train`, `validation` and `test` are numbers of pairs, drawn from
-    `seed` and the split; of few symbols and short lengths the splits have pairs in common.
+    A symbol is a word of one character, which BPE makes one token if its vocabulary holds 2 x symbols + 5. Without the
+    source the best loss is log(symbols) nats per word. If there are few symbols and short lengths, splits have pairs in
+    common.
+
+    Attributes:
+        symbols: The number of symbols.
+        length: The number of words, or the largest.
+        shortest: The smallest number of words; all lengths are equally likely. None is `length`.
+        tested: The number of words in the test split, if it differs.
+        train: The number of training pairs.
+        validation: The number of validation pairs.
+        test: The number of test pairs.
+        seed: The seed; a split is drawn from seed and split.
     """
 
     symbols: Annotated[int, Range(2, len(ALPHABET))] = 16
@@ -46,11 +55,16 @@ class SymbolPairsConfig(Config):
 
     @property
     def least(self) -> int:
-        """The least number of words."""
+        """The smallest number of words."""
         return self.length if self.shortest is None else self.shortest
 
     def draw(self, split: str, step: int) -> list[AlignedPair]:
-        """The pairs of a split; `step` is 1 where targets are said forwards, -1 backwards."""
+        """Sample the pairs of a split.
+
+        Args:
+            split: The split.
+            step: 1 to copy, -1 to reverse.
+        """
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         count = getattr(self, split)
         words_N = random.integers(self.least, self.length + 1, count)
@@ -64,10 +78,14 @@ class SymbolPairsConfig(Config):
 
 
 def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair]]:
-    """The pairs of the set of this name by split; `options` are fields, as in "length=12,symbols=16".
+    """Generate the pairs of "copy" or "reversal" by split.
+
+    Args:
+        name: The name of the data set.
+        options: Fields of `SymbolPairsConfig`, as in "length=12,symbols=16".
 
     Raises:
-        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
+        UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     config = from_config(SymbolPairsConfig, parse_int_options(name, options, "length=12,symbols=16"), name)
     return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
@@ -75,13 +93,22 @@ def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair
 
 @dataclasses.dataclass(frozen=True)
 class RepeatedSegmentsConfig(Config, path="repeated"):
-    """What the documents are: `length` symbols each, of an alphabet of so many `symbols`.
+    """Documents of random symbols that repeat, to train induction heads.
 
-    A document is a segment of `shortest` to `longest` symbols, all lengths and all symbols equally likely, over and
-    over until it is full: a place by itself says nothing, and a head must find what followed the same symbol before.
-    With n lengths, m their mean and S symbols no model can have a loss below (m - 1) log S + log n nats a document,
-    the first symbol of which is given; that of one which repeats nothing is (length - 1) log S. `train`, `validation`
-    and `test` are numbers of documents, drawn from `seed` and the split.
+    A document is a segment of `shortest` to `longest` symbols, all lengths and symbols equally likely, repeated until
+    it is full. A position alone says nothing: a head must find what followed the same symbol before. With n lengths of
+    mean m and S symbols no model can have a loss below (m - 1) log S + log n nats per document, given its first symbol;
+    a model that does not use the repetition has (length - 1) log S.
+
+    Attributes:
+        symbols: The number of symbols S.
+        shortest: The smallest length of a segment.
+        longest: The largest length of a segment.
+        length: The number of symbols in a document.
+        train: The number of training documents.
+        validation: The number of validation documents.
+        test: The number of test documents.
+        seed: The seed; a split is drawn from seed and split.
     """
 
     symbols: Annotated[int, Range(2, len(ALPHABET))] = 64
@@ -101,7 +128,7 @@ class RepeatedSegmentsConfig(Config, path="repeated"):
             )
 
     def draw(self, split: str) -> list[str]:
-        """The documents of a split."""
+        """Sample the documents of a split."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         count = getattr(self, split)
         period_Nx1 = random.integers(self.shortest, self.longest + 1, (count, 1))
@@ -111,10 +138,13 @@ class RepeatedSegmentsConfig(Config, path="repeated"):
 
 
 def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:
-    """The documents by split, and what they were drawn from; `options` are fields, as in "symbols=32,longest=16".
+    """Generate the documents of "repeated" by split, and describe their source.
+
+    Args:
+        options: Fields of `RepeatedSegmentsConfig`, as in "symbols=32,longest=16".
 
     Raises:
-        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
+        UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     values = parse_int_options("repeated", options, "symbols=32,longest=16")
     config = from_config(RepeatedSegmentsConfig, values, "repeated")
@@ -123,6 +153,6 @@ def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]
 
 @functools.cache
 def _links(words: int, step: int) -> WordAlignment:
-    """The links of every pair of so many words: each with itself, or first with last and last with first."""
+    """Return the links of pairs of so many words: each to its copy, or the first to the last and so on."""
     links = tuple(zip(range(words), range(words)[::step], strict=True))
     return WordAlignment(links, links)

@@ -1,4 +1,4 @@
-"""One way to open any text: Python's documentation, files, random symbols, a TFDS set by name, a prepared folder."""
+"""Open any text data set: Python's documentation, files, random symbols, a TFDS data set, a prepared folder."""
 
 import dataclasses
 import operator
@@ -37,10 +37,14 @@ _HELD_OUT = 20
 
 @dataclasses.dataclass(frozen=True)
 class TextDataset:
-    """A text set: by split, a random-access sequence of documents; `made_from` says what the text depends on.
+    """A text data set.
 
-    `said` tells which splits of a user's files were cut, and by what. The text of a set that is not made here, but
-    `from_files`, may stand in two splits.
+    Attributes:
+        name: Its name.
+        splits: The documents of each split, a random-access sequence.
+        made_from: The source of the text, such as a path or a seed.
+        said: How the splits of a user's files were cut.
+        from_files: Whether the text is from files and not generated, so that splits may overlap.
     """
 
     name: str
@@ -50,10 +54,10 @@ class TextDataset:
     from_files: bool = False
 
     def split(self, name: str) -> Sequence[str]:
-        """The documents of a split.
+        """Return the documents of a split.
 
         Raises:
-            UserError: For a split that the set does not have.
+            UserError: If the data set does not have it.
         """
         if name not in self.splits:
             advice = f"; put {name}.txt into its folder" if self.name == WIKITEXT and name in ("train", "test") else ""
@@ -65,7 +69,7 @@ class TextDataset:
 
 @dataclasses.dataclass(frozen=True)
 class RecordTexts(Sequence[str]):
-    """One text feature of prepared records, from `start` to `stop` - 1, read at random from disk."""
+    """A text feature of the prepared records `start` to `stop` - 1, read from disk on access."""
 
     records: Any
     feature: str
@@ -95,19 +99,23 @@ class RecordTexts(Sequence[str]):
 def open_text_dataset(
     name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOutFiles = NOTHING_HELD_OUT
 ) -> TextDataset:
-    """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
+    """Open a text data set; one of TFDS is prepared under `prepared_dir` at its first use.
 
-    `name` is one of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
-    "repeated" or "repeated/symbols=32,longest=16", random symbols that repeat
-    (transformer.data.datasets.synthetic_symbols); "tinyshakespeare" or "wikitext-2", whose files lie in `data_dir`; a
-    text or .jsonl file, or a folder of them (transformer.data.datasets.text_files), here or in `data_dir`, whose other
-    splits may have files of their own, `held_out`; the folder of a prepared TFDS set; or a TFDS name such as "lm1b",
-    read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls supervised, else its
-    feature "text", else its first text; without a validation split, the last twentieth of training is held out.
+    Args:
+        name: One of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
+            "repeated" or "repeated/symbols=32,longest=16", random symbols that repeat
+            (transformer.data.datasets.synthetic_symbols); "tinyshakespeare" or "wikitext-2", whose files are in
+            `data_dir`; a text or .jsonl file, or a folder of them (transformer.data.datasets.text_files); the folder of
+            a prepared TFDS data set; or a TFDS name such as "lm1b", which `data_dir` may hold prepared. Of TFDS records
+            the input of the supervised keys is read, else the feature "text", else the first text feature; without a
+            validation split the last twentieth of training is held out.
+        data_dir: The folder of the data; None resolves names relative to here.
+        prepared_dir: The folder in which data sets are prepared.
+        held_out: The files of splits that have files of their own.
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name, missing or unfit files, and a set that is neither
-            prepared nor to be downloaded.
+        UserError: If the name is unknown, files are missing or malformed, or the data set is neither prepared nor can
+            be downloaded.
     """
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
@@ -138,10 +146,10 @@ def open_text_dataset(
 
 
 def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
-    """The text file, or the folder of them, that a name stands for; None for another kind of set.
+    """Return the path of the user's text file or folder that a name stands for; None for another kind of data set.
 
     Raises:
-        UserError: For the path of nothing, and for one that leads out of `data_dir`.
+        UserError: If the path does not exist or leads out of `data_dir`.
     """
     if name in (PYTHON_DOCS, DIGIT_WORDS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
         return None
@@ -178,10 +186,10 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextDataset:
 
 
 def _feature_of(name: str, features: TfdsFeatures) -> str:
-    """The feature that holds a set's text.
+    """Return the feature that holds the text of a data set.
 
     Raises:
-        UserError: For a set without text.
+        UserError: If it has no text.
     """
     if not features.texts:
         raise UserError(f"{name} has no text: its features are {', '.join(features.names)}")

@@ -1,4 +1,4 @@
-"""One way to open any set of labeled texts."""
+"""Open any data set of labeled texts."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,17 +22,23 @@ _SHOWN = 100  # classes that a message lists
 
 @dataclasses.dataclass(frozen=True)
 class LabeledTextDataset:
-    """A set of labeled texts: the names of its classes by number, and its texts by split."""
+    """A data set of labeled texts.
+
+    Attributes:
+        name: Its name.
+        classes: The names of its classes, by number.
+        splits: Its texts by split.
+    """
 
     name: str
     classes: tuple[str, ...]
     splits: Mapping[str, Sequence[LabeledText]]
 
     def split(self, name: str) -> Sequence[LabeledText]:
-        """The texts of a split.
+        """Return the texts of a split.
 
         Raises:
-            UserError: For a split that the set does not have with labels.
+            UserError: If the data set does not have it with labels.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no labeled split {name!r}: {nearest(name, self.splits)}")
@@ -42,15 +48,18 @@ class LabeledTextDataset:
 def open_labeled_texts(
     name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOutFiles = NOTHING_HELD_OUT
 ) -> LabeledTextDataset:
-    """Open a set of labeled texts.
+    """Open a data set of labeled texts.
 
-    `name` is one of: "word_order" or "word_order/longest=6,train=512", sentences made here
-    (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`
-    (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label, whose labels are
-    `classes`, and whose other splits may have files of their own, `held_out`.
+    Args:
+        name: One of: "word_order" or "word_order/longest=6,train=512", generated sentences
+            (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files are in `data_dir`
+            (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label.
+        data_dir: The folder of the data.
+        classes: The labels, for files of your own.
+        held_out: The files of splits that have files of their own.
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
+        UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, rest = name.partition("/")
     if has_fields(name):
@@ -86,10 +95,15 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
 
 
 def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The names of a set's classes, of which its texts are not read; those of files are `classes`.
+    """Return the names of a data set's classes without reading its texts.
+
+    Args:
+        name: The name of the data set.
+        classes: The labels, for files of your own.
 
     Raises:
-        UserError: For an unknown name, `classes` of a set that has its own, fewer than two, and equal ones.
+        UserError: If the name is unknown, `classes` are given for a data set that has its own, or files have fewer than
+            two classes or equal ones.
     """
     kind, _, rest = name.partition("/")
     if has_fields(name):

@@ -1,4 +1,4 @@
-"""Text that is already there: files of any kind, tiny Shakespeare, WikiText, and CPython's own documentation."""
+"""Texts from files: files of any kind, tiny Shakespeare, WikiText, and CPython's own documentation."""
 
 import hashlib
 import pathlib
@@ -27,7 +27,7 @@ _TOPIC_PARTS = 10
 
 
 def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
-    """Tiny Shakespeare (Karpathy 2015): the first 90 % of its characters train, the others validate.
+    """Read tiny Shakespeare (Karpathy 2015): the first 90 % of its characters for training, the rest for validation.
 
     Raises:
         UserError: If its file, input.txt, is missing.
@@ -44,9 +44,9 @@ def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
-    """WikiText (Merity et al. 2017), an article a document, from the splits whose files exist.
+    """Read WikiText (Merity et al. 2017), an article per document, from the splits whose files exist.
 
-    A split is <split>.txt, or wiki.<split>.tokens or .raw as it is published; validation is called valid.
+    A split is <split>.txt, or wiki.<split>.tokens or .raw as published; validation is called valid.
 
     Raises:
         UserError: If no split has a file.
@@ -66,14 +66,20 @@ def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _articles(text: str) -> Iterator[str]:
-    """The text cut before every heading of an article; nothing is lost."""
+    """Cut the text before every heading of an article; nothing is lost."""
     starts = [heading.start() for heading in _HEADING.finditer(text)] or [0]
     for start, stop in zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True):
         yield text[start:stop]
 
 
 class SplitTexts(NamedTuple):
-    """The documents of files by split, the splits that names say, and the names of what is not read."""
+    """The documents of files.
+
+    Attributes:
+        splits: The documents by split.
+        by_name: The splits that names of files and folders say.
+        left_out: The names of files that are not read.
+    """
 
     splits: dict[str, list[str]]
     by_name: tuple[str, ...] = ()
@@ -81,17 +87,21 @@ class SplitTexts(NamedTuple):
 
 
 def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> SplitTexts:
-    """The documents of text files by split.
+    """Read the documents of text files by split.
 
-    A text file is a document, and so is the field text of every line of a .jsonl; a folder has those of all .txt and
-    .jsonl files in it and beneath it, in the order of their names. Files whose names say a split, such as train.txt,
-    valid.jsonl or test-00001.txt, are of that split, and so is all that lies in a folder of such a name. `held_out` are
-    files or folders of splits that have their own. Of what no name says to train, the first 90 % of the characters
-    train, 5 % validate and 5 % test; cuts are at line ends. Of a split that has files nothing is cut.
+    A text file is a document, and so is the field "text" of every line of a .jsonl; a folder has those of all .txt and
+    .jsonl files in it and its subfolders, in the order of their names. A file or folder whose name says a split, such
+    as train.txt, valid.jsonl or test-00001.txt, belongs to that split. If no name says "train", the first 90 % of the
+    other files' characters are for training, 5 % for validation and 5 % for test, cut at line ends; nothing is cut for
+    a split that has files.
+
+    Args:
+        path: The file or folder.
+        held_out: The files or folders of splits that have their own.
 
     Raises:
-        UserError: For a folder without texts or with other files, for files beside those of train that say no split,
-            for a split said twice, a text that is empty, and for text too short to have its parts.
+        UserError: If a folder has no texts or other files, has files of train next to files that say no split, or says
+            a split twice, or a text is empty or too short to be cut.
     """
     found = _text_files(path)
     others, by_name = _files_by_split(path, found.files)
@@ -123,7 +133,7 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
 def _files_by_split(
     path: pathlib.Path, files: Sequence[pathlib.Path]
 ) -> tuple[Sequence[pathlib.Path], dict[str, list[pathlib.Path]]]:
-    """The files of a folder that are to be cut, and those of the splits that their names say."""
+    """Return the files of a folder that are to be cut, and those of the splits that their names say."""
     if not path.is_dir():
         return files, {}
     others: list[pathlib.Path] = []
@@ -147,10 +157,10 @@ def _files_by_split(
 
 
 def _text_files(path: pathlib.Path) -> FolderListing:
-    """The file, or the text files in a folder and beneath it.
+    """Return the file, or the text files in a folder and its subfolders.
 
     Raises:
-        UserError: For a folder without any; as `list_files`.
+        UserError: If a folder has none, or has other files.
     """
     if not path.is_dir():
         return FolderListing((path,), ())
@@ -161,10 +171,10 @@ def _text_files(path: pathlib.Path) -> FolderListing:
 
 
 def _read_documents(files: Sequence[pathlib.Path]) -> list[str]:
-    """The documents of files.
+    """Read the documents of files.
 
     Raises:
-        UserError: For a file that is empty or not UTF-8, and for a line of a .jsonl without text.
+        UserError: If a file is empty or not UTF-8, or a line of a .jsonl has no text.
     """
     documents: list[str] = []
     for file in files:
@@ -178,7 +188,7 @@ def _read_documents(files: Sequence[pathlib.Path]) -> list[str]:
 
 
 def _cut_at_line_end(documents: Sequence[str], size: int) -> tuple[list[str], list[str]]:
-    """The first `size` characters, up to the end of their last line, and the others; no empty documents."""
+    """Return the first `size` characters, up to the end of their last line, and the rest; without empty documents."""
     before: list[str] = []
     for number, text in enumerate(documents):
         if size <= len(text):
@@ -192,13 +202,13 @@ def _cut_at_line_end(documents: Sequence[str], size: int) -> tuple[list[str], li
 
 
 def python_docs() -> tuple[dict[str, list[str]], str]:
-    """The topics by split, and which Python they come from: they differ a little between versions.
+    """Return the topics of Python's documentation by split, and the version of Python, as versions differ a little.
 
-    A topic's split depends on its name alone, so that most of a split stays the same from version to version. Topics
-    with the text of another are left out, or a split could hold what another trains on.
+    A topic's split depends only on its name, so that most of a split stays the same across versions. A topic with the
+    text of another is left out, so that no split has a text of another.
 
     Raises:
-        UserError: If Python was installed without them.
+        UserError: If Python was installed without its documentation.
     """
     try:
         from pydoc_data.topics import topics

@@ -1,6 +1,6 @@
-"""Preparing a data set: whatever its name stands for becomes a folder of array records, once.
+"""Prepare a data set: whatever its name stands for becomes a folder of array records, once.
 
-TFDS writes to a temporary folder beside the last one and renames it, so that a folder is whole or absent.
+TFDS writes to a temporary folder next to the final one and renames it, so that a folder is complete or absent.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ _ALLOWED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def allow_downloads(allowed: Collection[str] | None) -> Iterator[None]:
-    """While the context lasts no set is downloaded but those named (None: any).
+    """Restrict downloads to the named data sets while the context lasts; None allows all.
 
-    The name of a set in a run's own config.json is its writer's, and a download asks another host.
+    The name of a data set in a run's config.json may be a stranger's choice, and a download contacts another host.
     """
     token = _ALLOWED.set(allowed)
     try:
@@ -42,12 +42,18 @@ def allow_downloads(allowed: Collection[str] | None) -> Iterator[None]:
 def prepare_multi30k(
     name: str, parts: list[str], data_dir: str | None, prepared_dir: str
 ) -> tuple[pathlib.Path, tuple[str, str]]:
-    """The folder of Multi30k and its direction; `parts` are the text and "<source>-<target>".
+    """Prepare Multi30k; return its folder and its direction.
 
-    Each content of the files has a folder of its own, so that changed files are never taken for the old ones.
+    The folder depends on the content of the files, so that changed files are never confused with old ones.
+
+    Args:
+        name: The full name of the data set, for messages.
+        parts: The text ("raw" or "tokenized") and "<source>-<target>".
+        data_dir: The folder of the files.
+        prepared_dir: The folder in which data sets are prepared.
 
     Raises:
-        UserError: For an unknown text or direction, missing files, or files that are not parallel.
+        UserError: If the text or the direction is unknown, or files are missing or not parallel.
     """
     from transformer.data.datasets import multi30k
 
@@ -65,7 +71,13 @@ def prepare_multi30k(
 
 @dataclasses.dataclass(frozen=True)
 class DatasetKind:
-    """A kind of data set, as messages call it, the names that this library gives, and TFDS's modules that hold more."""
+    """A kind of data set.
+
+    Attributes:
+        what: What messages call it.
+        names: The names that this library knows, for messages.
+        modules: The modules of TFDS that have more.
+    """
 
     what: str
     names: str
@@ -83,13 +95,18 @@ TRANSLATION = DatasetKind(
 def prepare_tfds_dataset(
     name: str, kind: DatasetKind, *, data_dir: str | None, prepared_dir: str, check: Callable[[TfdsFeatures], object]
 ) -> pathlib.Path:
-    """The folder of any TFDS set: prepared under either folder, or downloaded to `prepared_dir`.
+    """Return the folder of a TFDS data set: prepared under either folder, or downloaded to `prepared_dir`.
 
-    `check` raises for features that are not fit, before a download that may take hours.
+    Args:
+        name: The TFDS name.
+        kind: The kind of data set.
+        data_dir: A folder that may have it prepared.
+        prepared_dir: The folder in which data sets are prepared.
+        check: A function that raises an error if the features are unsuitable, before a download that may take hours.
 
     Raises:
-        UserError: For an unknown name, for one of another host's sets, and where the set is neither prepared nor can be
-            downloaded.
+        UserError: If the name is unknown or that of another host's data set, or the data set is neither prepared nor
+            can be downloaded.
     """
     named = parse_tfds_name(name, kind)
     if folder := find_prepared(name, data_dir, prepared_dir):
@@ -133,10 +150,10 @@ def prepare_tfds_dataset(
 
 
 def parse_tfds_name(name: str, kind: DatasetKind) -> tuple[str, str | None, str | None]:
-    """The name, the config and the version of a TFDS set.
+    """Parse the name, the config and the version of a TFDS data set.
 
     Raises:
-        UserError: For any other name, such as that of another host's set (huggingface:NAME) or an address.
+        UserError: If it is another name, such as that of another host's data set (huggingface:NAME).
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -146,15 +163,15 @@ def parse_tfds_name(name: str, kind: DatasetKind) -> tuple[str, str | None, str 
 
 
 def find_prepared(name: str, *roots: str | None) -> pathlib.Path | None:
-    """The folder of a TFDS set that is prepared under one of these."""
+    """Return the folder of a TFDS data set that is prepared under one of these folders; None if there is none."""
     folders = (pathlib.Path(root).expanduser() / name.replace(":", "/") for root in roots if root)
     return next(filter(None, map(prepared_under, folders)), None)
 
 
 def _import_builders(name: str) -> None:
-    """Import the modules of one of TFDS's folders, each of which registers its builders.
+    """Import the modules in one of TFDS's folders, each of which registers its builders.
 
-    TFDS finds its older builders by importing every module it has, which needs TensorFlow; these do not.
+    TFDS finds its older builders by importing all of its modules, which needs TensorFlow; these do not.
     """
     package = importlib.import_module(f"tensorflow_datasets.{name}")
     for module in pkgutil.iter_modules(package.__path__):
@@ -164,7 +181,7 @@ def _import_builders(name: str) -> None:
 
 
 def _folder_of(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
-    """Where a builder of ours has prepared a config, if it has: of a folder that is there TFDS is not asked."""
+    """Return where a builder of ours has prepared a config, without asking TFDS; None if it has not."""
     return prepared_under(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
 
 
@@ -188,7 +205,7 @@ def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.
 
 
 def one_line(error: BaseException) -> str:
-    """The start of an error, fit for a message of one line."""
+    """Return the start of an error, for a message of one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 

@@ -1,7 +1,8 @@
-"""Reading a prepared folder as plain data: what TFDS wrote, without importing any name that its files give.
+"""Read a prepared TFDS folder as plain data, without importing any name that its files give.
 
 TFDS's own reader imports the class that features.json names, and so runs the code of whoever wrote the folder. Here a
-known name says how a feature is stored, an unknown one that it is not read; shards are files of the folder itself.
+known name determines how a feature is stored, an unknown feature is not read, and shards are files of the folder
+itself.
 """
 
 import contextlib
@@ -35,9 +36,14 @@ _WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class TfdsFeatures:
-    """What the records of a set hold: the names of all features, those that are texts, and those called supervised.
+    """The features of a data set's records.
 
-    `images`: how many channels each feature has that is an image; `classes`: the names of each that is a class.
+    Attributes:
+        names: The names of all features.
+        texts: The names of text features.
+        supervised: The supervised keys.
+        images: The number of channels of each image feature.
+        classes: The class names of each class feature.
     """
 
     names: tuple[str, ...]
@@ -48,7 +54,7 @@ class TfdsFeatures:
 
     @classmethod
     def of(cls, builder: Any) -> "TfdsFeatures":
-        """The features that a builder of TFDS declares in its code."""
+        """Return the features that a TFDS builder declares in its code."""
         import tensorflow_datasets as tfds
 
         declared = builder.info.features
@@ -58,7 +64,7 @@ class TfdsFeatures:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One file of a split and how many records it holds, as array_record's reader takes it."""
+    """A file of a split and its number of records, as array_record's reader takes it."""
 
     filename: str
     skip: int
@@ -68,7 +74,14 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class PreparedDataset:
-    """A prepared folder: its features, and by split its files with their numbers of records."""
+    """A prepared folder.
+
+    Attributes:
+        folder: Its path.
+        features: The features of its records.
+        splits: The files of each split.
+        stored_as: The file format.
+    """
 
     folder: pathlib.Path
     features: TfdsFeatures
@@ -76,10 +89,10 @@ class PreparedDataset:
     stored_as: str
 
     def records(self, split: str) -> Sequence[bytes]:
-        """The records of a split as they are stored, read at random.
+        """Return the stored records of a split, which are read on access.
 
         Raises:
-            UserError: For a set whose files have no random access, and for files that are missing or damaged.
+            UserError: If the file format has no random access, or files are missing or damaged.
         """
         if self.stored_as != _RECORDS:
             raise UserError(
@@ -94,10 +107,10 @@ class PreparedDataset:
 
 
 class ShardRecords(Sequence[bytes]):
-    """The records of some shards, one after another.
+    """The records of several shards, one after another.
 
     Raises:
-        IndexError: For a number beyond them.
+        IndexError: If an index is out of range.
         UserError: If a file is damaged.
     """
 
@@ -119,7 +132,7 @@ class ShardRecords(Sequence[bytes]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
-        """Many records at once, which costs a fraction of one by one."""
+        """Read many records at once, which costs a fraction of reading them one by one."""
         if not indices or self._source is None:
             return []
         with _readable(self._folder):
@@ -127,7 +140,7 @@ class ShardRecords(Sequence[bytes]):
 
 
 def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
-    """The folder itself or its newest version, if that is prepared."""
+    """Return the folder itself or its newest version, if that is prepared; else None."""
     if (folder / INFO).is_file():
         return folder
     versions = {}
@@ -138,10 +151,10 @@ def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def open_prepared(folder: pathlib.Path) -> PreparedDataset:
-    """The set in a prepared folder, or in the newest version in it.
+    """Open the data set in a prepared folder, or in its newest version.
 
     Raises:
-        UserError: For a folder that holds no prepared set, or one whose files do not describe one.
+        UserError: If the folder has no prepared data set, or its files do not describe one.
     """
     prepared = prepared_under(folder)
     if prepared is None:
@@ -162,10 +175,10 @@ def open_prepared(folder: pathlib.Path) -> PreparedDataset:
 
 
 def decode_texts(record: bytes, names: Sequence[str]) -> list[str]:
-    """The named text features of a record; TFDS's own decoding takes four times as long.
+    """Decode the named text features of a record; TFDS's own decoding takes four times as long.
 
     Raises:
-        UserError: For a record that has no such text.
+        UserError: If the record lacks such a text.
     """
     with _decodable(f"text in {' and '.join(names)}"):
         features = _stored(record)
@@ -173,10 +186,10 @@ def decode_texts(record: bytes, names: Sequence[str]) -> list[str]:
 
 
 def read_labeled_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:
-    """The file that a record's image is stored as, and the number of its class.
+    """Return the encoded image of a record, and the number of its class.
 
     Raises:
-        UserError: For a record that has no such image and class.
+        UserError: If the record lacks such an image or class.
     """
     with _decodable(f"image in {image} with a class in {label}"):
         features = _stored(record)
@@ -200,10 +213,15 @@ def _decodable(what: str) -> Iterator[None]:
 
 
 def language_direction(name: str, features: TfdsFeatures, languages: tuple[str, str] | None) -> tuple[str, str]:
-    """The source and the target of a set whose features are one text a language.
+    """Return the source and the target of a data set whose features are texts in several languages.
+
+    Args:
+        name: The name of the data set, for messages.
+        features: Its features.
+        languages: (source, target); None takes the supervised keys, else the first two.
 
     Raises:
-        UserError: If `languages` are not two of the set's, or the set has no two.
+        UserError: If `languages` are not two of the data set's, or it does not have two.
     """
     codes = features.texts
     if len(codes) < 2:
@@ -229,7 +247,7 @@ def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tu
 
 
 def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of classes, a line each in a file beside the records; their numbers where there is none."""
+    """Return the names of classes from the file next to the records, a line each; without a file, their numbers."""
     count = int(described["numClasses"])
     if not 0 < count <= _MOST_CLASSES:
         raise ValueError(f"{count} is no number of classes")
@@ -250,7 +268,7 @@ def _supervised(info: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str, Any]) -> tuple[Shard, ...]:
-    """The files of a split, each a plain name in the folder, whatever the template says."""
+    """Return the files of a split, each a plain name in the folder whatever the template says."""
     lengths = [_count(length) for length in split.get("shardLengths", ())]
     template = split.get("filepathTemplate", _TEMPLATE)
     shards = []
@@ -269,10 +287,10 @@ def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str,
 
 
 def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, Sequence[Shard]]) -> None:
-    """Refuse records in the folder that its description does not name, which would be left out in silence.
+    """Refuse record files in the folder that its description does not name, as they would be left out silently.
 
     Raises:
-        UserError: As described above.
+        UserError: If there are any.
     """
     listed = {shard.filename for shards in splits.values() for shard in shards}
     if not all(map(os.path.isfile, listed)):
@@ -286,7 +304,7 @@ def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, 
 
 
 def _parts(template: str) -> Iterator[tuple[str, bool]]:
-    """The parts of a template in their order, each with whether it is the name of a variable."""
+    """Yield the parts of a template in order, each with whether it is the name of a variable."""
     return ((part, bool(number % 2)) for number, part in enumerate(_VARIABLE.split(template)))
 
 
@@ -297,7 +315,7 @@ def _text(value: Any) -> str:
 
 
 def _word(value: Any) -> str:
-    """A name that can only be that of a file in a folder."""
+    """Check that a value can only be the name of a file in a folder."""
     if not _WORD.fullmatch(_text(value)):
         raise ValueError(f"{value!r} is no plain name")
     return value
@@ -312,7 +330,7 @@ def _count(value: Any) -> int:
 
 @contextlib.contextmanager
 def _readable(folder: pathlib.Path) -> Any:
-    """Raise a UserError where array_record's reader fails, which it does by errors of many kinds."""
+    """Raise the errors of array_record's reader, which are of many kinds, as UserErrors."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
-"""One way to open any translation set: the phrases, Multi30k, files of pairs, a TFDS set by name, a prepared folder.
+"""Open any translation data set: phrases, Multi30k, files of pairs, a TFDS data set, a prepared folder.
 
-What is made here and files of pairs are held in memory; all else ends as a prepared TFDS folder in the array_record
-format, read at random without TensorFlow.
+Generated data and files of pairs are held in memory; all else becomes a prepared TFDS folder in the array_record
+format, which is read at random without TensorFlow.
 """
 
 import dataclasses
@@ -36,7 +36,15 @@ _READ_AHEAD = 1024
 
 
 class SentencePair(NamedTuple):
-    """A sentence pair; `language` is the target's code. Phrases have a `kind`, and they and reversals `links`."""
+    """A sentence pair.
+
+    Attributes:
+        source: The source sentence.
+        target: The target sentence.
+        language: The code of the target language.
+        kind: The kind of sentence, if the data set has kinds.
+        links: The word alignment, if it is known.
+    """
 
     source: str
     target: str
@@ -47,7 +55,7 @@ class SentencePair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PairSequence(Sequence[SentencePair]):
-    """The pairs of one split, read at random from disk; a Grain data source."""
+    """The pairs of one split, read from disk on access; a Grain data source."""
 
     records: Any
     read: Callable[[bytes], SentencePair]
@@ -65,7 +73,7 @@ class PairSequence(Sequence[SentencePair]):
         return self.read(self.records[range(len(self))[operator.index(index)]])
 
     def __getitems__(self, indices: Sequence[int]) -> list[SentencePair]:
-        """Many pairs at once, which costs a fraction of one by one."""
+        """Read many pairs at once, which costs a fraction of reading them one by one."""
         return [self.read(record) for record in self.records.__getitems__(list(indices))]
 
     def __iter__(self) -> Iterator[SentencePair]:
@@ -75,7 +83,14 @@ class PairSequence(Sequence[SentencePair]):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationDataset:
-    """A translation set; `languages` has the source's code first, then every target's. `pairs` opens a split."""
+    """A translation data set.
+
+    Attributes:
+        name: Its name.
+        languages: The code of the source language, then those of all target languages.
+        splits: The names of its splits.
+        pairs: A function that opens a split.
+    """
 
     name: str
     languages: tuple[str, ...]
@@ -83,10 +98,10 @@ class TranslationDataset:
     pairs: Callable[[str], Sequence[SentencePair]]
 
     def split(self, name: str) -> Sequence[SentencePair]:
-        """The pairs of a split.
+        """Return the pairs of a split.
 
         Raises:
-            UserError: For a split that the set does not have, or one that cannot be read at random.
+            UserError: If the data set does not have it, or it cannot be read at random.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
@@ -101,21 +116,24 @@ def open_translation_dataset(
     languages: tuple[str, str] | None = None,
     held_out: HeldOutFiles = NOTHING_HELD_OUT,
 ) -> TranslationDataset:
-    """Open a translation set, preparing it under `prepared_dir` at its first use.
+    """Open a translation data set; one of TFDS is prepared under `prepared_dir` at its first use.
 
-    `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
-    ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
-    "reversal/length=12,symbols=16" (transformer.data.datasets.synthetic_symbols); "help_desk", also as
-    "help_desk/train=2000" (transformer.data.datasets.help_desk); "multi30k/<raw|tokenized>/<source>-<target>";
-    "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl" (transformer.data.datasets.translation), whose other splits may have
-    files of their own, `held_out`; the folder of a prepared TFDS set (it holds dataset_info.json); or a TFDS name such
-    as "wmt14_translate/de-en". `data_dir` is where the files of Multi30k or of pairs lie, or a TFDS root to search for
-    an already prepared set. `languages` is (source, target); without it, phrases go to every language, and a TFDS set
-    in the direction that it calls supervised.
+    Args:
+        name: One of: "phrases", with options as in "phrases/train=2000,validation=100,test=200,seed=1,rounded=50"
+            (transformer.data.phrases.generate); "copy" or "reversal", also as "reversal/length=12,symbols=16"
+            (transformer.data.datasets.synthetic_symbols); "help_desk", also as "help_desk/train=2000"
+            (transformer.data.datasets.help_desk); "multi30k/<raw|tokenized>/<source>-<target>"; "FILE.en,FILE.de",
+            "FILE.tsv" or "FILE.jsonl" (`open_pairs`); the folder of a prepared TFDS data set, which has
+            dataset_info.json; or a TFDS name such as "wmt14_translate/de-en".
+        data_dir: The folder of the files of Multi30k or of pairs, or a TFDS root to search for a prepared data set.
+        prepared_dir: The folder in which data sets are prepared.
+        languages: (source, target). None reads phrases into all languages, and a TFDS data set in the direction of its
+            supervised keys.
+        held_out: The files of splits that have files of their own.
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name or language, missing or unfit files, and a set
-            that is neither prepared nor to be downloaded.
+        UserError: If the name or a language is unknown, files are missing or malformed, or the data set is neither
+            prepared nor can be downloaded.
     """
     first, *parts = name.split("/")
     if is_pair_files(name):
@@ -150,25 +168,32 @@ def open_translation_dataset(
 
 
 def is_synthetic(name: str) -> bool:
-    """Whether a name is that of a set whose pairs are made here."""
+    """Whether a name is that of a data set whose pairs are generated."""
     return name.partition("/")[0] in (PHRASES, *SYMBOLS, help_desk.NAME)
 
 
 def is_pair_files(name: str) -> bool:
-    """Whether a name is that of a user's own files; of other names only those of `is_synthetic` have commas."""
+    """Whether a name is that of a user's own files. Of other names only those of `is_synthetic` have commas."""
     return not is_synthetic(name) and ("," in name or has_fields(name))
 
 
 def open_pairs(
     name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOutFiles
 ) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
-    """The languages, source first, and the pairs of every split.
+    """Read the pairs of a user's own files.
 
-    `name` is "FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file, "FILE.tsv" or
-    "FILE.jsonl", with the fields source and target, or those that `languages` names.
+    Args:
+        name: "FILE.en,FILE.de", two files with a sentence per line whose endings are the languages, or one file,
+            "FILE.tsv" or "FILE.jsonl", with the fields source and target, or those of `languages`.
+        data_dir: The folder of the files.
+        languages: (source, target), if given.
+        held_out: The files of splits that have files of their own.
+
+    Returns:
+        The languages, source first, and the pairs of every split.
 
     Raises:
-        UserError: For missing or unfit files, unequal numbers of lines, and too few pairs.
+        UserError: If files are missing or malformed, have different numbers of lines, or have too few pairs.
     """
     direction = direction_of_files(name, languages)
     fields = languages or _FIELDS
@@ -177,10 +202,12 @@ def open_pairs(
 
 
 def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
-    """The source's and the target's language: by the endings of two files, else `languages`, else source and target.
+    """Return the source and the target language of a user's own files.
+
+    They are the endings of two files, else `languages`, else "source" and "target".
 
     Raises:
-        UserError: If `languages` are not those of the endings.
+        UserError: If `languages` differ from the endings.
     """
     files = name.split(",")
     endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
@@ -250,7 +277,11 @@ def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) 
 
 
 def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str, str] | None) -> None:
-    """Raise UserError for languages that a set made here does not have."""
+    """Refuse languages that a generated data set does not have.
+
+    Raises:
+        UserError: If there are any.
+    """
     if languages not in (None, direction):
         raise UserError(f"languages={languages}: {name} goes from {direction[0]} to {direction[1]}: leave it out")
 

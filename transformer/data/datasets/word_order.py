@@ -1,4 +1,4 @@
-"""Sentences whose class is in the order of their words alone: "dog behind cat" and "cat behind dog"."""
+"""Sentences whose class is encoded only in the order of their words: "dog behind cat" and "cat behind dog"."""
 
 import dataclasses
 from typing import Annotated
@@ -17,13 +17,20 @@ FILLERS = ("old", "small", "quiet", "brown", "very", "still", "here", "today", "
 
 @dataclasses.dataclass(frozen=True)
 class WordOrderConfig(Config, path="word_order"):
-    """What the sentences are: `shortest` to `longest` words, all lengths equally likely.
+    """Sentences of `shortest` to `longest` words, all lengths equally likely.
 
-    Among them are "dog", "behind" and "cat", in this order or as "cat", "behind", "dog", at places drawn at random, and
-    other words around them. The class is the animal in front, which is named last. Sentences come in pairs that differ
-    in that order alone and so in their class: whoever only counts words is right in exactly half of them. `train`,
-    `validation` and `test` are numbers of pairs, drawn from `seed` and the split; splits of short sentences have
-    some in common.
+    They contain "dog", "behind" and "cat" in this order, or "cat", "behind" and "dog", at random positions among filler
+    words. The class is the animal in front, which is named last. Sentences come in pairs that differ only in that
+    order, and so in their class: a model that only counts words is correct in exactly half of them. Splits of short
+    sentences overlap.
+
+    Attributes:
+        shortest: The smallest number of words.
+        longest: The largest number of words.
+        train: The number of training pairs.
+        validation: The number of validation pairs.
+        test: The number of test pairs.
+        seed: The seed; a split is drawn from seed and split.
     """
 
     shortest: Annotated[int, Range(3)] = 3
@@ -40,7 +47,7 @@ class WordOrderConfig(Config, path="word_order"):
             )
 
     def draw(self, split: str) -> list[LabeledText]:
-        """The sentences of a split, the two of a pair one behind the other."""
+        """Sample the sentences of a split, the two of a pair one after the other."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         sentences = []
         for length in random.integers(self.shortest, self.longest + 1, getattr(self, split)):
@@ -53,10 +60,13 @@ class WordOrderConfig(Config, path="word_order"):
 
 
 def generate_word_order(options: str) -> dict[str, list[LabeledText]]:
-    """The sentences by split; `options` are fields, as in "longest=6,train=512".
+    """Generate the sentences by split.
+
+    Args:
+        options: Fields of `WordOrderConfig`, as in "longest=6,train=512".
 
     Raises:
-        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
+        UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     config = from_config(WordOrderConfig, parse_int_options("word_order", options, "longest=6,train=512"), "word_order")
     return {split: config.draw(split) for split in SPLITS}
