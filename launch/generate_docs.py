@@ -55,14 +55,14 @@ COMMAND = Command(
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _RESULTS = """# Results
 
-Every number comes from a recorded run. Each row links its record: the command, the commit, the hardware and the
-details. A test checks that each number of a table is in the record that its row links.
+Every number comes from a record. Each row links its record, which has the command, the commit, the hardware and the
+details. A test checks that each number in a row is in the record that the row links.
 
 - `0.984 ± 0.003 (3 seeds)` is the mean and the standard deviation over seeds.
 - `1.658 ± 0.069 (95 % CI)` is the mean and half the width of its confidence interval.
-- A number alone is one run, with seed 1 unless the text says otherwise.
+- A number without ± is from one run, with seed 1 unless the text says otherwise.
 
-| results of | topic |
+| project | topic |
 | --- | --- |
 """
 _TOPIC = """# {title}
@@ -74,9 +74,6 @@ _PROJECTS = """# Projects
 A project is a folder under [experiments](../experiments). Its README has the commands, the configs, the time and
 hardware, the model, and the results. Start with the demo, [experiments/demo.py](../experiments/demo.py): `make demo`.
 [Results](results.md) has all results by topic.
-
-| project | what it is |
-| --- | --- |
 """
 _SENTENCE = re.compile(r".*?\.(?= [A-Z]|$)")
 
@@ -134,14 +131,17 @@ def results_page(readmes: Mapping[str, Readme]) -> str:
 
 
 def projects_page(readmes: Mapping[str, Readme]) -> str:
-    """Return the table of projects, with the first sentence of each README."""
-    rows = []
-    for readme in readmes.values():
-        summary = _with_links_from(readme.summary, readme.project, "docs")
-        sentence = _SENTENCE.match(summary)
-        first = sentence[0] if sentence else summary
-        rows.append(f"| [{readme.title}](../experiments/{readme.project}/README.md) | {first} |\n")
-    return _PROJECTS + "".join(rows)
+    """Return the list of projects by topic, with the first sentence of each README."""
+    sections = [_PROJECTS]
+    for title, projects in TOPICS.values():
+        items = []
+        for readme in (readmes[project] for project in projects):
+            summary = _with_links_from(readme.summary, readme.project, "docs")
+            sentence = _SENTENCE.match(summary)
+            first = sentence[0] if sentence else summary
+            items.append(f"- [{readme.title}](../experiments/{readme.project}/README.md): {first}\n")
+        sections.append(f"## {title}\n\n{''.join(items)}")
+    return "\n".join(sections)
 
 
 def _with_links_from(text: str, project: str, folder: str) -> str:

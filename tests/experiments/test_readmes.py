@@ -16,7 +16,7 @@ from transformer.overrides import leaves
 from transformer.training.config import config_schema
 
 PROJECTS = sorted(path for path in (CHECKOUT / "experiments").iterdir() if (path / "__init__.py").is_file())
-KEY_TABLE = re.compile(r"^\| key \| values \|\n\| --- \| --- \|\n((?:\|.*\n)+)", re.MULTILINE)
+KEY_TABLE = re.compile(r"^\| key \| meaning \|\n\| --- \| --- \|\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 def project_of(file: Path) -> Path:
@@ -99,7 +99,7 @@ def test_the_keys_that_a_readme_explains_exist(project: Path) -> None:
 
 
 def test_a_key_that_is_none_is_found() -> None:
-    table = "| key | values |\n| --- | --- |\n| `encoder.channels`, `.strids` | x |\n| `attention` | y |\n"
+    table = "| key | meaning |\n| --- | --- |\n| `encoder.channels`, `.strids` | x |\n| `attention` | y |\n"
     assert list(said_keys(f"`--config.task.one=2`\n{table}")) == [
         "task.one",
         "encoder.channels",
