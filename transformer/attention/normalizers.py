@@ -18,9 +18,13 @@ Allowed = Bool[Array, "#B #H #Q #K"]
 class Normalizer(enum.Enum):
     """How logits become weights.
 
-    `hard` samples one key from the softmax in training and takes the most probable one in evaluation. Its weights carry
-    no gradient, but the sample's log-probability does, for REINFORCE. `straight_through` takes the same sample with the
-    softmax's gradient.
+    Attributes:
+        SOFTMAX: exp(s_k) / sum_j exp(s_j).
+        SPARSEMAX: The nearest point of the simplex (Martins & Astudillo 2016).
+        ENTMAX15: 1.5-entmax (Peters et al. 2019).
+        HARD: One key, sampled from the softmax in training and the most probable one in evaluation. Its weights carry
+            no gradient, but the sample's log-probability does, for REINFORCE.
+        STRAIGHT_THROUGH: The same sample, with the softmax's gradient.
     """
 
     SOFTMAX = "softmax"
@@ -36,8 +40,10 @@ SAMPLING_NORMALIZERS = frozenset({Normalizer.HARD, Normalizer.STRAIGHT_THROUGH})
 class Reweighting(enum.Enum):
     """What the weights are multiplied by after normalization; they then need not sum to one.
 
-    `gaussian`: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's center, D half the width of its window (Luong et al.
-    2015, equation 10).
+    Attributes:
+        NONE: Nothing.
+        GAUSSIAN: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's center, D half the width of its window (Luong et
+            al. 2015, equation 10).
     """
 
     NONE = "none"

@@ -26,7 +26,12 @@ from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 
 
 class PositionCombination(enum.Enum):
-    """How a position's vector is combined with a token's: x + p, or [x ; p]."""
+    """How a position's vector p is combined with a token's vector x.
+
+    Attributes:
+        ADD: x + p.
+        CONCATENATE: [x ; p].
+    """
 
     ADD = "add"
     CONCATENATE = "concatenate"
@@ -135,8 +140,14 @@ def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: j
 class AttentionPosition(enum.Enum):
     """The position scheme inside attention; sinusoidal and learned positions are added to embeddings instead.
 
-    rotary pairs neighboring features, as in the paper; rotary_halves pairs feature i with i + D/2, as the
-    published weights of many later models do.
+    Attributes:
+        NONE: No position scheme.
+        ROTARY: Rotations of neighboring features, as in the paper (Su et al. 2021).
+        ROTARY_HALVES: Rotations of feature i with i + D/2, as in the published weights of many later models.
+        ALIBI: A bias proportional to the distance (Press et al. 2022).
+        T5: A learned bias for each bucket of distance (Raffel et al. 2020).
+        SHAW: Embeddings of relative positions (Shaw et al. 2018).
+        TRANSFORMER_XL: Projected sinusoids of relative positions (Dai et al. 2019).
     """
 
     NONE = "none"

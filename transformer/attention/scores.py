@@ -27,7 +27,18 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Score(enum.Enum):
-    """The score function: how well a query matches a key. Equations are those of the classes in `SCORES`."""
+    """The score function: how well a query matches a key.
+
+    Attributes:
+        DOT: q . k.
+        SCALED_DOT: q . k / sqrt(D).
+        GENERAL: q' W k.
+        ADDITIVE: v' tanh(W1 k + W2 q).
+        CONCAT: v' tanh(W [k ; q]).
+        MLP: v' relu(W [k ; q] + b).
+        COSINE: beta q . k / (|q| |k|).
+        LOCATION: Row k of W q.
+    """
 
     DOT = "dot"
     SCALED_DOT = "scaled_dot"

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 
 class AxisKind(enum.Enum):
-    """What the positions of a map's axis are."""
+    """What the positions of a map's axis are.
+
+    Attributes:
+        TOKENS: Tokens of a text.
+        GRID: Patches or cells of an image.
+        FRAMES: Frames of audio.
+        POINTS: Points of a set.
+        STEPS: Steps of an episode or sequence.
+        SLOTS: Slots of a memory, or another fixed set, such as a single answer.
+        EXPERTS: Experts of a mixture.
+    """
 
     TOKENS = "tokens"
     GRID = "grid"
@@ -20,9 +30,11 @@ class AxisKind(enum.Enum):
 class MapValues(enum.Enum):
     """What the numbers of a map are.
 
-    probability: rows that sum to one, or are zero if no key is visible. sample: one-hot rows of hard attention, one
-    at the sampled key. reweighted: probabilities multiplied by something else, such as Luong's Gaussian window, whose
-    rows need not sum to one.
+    Attributes:
+        PROBABILITY: Rows that sum to one, or are zero if no key is visible.
+        SAMPLE: One-hot rows of hard attention, one at the sampled key.
+        REWEIGHTED: Probabilities multiplied by something else, such as Luong's Gaussian window; rows need not sum to
+            one.
     """
 
     PROBABILITY = "probability"

@@ -26,9 +26,13 @@ class AttentionParameters(NamedTuple):
 class Backend(enum.Enum):
     """The program that computes attention.
 
-    einsum: the reference, with all weights in memory. blockwise: memory linear in the length, on any platform. xla,
-    cudnn: `jax.nn.dot_product_attention`. splash: JAX's kernel for TPUs. auto: the fastest of these that is exact for
-    the call.
+    Attributes:
+        AUTO: The fastest of the others that is exact for the call.
+        EINSUM: The reference, with all weights in memory.
+        BLOCKWISE: Memory linear in the length, on any platform.
+        XLA: `jax.nn.dot_product_attention` by XLA.
+        CUDNN: `jax.nn.dot_product_attention` by cuDNN.
+        SPLASH: JAX's splash attention kernel for TPUs.
     """
 
     AUTO = "auto"

@@ -15,8 +15,10 @@ from transformer.decoding.generate import DecodedSequences, SpecialTokens
 class HypothesisEnding(enum.Enum):
     """Which hypotheses that end are kept as finished.
 
-    any: all of them; each competes with the best finished hypotheses. among_best: only those among the `num_beams` best
-    extensions, so that one beam without a length penalty is greedy search.
+    Attributes:
+        ANY: All of them; each competes with the best finished hypotheses.
+        AMONG_BEST: Only those among the `num_beams` best extensions, so that one beam without a length penalty is
+            greedy search.
     """
 
     ANY = "any"

@@ -13,10 +13,15 @@ Shape = tuple[int, ...]
 class TensorAxes(enum.Enum):
     """The axes of a tensor in a file.
 
-    vector: one axis. in_out, out_in: a matrix of inputs and outputs, in this order. leading_one_in_out: in_out after an
-    axis of size one. two_leading_ones_in: the inputs after two axes of size one. same: the axes of our parameter.
-    outputs_first: the same with the last axis in front. convolution: [outputs, channels, rows, columns], where ours is
-    [rows, columns, channels, outputs].
+    Attributes:
+        VECTOR: One axis.
+        IN_OUT: A matrix of inputs and outputs.
+        OUT_IN: A matrix of outputs and inputs.
+        LEADING_ONE_IN_OUT: IN_OUT after an axis of size one.
+        TWO_LEADING_ONES_IN: The inputs after two axes of size one.
+        SAME: The axes of our parameter.
+        OUTPUTS_FIRST: The same with the last axis in front.
+        CONVOLUTION: [outputs, channels, rows, columns], where ours is [rows, columns, channels, outputs].
     """
 
     VECTOR = "vector"
@@ -30,7 +35,12 @@ class TensorAxes(enum.Enum):
 
 
 class FusedOrder(enum.Enum):
-    """How several parameters share the output axis: concatenated (blocks), or interleaved within every head (heads)."""
+    """How several parameters share the output axis.
+
+    Attributes:
+        BLOCKS: Concatenated.
+        HEADS: Interleaved within every head.
+    """
 
     BLOCKS = "blocks"
     HEADS = "heads"

@@ -31,10 +31,11 @@ Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, 
 class KeyValueProjection(enum.Enum):
     """How keys and values are made from the memory.
 
-    shared: the memory itself is both (Bahdanau et al. 2015, equation 5; Luong et al. 2015, section 3.1); with several
-      heads, the features of query and memory are split among them.
-    split: linear maps of the memory, one for keys and one for values, and of the query (Vaswani et al. 2017, section
-      3.2.2, without the output projection).
+    Attributes:
+        SHARED: The memory itself is both (Bahdanau et al. 2015, equation 5; Luong et al. 2015, section 3.1); with
+            several heads, the features of query and memory are split among them.
+        SPLIT: Linear maps of the memory, one for keys and one for values, and of the query (Vaswani et al. 2017,
+            section 3.2.2, without the output projection).
     """
 
     SHARED = "shared"
@@ -44,8 +45,11 @@ class KeyValueProjection(enum.Enum):
 class AttentionSpan(enum.Enum):
     """Which positions of the memory a query sees; D is `half_width` (Luong et al. 2015, section 3.2).
 
-    global: all. monotonic (local-m): those within D of the query's own position. predictive (local-p): those within D
-      of a position predicted from the query, p = S sigmoid(v' tanh(W q)), equation 9.
+    Attributes:
+        GLOBAL: All.
+        MONOTONIC: Local-m: those within D of the query's own position.
+        PREDICTIVE: Local-p: those within D of a position predicted from the query, p = S sigmoid(v' tanh(W q)),
+            equation 9.
     """
 
     GLOBAL = "global"

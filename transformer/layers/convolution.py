@@ -19,10 +19,11 @@ from transformer.logical_axes import place
 class Padding(enum.Enum):
     """How many zeros pad each end, for a window that spans R positions.
 
-    same: (R - 1) / 2 before the first and after the last, one more after it if R is even: an output for every
-      `stride`-th position, whose place does not depend on the length (with TensorFlow's SAME it does).
-    causal: R - 1 before the first: no output reads a later position (van den Oord et al. 2016, section 2.1).
-    valid: none, so that there are fewer outputs than inputs.
+    Attributes:
+        SAME: (R - 1) / 2 before the first and after the last, one more after it if R is even: an output for every
+            `stride`-th position, whose place does not depend on the length (with TensorFlow's SAME it does).
+        CAUSAL: R - 1 before the first: no output reads a later position (van den Oord et al. 2016, section 2.1).
+        VALID: No zeros, so that there are fewer outputs than inputs.
     """
 
     SAME = "same"
@@ -33,8 +34,11 @@ class Padding(enum.Enum):
 class ConvolutionActivation(enum.Enum):
     """The activation of the sums a; gated ones have a second kernel with sums b.
 
-    glu: a * sigmoid(b) (Dauphin et al. 2017, equation 1). gtu: tanh(a) * sigmoid(b) (van den Oord et al. 2016,
-    equation 2).
+    Attributes:
+        NONE: a.
+        RELU: max(a, 0).
+        GLU: a * sigmoid(b) (Dauphin et al. 2017, equation 1).
+        GTU: tanh(a) * sigmoid(b) (van den Oord et al. 2016, equation 2).
     """
 
     NONE = "none"

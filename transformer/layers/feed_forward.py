@@ -16,9 +16,14 @@ from transformer.logical_axes import place
 class Activation(enum.Enum):
     """The activation between the two linear maps.
 
-    gelu is x Phi(x) (Hendrycks and Gimpel 2016); gelu_tanh its approximation by a hyperbolic tangent, with which
-    GPT and BERT's code were trained; silu is x sigmoid(x). swiglu, geglu and geglu_tanh multiply a second map by the
-    silu or gelu of the first (Shazeer 2020, section 2).
+    Attributes:
+        RELU: max(x, 0).
+        GELU: x Phi(x) (Hendrycks and Gimpel 2016).
+        GELU_TANH: The approximation of GELU by a hyperbolic tangent, with which GPT and BERT's code were trained.
+        SILU: x sigmoid(x).
+        SWIGLU: A second map multiplied by the SiLU of the first (Shazeer 2020, section 2).
+        GEGLU: A second map multiplied by the GELU of the first.
+        GEGLU_TANH: The same with the approximate GELU.
     """
 
     RELU = "relu"

@@ -15,12 +15,13 @@ from transformer.layers.initialization import Role
 class GridPositions(enum.Enum):
     """How the patches of an image are given their positions.
 
-    none: not at all, so that an image is a set of patches.
-    learned: a vector per position, class tokens included (Dosovitskiy et al. 2021, section 3.1).
-    learned_2d: a vector of half the width per row and one per column, concatenated; class tokens have none
-      (appendix D.4).
-    sinusoidal_2d: sines and cosines of the column, then of the row, a quarter of the width each; class tokens
-      have none (Beyer et al. 2022, Better plain ViT baselines).
+    Attributes:
+        NONE: Not at all, so that an image is a set of patches.
+        LEARNED: A vector per position, class tokens included (Dosovitskiy et al. 2021, section 3.1).
+        LEARNED_2D: A vector of half the width per row and one per column, concatenated; class tokens have none
+            (appendix D.4).
+        SINUSOIDAL_2D: Sines and cosines of the column, then of the row, a quarter of the width each; class tokens have
+            none (Beyer et al. 2022, Better plain ViT baselines).
     """
 
     NONE = "none"

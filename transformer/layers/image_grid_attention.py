@@ -24,8 +24,10 @@ _SPEC = AttentionSpec(INNER_PRODUCT)
 class ImageReadout(enum.Enum):
     """How an image is summarized for an answer.
 
-    attention: sums over its grid, weighted by attention from the question. mean: the mean over its grid. nothing: the
-    question alone answers, and no image is read.
+    Attributes:
+        ATTENTION: Sums over its grid, weighted by attention from the question.
+        MEAN: The mean over its grid.
+        NOTHING: Not at all: the question alone answers, and no image is read.
     """
 
     ATTENTION = "attention"

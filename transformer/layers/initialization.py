@@ -14,19 +14,20 @@ from transformer.attention.component import Initializer, ParameterSpec, normal, 
 class Initialization(enum.Enum):
     """A published initialization.
 
-    xavier: matrices U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16), embeddings
-      N(0, 1 / width).
-    gpt: everything N(0, 0.02^2) (Radford et al. 2018, section 4.1).
-    gpt2: the same, but residual outputs N(0, 0.02^2 / N) for N residual sub-layers (Radford et al. 2019, section
-      2.3) and positions N(0, 0.01^2) (its code).
-    bert: everything N(0, 0.02^2), truncated at two standard deviations (Devlin et al. 2019, its code).
-    bahdanau: everything N(0, 0.01^2) (Bahdanau et al. 2015, appendix B.1).
-    t5: N(0, 1 / fan_in), queries also divided by sqrt(D), which stands for the missing scale of its scores;
-      embeddings N(0, 1) (Raffel et al. 2020, its code).
-    deepnorm: Xavier normal, with values, outputs and feed-forward multiplied by beta, which falls with the depth
-      (Wang et al. 2022, figure 2).
-    gehring: N(0, p / fan_in), and N(0, 4 p / fan_in) for the input of a gated linear unit, p being the probability
-      that dropout keeps an input; embeddings N(0, 0.1^2) (Gehring et al. 2017, section 3.5).
+    Attributes:
+        XAVIER: Matrices U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16), embeddings
+            N(0, 1 / width).
+        GPT: Everything N(0, 0.02^2) (Radford et al. 2018, section 4.1).
+        GPT2: The same, but residual outputs N(0, 0.02^2 / N) for N residual sub-layers (Radford et al. 2019, section
+            2.3) and positions N(0, 0.01^2) (its code).
+        BERT: Everything N(0, 0.02^2), truncated at two standard deviations (Devlin et al. 2019, its code).
+        BAHDANAU: Everything N(0, 0.01^2) (Bahdanau et al. 2015, appendix B.1).
+        T5: N(0, 1 / fan_in), queries also divided by sqrt(D), which replaces the missing scale of its scores;
+            embeddings N(0, 1) (Raffel et al. 2020, its code).
+        DEEPNORM: Xavier normal, with values, outputs and feed-forward multiplied by beta, which falls with the depth
+            (Wang et al. 2022, figure 2).
+        GEHRING: N(0, p / fan_in), and N(0, 4 p / fan_in) for the input of a gated linear unit, p being the probability
+            that dropout keeps an input; embeddings N(0, 0.1^2) (Gehring et al. 2017, section 3.5).
     """
 
     XAVIER = "xavier"
@@ -121,9 +122,9 @@ class Initialize:
 class RecurrentInitialization(enum.Enum):
     """The initialization of a recurrent cell's state-to-state matrices, each gate's on its own.
 
-    orthogonal: uniformly random orthogonal matrices, which neither shrink nor stretch a state (Saxe et al.
-      2014).
-    xavier: U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16).
+    Attributes:
+        ORTHOGONAL: Uniformly random orthogonal matrices, which neither shrink nor stretch a state (Saxe et al. 2014).
+        XAVIER: U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16).
     """
 
     ORTHOGONAL = "orthogonal"
@@ -148,8 +149,10 @@ def orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 class ScoreInitialization(enum.Enum):
     """The initialization of a score's parameters.
 
-    own: as the score's class defines it (Xavier). bahdanau: matrices N(0, 0.001^2) and the vector after
-      the hidden layer zero, so that attention begins uniform (Bahdanau et al. 2015, appendix B.1).
+    Attributes:
+        OWN: As the score's class defines it (Xavier).
+        BAHDANAU: Matrices N(0, 0.001^2) and the vector after the hidden layer zero, so that attention begins uniform
+            (Bahdanau et al. 2015, appendix B.1).
     """
 
     OWN = "own"

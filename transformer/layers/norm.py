@@ -10,7 +10,12 @@ from transformer.layers.functional_module import Builder, Module
 
 
 class Norm(enum.Enum):
-    """The kind of norm: layer normalization, or by the root mean square alone."""
+    """The kind of norm.
+
+    Attributes:
+        LAYER: Layer normalization (Ba et al. 2016).
+        RMS: By the root mean square alone (Zhang and Sennrich 2019).
+    """
 
     LAYER = "layer"
     RMS = "rms"

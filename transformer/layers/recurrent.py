@@ -22,14 +22,15 @@ from transformer.logical_axes import place
 class Cell(enum.Enum):
     """The equations of a cell; x is the input, h the state, s the logistic function, * the elementwise product.
 
-    vanilla: h' = tanh(W x + b + U h) (Elman 1990).
-    gru_reset_before: r = s(W_r x + b_r + U_r h), z = s(W_z x + b_z + U_z h), n = tanh(W_n x + b_n + U_n (r * h)),
-      h' = (1 - z) * n + z * h (Cho et al. 2014, equations 5 to 8). Bahdanau et al. 2015, appendix A.1.1, swap z and
-      1 - z, which is the same family of functions.
-    gru_reset_after: the same but n = tanh(W_n x + b_n + r * (U_n h + c)), the reset gate after the product: one
-      product per step instead of two (cuDNN and PyTorch).
-    lstm: i, f, o = s(W x + b + U h) each by its own matrices, g = tanh(W_g x + b_g + U_g h), c' = f * c + i * g,
-      h' = o * tanh(c') (Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000), no peepholes.
+    Attributes:
+        VANILLA: h' = tanh(W x + b + U h) (Elman 1990).
+        GRU_RESET_BEFORE: r = s(W_r x + b_r + U_r h), z = s(W_z x + b_z + U_z h), n = tanh(W_n x + b_n + U_n (r * h)),
+            h' = (1 - z) * n + z * h (Cho et al. 2014, equations 5 to 8). Bahdanau et al. 2015, appendix A.1.1, swap z
+            and 1 - z, which is the same family of functions.
+        GRU_RESET_AFTER: The same but n = tanh(W_n x + b_n + r * (U_n h + c)), the reset gate after the product: one
+            product per step instead of two (cuDNN and PyTorch).
+        LSTM: i, f, o = s(W x + b + U h) each by its own matrices, g = tanh(W_g x + b_g + U_g h), c' = f * c + i * g,
+            h' = o * tanh(c') (Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000), no peepholes.
     """
 
     VANILLA = "vanilla"
@@ -183,10 +184,15 @@ def _forget_bias(kind: Cell, value: float) -> Initializer:
 class Direction(enum.Enum):
     """The order in which the layers of a stack read a sequence.
 
-    backward begins at the last real position of each row. bidirectional has a cell per direction and concatenates their
-    outputs, forward first (Schuster and Paliwal 1997). bidirectional_below: the lowest layer is
-    bidirectional, those above it read forward (Wu et al. 2016, section 3.2). alternating: the lowest layer reads
-    forward, the next one backward, and so on (Zhou et al. 2016, Deep-Att, section 3.1).
+    Attributes:
+        FORWARD: From the first position.
+        BACKWARD: From the last real position of each row.
+        BIDIRECTIONAL: Both, with a cell per direction; their outputs are concatenated, forward first (Schuster and
+            Paliwal 1997).
+        BIDIRECTIONAL_BELOW: The lowest layer is bidirectional, those above it read forward (Wu et al. 2016, section
+            3.2).
+        ALTERNATING: The lowest layer reads forward, the next one backward, and so on (Zhou et al. 2016, Deep-Att,
+            section 3.1).
     """
 
     FORWARD = "forward"
@@ -211,10 +217,12 @@ class Direction(enum.Enum):
 class SkipConnections(enum.Enum):
     """The skip connections between the layers of a stack.
 
-    residual: all layers above the first add their input to their output (Wu et al. 2016, section 3.1, equation 6).
-    gnmt: those from the third on do, as in that paper's figure 1. fast_forward: a layer reads, beside the output h of
-      the layer below, that layer's projected input f = W x, before any non-linearity: f' = W' [f ; h]
-      (Zhou et al. 2016, Deep-Att, section 3.1).
+    Attributes:
+        NONE: No skip connections.
+        RESIDUAL: All layers above the first add their input to their output (Wu et al. 2016, section 3.1, equation 6).
+        GNMT: Those from the third on do, as in that paper's figure 1.
+        FAST_FORWARD: A layer reads the output h of the layer below together with that layer's projected input f = W x,
+            before any non-linearity: f' = W' [f ; h] (Zhou et al. 2016, Deep-Att, section 3.1).
     """
 
     NONE = "none"

@@ -18,12 +18,13 @@ Sublayer = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 class NormPlacement(enum.Enum):
     """The placement of the norm around a sub-layer F.
 
-    post: x = norm(x + F(x)) (Vaswani et al. 2017, section 3.1).
-    pre: x = x + F(norm(x)), and a norm after the last block (Xiong et al. 2020, section 3.1).
-    sandwich: x = x + norm(F(norm(x))), and a norm after the last block (Ding et al. 2021, section 2.4).
-    deepnorm: x = norm(alpha x + F(x)), alpha from the depth (Wang et al. 2022, figure 2).
-    parallel: x = x + attention(norm(x)) + feed_forward(norm(x)), one norm for all sub-layers of a block, and a norm
-      after the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
+    Attributes:
+        POST: x = norm(x + F(x)) (Vaswani et al. 2017, section 3.1).
+        PRE: x = x + F(norm(x)), and a norm after the last block (Xiong et al. 2020, section 3.1).
+        SANDWICH: x = x + norm(F(norm(x))), and a norm after the last block (Ding et al. 2021, section 2.4).
+        DEEPNORM: x = norm(alpha x + F(x)), alpha from the depth (Wang et al. 2022, figure 2).
+        PARALLEL: x = x + attention(norm(x)) + feed_forward(norm(x)), one norm for all sub-layers of a block, and a norm
+            after the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
     """
 
     POST = "post"

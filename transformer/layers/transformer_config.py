@@ -25,9 +25,14 @@ from transformer.logical_axes import Placement, SequenceParallel
 class Positions(enum.Enum):
     """How a model represents positions: in its embeddings, within its attention, or not at all.
 
-    sinusoidal: the encodings of Vaswani et al. 2017, sine and cosine interleaved; sinusoidal_halves: all sines, then
-    all cosines, as in its authors' code and in Marian. learned: a table (their table 3, row E). The others are relative
-    and act within attention; see transformer.attention.positions.AttentionPosition.
+    The members that are not listed are relative and act within attention; see
+    `transformer.attention.positions.AttentionPosition`.
+
+    Attributes:
+        NONE: Not at all.
+        SINUSOIDAL: The encodings of Vaswani et al. 2017, sine and cosine interleaved.
+        SINUSOIDAL_HALVES: All sines, then all cosines, as in its authors' code and in Marian.
+        LEARNED: A table (their table 3, row E).
     """
 
     NONE = "none"
@@ -63,8 +68,9 @@ WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
 class PositionJoin(enum.Enum):
     """How the vector p of a position is combined with the vector x of a token.
 
-    added: x + p (Vaswani et al. 2017, section 3.5). concatenated: W [x ; p], two matrices side by side, which is
-    x + p with a linear map for each.
+    Attributes:
+        ADDED: x + p (Vaswani et al. 2017, section 3.5).
+        CONCATENATED: W [x ; p], two matrices side by side, which is x + p with a linear map for each.
     """
 
     ADDED = "added"
@@ -72,7 +78,13 @@ class PositionJoin(enum.Enum):
 
 
 class Biases(enum.Enum):
-    """Which linear maps have a bias: all of them, all but attention's projections (Vaswani et al. 2017), or none."""
+    """Which linear maps have a bias.
+
+    Attributes:
+        ALL: All.
+        FEED_FORWARD: All but attention's projections (Vaswani et al. 2017).
+        NONE: No linear map.
+    """
 
     ALL = "all"
     FEED_FORWARD = "feed_forward"
@@ -98,10 +110,12 @@ class Scale(enum.Enum):
 
 
 class Cross(enum.Enum):
-    """What a decoder's cross-attention computes: attention, or the mean of the whole source.
+    """What a decoder's cross-attention computes.
 
-    mean: every query is zero, so that every key has the same weight (the projections of queries and keys
-    stay as initialized). It is an encoder-decoder without attention, for comparison.
+    Attributes:
+        ATTENTION: Attention over the source.
+        MEAN: The mean of the whole source: every query is zero, so that every key has the same weight (the projections
+            of queries and keys stay as initialized). It is an encoder-decoder without attention, for comparison.
     """
 
     ATTENTION = "attention"
@@ -111,9 +125,11 @@ class Cross(enum.Enum):
 class Remat(enum.Enum):
     """Which activations of a block are stored for the backward pass; the others are recomputed.
 
-    none: all are stored. full: only the input of each block (of each period of windows). dots: the results of
-    matrix products without a batch axis, so that norms and activations are recomputed. attention: the outputs of
-    attention.
+    Attributes:
+        NONE: All are stored.
+        FULL: Only the input of each block (of each period of windows).
+        DOTS: The results of matrix products without a batch axis, so that norms and activations are recomputed.
+        ATTENTION: The outputs of attention.
     """
 
     NONE = "none"

@@ -42,9 +42,11 @@ STACK = "encoder"
 class Head(enum.Enum):
     """The head of the encoder.
 
-    masked: BERT's masked language modeling head. pretraining: both heads of BERT's pre-training, masked language
-    modeling and, after the pooler, next-sentence prediction with two logits (Devlin et al. 2019, section 3.1). none: no
-    head; the model returns the hidden states.
+    Attributes:
+        MASKED: BERT's masked language modeling head.
+        PRETRAINING: Both heads of BERT's pre-training: masked language modeling and, after the pooler, next-sentence
+            prediction with two logits (Devlin et al. 2019, section 3.1).
+        NONE: No head; the model returns the hidden states.
     """
 
     MASKED = "masked"

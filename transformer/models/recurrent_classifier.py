@@ -36,12 +36,14 @@ SITE = "classifier/attention"
 class Pooling(enum.Enum):
     """How the outputs h_1 ... h_T are pooled into one vector.
 
-    last: the last states; for a bidirectional layer that of each direction, forward at T and backward at 1.
-    mean: their mean. max: the largest value of each feature.
-    attention: sum_t a_t h_t, a = softmax_t(score(q, h_t)), with a learned query q. With the additive score
-      a_t = softmax_t(v' tanh(W h_t + b)), where the learned U q is the bias b (Yang et al. 2016, equations 5 to 7).
-      With several hops, each has a query and a score of its own over all features, and their sums are concatenated (Lin
-      et al. 2017, section 2.1, whose hops share W and have no bias).
+    Attributes:
+        LAST: The last states; for a bidirectional layer that of each direction, forward at T and backward at 1.
+        MEAN: Their mean.
+        MAX: The largest value of each feature.
+        ATTENTION: sum_t a_t h_t, a = softmax_t(score(q, h_t)), with a learned query q. With the additive score
+            a_t = softmax_t(v' tanh(W h_t + b)), where the learned U q is the bias b (Yang et al. 2016, equations 5 to
+            7). With several hops, each has a query and a score of its own over all features, and their sums are
+            concatenated (Lin et al. 2017, section 2.1, whose hops share W and have no bias).
     """
 
     LAST = "last"

@@ -40,8 +40,10 @@ SITE = "decoder/tape"
 class Memory(enum.Enum):
     """What a layer stores of the past.
 
-    state: the last state. tape: all states, which each step attends to instead of reading the last one (LSTMN, Cheng et
-    al. 2016; transformer.layers.lstmn); LSTMs only.
+    Attributes:
+        STATE: The last state.
+        TAPE: All states, which each step attends to instead of reading the last one (LSTMN, Cheng et al. 2016;
+            transformer.layers.lstmn); LSTMs only.
     """
 
     STATE = "state"

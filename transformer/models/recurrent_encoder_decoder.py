@@ -49,10 +49,14 @@ from transformer.models.task_interface import TRANSLATION, TaskInterface, check_
 class ContextVector(enum.Enum):
     """The context vector that the decoder computes from the annotations h_1 ... h_N, besides its initial state.
 
-    none: nothing (Sutskever et al. 2014). last: the encoder's last state, at every step (Cho et al. 2014).
-    mean: (1/N) sum_i h_i. sum: the same without 1/N. attention: sum_i a_i h_i (Bahdanau et al. 2015, equation 5).
-    attention_over_length: (1/N) sum_i a_i h_i, as some lectures write it: the weights already sum to one, so this
-      context vector shrinks with the length of the source.
+    Attributes:
+        NONE: No context vector (Sutskever et al. 2014).
+        LAST: The encoder's last state, at every step (Cho et al. 2014).
+        MEAN: (1/N) sum_i h_i.
+        SUM: sum_i h_i.
+        ATTENTION: sum_i a_i h_i (Bahdanau et al. 2015, equation 5).
+        ATTENTION_OVER_LENGTH: (1/N) sum_i a_i h_i, as some lectures write it: the weights already sum to one, so this
+            context vector shrinks with the length of the source.
     """
 
     NONE = "none"
@@ -71,10 +75,11 @@ class ContextVector(enum.Enum):
 class AttentionQuery(enum.Enum):
     """The decoder state that is the attention query; w_t is the word that step t reads, c_t the context vector.
 
-    previous: s_{t-1}, and s_t = f(s_{t-1}, [w_t ; c_t]) (Bahdanau et al. 2015, appendix A.2.2).
-    current: s_t = f(s_{t-1}, w_t), and only the output layer reads c_t (Luong et al. 2015, section 3.1).
-    input_feeding: s_t = f(s_{t-1}, [w_t ; r_{t-1}]), where r_{t-1} is the output layer of the step before (Luong et al.
-      2015, section 3.3).
+    Attributes:
+        PREVIOUS: s_{t-1}, and s_t = f(s_{t-1}, [w_t ; c_t]) (Bahdanau et al. 2015, appendix A.2.2).
+        CURRENT: s_t = f(s_{t-1}, w_t), and only the output layer reads c_t (Luong et al. 2015, section 3.1).
+        INPUT_FEEDING: s_t = f(s_{t-1}, [w_t ; r_{t-1}]), where r_{t-1} is the output layer of the previous step (Luong
+            et al. 2015, section 3.3).
     """
 
     PREVIOUS = "previous"
@@ -85,8 +90,9 @@ class AttentionQuery(enum.Enum):
 class OutputLayer(enum.Enum):
     """The output layer r_t, from which the logits of the next word are computed.
 
-    maxout: the larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
-    tanh: tanh(W [c_t ; s_t]) (Luong et al. 2015, equation 5).
+    Attributes:
+        MAXOUT: The larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
+        TANH: tanh(W [c_t ; s_t]) (Luong et al. 2015, equation 5).
     """
 
     MAXOUT = "maxout"
@@ -96,9 +102,10 @@ class OutputLayer(enum.Enum):
 class InitialDecoderState(enum.Enum):
     """How the decoder's initial state is computed.
 
-    tanh: in every layer tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
-      (Bahdanau et al. 2015, appendix A.2.2, who use the backward direction only).
-    copy: the last state of the encoder's layer of the same index (Sutskever et al. 2014).
+    Attributes:
+        TANH: In every layer tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
+            (Bahdanau et al. 2015, appendix A.2.2, who use the backward direction only).
+        COPY: The last state of the encoder's layer of the same index (Sutskever et al. 2014).
     """
 
     TANH = "tanh"

@@ -11,7 +11,16 @@ from transformer.config import UserError
 
 
 class Modality(enum.Enum):
-    """What an input consists of; tokens are indices into a vocabulary, positions indices into a sequence."""
+    """What an input consists of.
+
+    Attributes:
+        TOKENS: Indices into a vocabulary.
+        IMAGE: Pixels.
+        SOUND: Audio samples.
+        POINTS: Coordinates of points.
+        ACTIONS: Actions of an agent.
+        POSITIONS: Indices into a sequence.
+    """
 
     TOKENS = "tokens"
     IMAGE = "image"

@@ -36,11 +36,12 @@ STACK = "encoder"
 class ImagePooling(enum.Enum):
     """How the states are pooled for the classification head.
 
-    class_token: the state of a learned token before the patches (Dosovitskiy et al. 2021, equation 4).
-    mean: the mean of the patches' states (appendix D.3), without an additional token.
-    distilled: a class token and a distillation token, each with its own head; the mean of both logits (DeiT, Touvron et
-      al. 2021, section 4, who add the classes' probabilities; their code has this mean). It loads such models and
-      trains them on labels: there is no distillation from a teacher.
+    Attributes:
+        CLASS_TOKEN: The state of a learned token before the patches (Dosovitskiy et al. 2021, equation 4).
+        MEAN: The mean of the patches' states (appendix D.3), without an additional token.
+        DISTILLED: A class token and a distillation token, each with its own head; the mean of both logits (DeiT,
+            Touvron et al. 2021, section 4, who add the classes' probabilities; their code has this mean). It loads such
+            models and trains them on labels: there is no distillation from a teacher.
     """
 
     CLASS_TOKEN = "class_token"

@@ -87,15 +87,15 @@ class XLNetConfig(TransformerConfig):
 class XLNet(TokenModel):
     """XLNet: predicts tokens in any factorization order.
 
-    inputs:
-      `tokens` [B, T].
-      `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right). Lower
-      places
-        are known to higher ones; positions of the same place see each other, but no query of that place sees them.
-      `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
-      `lengths` [B], beyond which an example is padding (by default none is).
-      `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).
-      `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are).
+    Its inputs, all but `tokens` optional:
+
+    - `tokens` [B, T].
+    - `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right). Lower
+      places are known to higher ones; positions of the same place see each other, but no query of that place sees them.
+    - `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
+    - `lengths` [B], beyond which an example is padding (by default none is).
+    - `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).
+    - `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are).
 
     Outputs: logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras as `memory`.
     """
