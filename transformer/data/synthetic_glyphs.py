@@ -1,4 +1,4 @@
-"""Images without files: digits, letters and shapes as lines in the unit square, drawn at any size.
+"""Synthetic images: digits, letters and shapes as lines in the unit square, drawn at any size.
 
 A glyph is a few polylines, x to the right and y downwards; a shape is one closed line whose inside is filled.
 """
@@ -18,7 +18,7 @@ _FAR = 1e3
 
 
 def _arc(x: float, y: float, radius_x: float, radius_y: float, start: float, stop: float, count: int = 10) -> Polyline:
-    """Points of an ellipse around (x, y), from angle to angle in turns: 0 is to the right, 0.25 below."""
+    """Return points of an ellipse around (x, y), between two angles in turns: 0 is to the right, 0.25 below."""
     angles = [2 * math.pi * (start + (stop - start) * number / count) for number in range(count + 1)]
     return tuple((x + radius_x * math.cos(angle), y + radius_y * math.sin(angle)) for angle in angles)
 
@@ -96,10 +96,15 @@ GLYPHS = DIGITS | LETTERS | SHAPES
 
 @dataclasses.dataclass(frozen=True)
 class Variation:
-    """How much drawings of one glyph differ: each value is the bound of a uniform draw around none.
+    """How much drawings of a glyph vary; each value is the bound of a uniform random variable around 0.
 
-    `turn` in turns, `slant` in widths a height, `scale` and `shift` in parts of the glyph's own square, `jitter` of
-    every corner of its lines likewise. `thickness` is from least to greatest, of lines alone.
+    Attributes:
+        turn: The rotation in turns.
+        slant: The horizontal shear, in widths per height.
+        scale: The relative change of width and height.
+        shift: The shift, in sides of the glyph's square.
+        jitter: The shift of every corner of a line, in sides of the square.
+        thickness: The smallest and the largest thickness of lines, in sides of the square.
     """
 
     turn: float = 0.03
@@ -116,7 +121,7 @@ NO_VARIATION = Variation(0.0, 0.0, 0.0, 0.0, 0.0, (0.1, 0.1))
 
 @functools.cache
 def _corners(name: str) -> tuple[Float[np.ndarray, "S 2 2"], bool]:
-    """The segments of a glyph, each from corner to corner, and whether its inside is filled."""
+    """Return the segments of a glyph, and whether its inside is filled."""
     lines = [np.array(line) for line in GLYPHS[name]]
     return np.concatenate([np.stack([line[:-1], line[1:]], 1) for line in lines]), name in SHAPES
 
@@ -124,18 +129,27 @@ def _corners(name: str) -> tuple[Float[np.ndarray, "S 2 2"], bool]:
 def draw_glyphs(
     names: Sequence[str], size: int, random: np.random.Generator, variation: Variation = DEFAULT_VARIATION
 ) -> Float[np.ndarray, "N size size"]:
-    """How much of every pixel each glyph covers, from 0 to 1; no two drawings of a glyph are alike.
+    """Draw glyphs with random variation.
 
-    A pixel's share falls from one to zero within a pixel's width of the glyph's edge.
+    The coverage of a pixel falls from one to zero within a pixel's width at the glyph's edge.
+
+    Args:
+        names: The names of the glyphs.
+        size: The side of the images in pixels.
+        random: The random generator.
+        variation: How much drawings vary.
+
+    Returns:
+        The share of every pixel that each glyph covers, from 0 to 1.
 
     Raises:
-        KeyError: For a name that no glyph has.
+        KeyError: If there is no glyph of a name.
     """
     return rasterize_strokes(*sample_strokes(names, random, variation), size)
 
 
 class Strokes(NamedTuple):
-    """Line segments of glyphs for `rasterize_strokes`, each in its unit square; padding segments lie far outside."""
+    """The line segments of glyphs, each glyph in its unit square; padding segments lie far outside."""
 
     segments_NxSx2x2: Float[np.ndarray, "N S 2 2"]
     filled_N: Bool[np.ndarray, " N"]
@@ -145,10 +159,15 @@ class Strokes(NamedTuple):
 def sample_strokes(
     names: Sequence[str], random: np.random.Generator, variation: Variation = DEFAULT_VARIATION
 ) -> Strokes:
-    """The lines of each glyph, no two of which are alike: x to the right, y downwards.
+    """Return the varied lines of each glyph: x to the right, y downwards.
+
+    Args:
+        names: The names of the glyphs.
+        random: The random generator.
+        variation: How much drawings vary.
 
     Raises:
-        KeyError: For a name that no glyph has.
+        KeyError: If there is no glyph of a name.
     """
     found = [_corners(name) for name in names]
     most = max((len(segments) for segments, _ in found), default=0)
@@ -167,12 +186,20 @@ def draw_point_clouds(
     variation: Variation = DEFAULT_VARIATION,
     noise: float = 0.01,
 ) -> Float[np.ndarray, "N count 2"]:
-    """So many points of the lines of each glyph, anywhere on them alike, in no order; x and y of the unit square.
+    """Sample points uniformly on the varied lines of each glyph, in no order.
 
-    Each is moved by normal noise of this deviation.
+    Args:
+        names: The names of the glyphs.
+        count: The number of points.
+        random: The random generator.
+        variation: How much drawings vary.
+        noise: The standard deviation of normal noise on each point.
+
+    Returns:
+        x and y of each point, in the unit square.
 
     Raises:
-        KeyError: For a name that no glyph has.
+        KeyError: If there is no glyph of a name.
     """
     clouds = np.empty((len(names), count, 2), np.float32)
     for cloud, name in zip(clouds, names, strict=True):
@@ -187,7 +214,7 @@ def draw_point_clouds(
 def vary_strokes(
     segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: Variation
 ) -> Float[np.ndarray, "S 2 2"]:
-    """The segments turned, slanted, scaled, shifted, and with corners that are moved: the same where lines meet."""
+    """Rotate, shear, scale and shift segments at random, and jitter their corners, those of meeting lines alike."""
     corners, places = np.unique(np.round(segments.reshape(-1, 2), 6), axis=0, return_inverse=True)
     moved = corners + random.uniform(-variation.jitter, variation.jitter, corners.shape)
     angle = 2 * np.pi * random.uniform(-variation.turn, variation.turn)
@@ -205,10 +232,16 @@ def rasterize_strokes(
     thickness_N: Float[np.ndarray, " N"],
     size: int,
 ) -> Float[np.ndarray, "N size size"]:
-    """How much of every pixel is covered by lines of this thickness, or by the inside of closed ones.
+    """Compute how much of every pixel is covered by lines, or by the inside of closed lines.
 
-    By the distance of the pixel's middle to the nearest segment: share = clip(1/2 + (reach - distance) size, 0, 1),
-    where reach is half of the thickness, or 0 for an inside, whose distances count as negative.
+    share = clip(1/2 + (reach - distance) size, 0, 1), with the distance of the pixel's center to the nearest segment.
+    The reach is half of the thickness; for a filled glyph it is 0, and distances inside are negative.
+
+    Args:
+        segments_NxSx2x2: The two ends of each segment, in the unit square.
+        filled_N: Which glyphs are filled.
+        thickness_N: The thickness of the lines of the others.
+        size: The side of the images in pixels.
     """
     middles = (np.arange(size, dtype=np.float32) + 0.5) / size
     pixels_2xP = np.stack([np.tile(middles, size), np.repeat(middles, size)])
@@ -232,7 +265,7 @@ def rasterize_strokes(
 def _inside(
     segments_NxSx2x2: Float[np.ndarray, "N S 2 2"], pixels_2xP: Float[np.ndarray, "2 P"]
 ) -> Bool[np.ndarray, "N P"]:
-    """Whether a line from the pixel to the right crosses the outline an odd number of times."""
+    """Return whether a line from the pixel to the right crosses the outline an odd number of times."""
     start, end = segments_NxSx2x2[:, :, 0, :, None], segments_NxSx2x2[:, :, 1, :, None]
     x_P, y_P = pixels_2xP
     spans = (start[:, :, 1] > y_P) != (end[:, :, 1] > y_P)

@@ -1,7 +1,7 @@
-"""The embedded data set: dates, times, numbers, amounts and quantities in words, from English.
+"""The phrases data set: dates, times, numbers, amounts and quantities in words, from English to German and French.
 
-Templates write them in German and French: unlimited, with exact targets and a known word alignment. The split
-of a phrase is a hash of its value alone, so that what is held out in one language is held out in the other.
+Templates write them, so that there are unlimited phrases with exact targets and a known word alignment. The split of a
+phrase is a hash of its value alone, so that what is held out in one language is held out in the other.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _REDRAWS = 20
 
 
 class SampledPhrase(NamedTuple):
-    """One value of a kind, in a frame."""
+    """A value of a kind, and the index of its frame."""
 
     kind: str
     value: Value
@@ -47,10 +47,10 @@ def _must_train(kind: str, value: Value) -> bool:
 
 
 def split_of(kind: str, value: Value) -> str:
-    """The split of a value, a pure function: one in ten tests, one in twenty validates, the rest trains.
+    """Return the split of a value, a pure function: one in ten is for test, one in twenty for validation.
 
-    What no other phrase could teach always trains: numbers below one hundred, noon and midnight, and one
-    unit of a currency.
+    What no other phrase could teach is always for training: numbers below one hundred, noon and midnight, and one unit
+    of a currency.
     """
     if _must_train(kind, value):
         return "train"
@@ -60,10 +60,14 @@ def split_of(kind: str, value: Value) -> str:
 
 
 def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[SampledPhrase]:
-    """The values of one split: `size` of them, the kinds in turn, a pure function of the arguments.
+    """Sample the values of one split, the kinds in turn: a pure function of the arguments.
 
-    `rounded` percent of the times are rounded down to five minutes, in which clocks are spoken; without it one time
-    in five is spoken, and one in sixty a half hour.
+    Args:
+        split: The split.
+        size: The number of values.
+        seed: The seed.
+        rounded: The percentage of times that are rounded down to five minutes, as clocks are spoken. With 0 one time in
+            five is spoken, and one in sixty is a half hour.
     """
     generator = random.Random(f"phrases-{split}-{seed}")
     kinds = tuple(KINDS)
@@ -89,18 +93,23 @@ def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> 
 
 
 def write_phrase(drawn: SampledPhrase, language: str) -> AlignedPair:
-    """The sentence pair of a drawn value, from English to `language` ("de" or "fr")."""
+    """Write the sentence pair of a sampled value, from English to `language` ("de" or "fr")."""
     return KINDS[drawn.kind].write(drawn.value, drawn.frame, language)
 
 
 @dataclasses.dataclass(frozen=True)
 class PhrasesConfig(Config):
-    """How much to generate: values of each split, each of them written in every language, and the seed.
+    """The sizes of the phrases data set.
 
-    `rounded` is the percentage of times that are rounded down to five minutes (`sample_phrases`).
+    Attributes:
+        train: The number of training values, each written in every language.
+        validation: The number of validation values.
+        test: The number of test values.
+        seed: The seed.
+        rounded: The percentage of times that are rounded down to five minutes (`sample_phrases`).
 
     Raises:
-        UserError: For a size below one, and for a percentage above one hundred.
+        UserError: If a size is below one, or the percentage above one hundred.
     """
 
     train: Positive = 25_000
@@ -111,7 +120,7 @@ class PhrasesConfig(Config):
 
 
 class PhrasePair(NamedTuple):
-    """A phrase, of which kind it is, and from English to which language."""
+    """A phrase with its kind and its target language."""
 
     kind: str
     language: str
@@ -119,12 +128,16 @@ class PhrasePair(NamedTuple):
 
 
 def generate_phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) -> dict[str, list[PhrasePair]]:
-    """The phrases of every split; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
+    """Generate the phrases of every split.
 
-    Kinds and languages take turns, so that every prefix of a split holds them evenly.
+    Kinds and languages alternate, so that every prefix of a split has them evenly.
+
+    Args:
+        options: Fields of `PhrasesConfig`, as in "train=2000,test=200".
+        languages: The target languages.
 
     Raises:
-        UserError: For an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
+        UserError: If an option is unknown, or a value is not a whole number or out of range.
     """
     config = from_config(PhrasesConfig, parse_int_options(PHRASES, options, "train=2000,test=200"), PHRASES)
     return {

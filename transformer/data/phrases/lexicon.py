@@ -1,4 +1,4 @@
-"""The words of the embedded phrases: calendar and money from Babel's locale data, and things with adjectives.
+"""The words of the phrases: calendar and money from Babel's locale data, and nouns with adjectives.
 
 Gender is "m", "f" or "n". German cases are "nominative", "accusative" and "dative".
 """
@@ -28,19 +28,19 @@ ENDINGS = {
 
 @functools.cache
 def month(index: int, language: str) -> str:
-    """The name of month 1 to 12, as it is written inside a date."""
+    """Return the name of month 1 to 12, as written inside a date."""
     return Locale(language).months["format"]["wide"][index]
 
 
 @functools.cache
 def weekday(index: int, language: str) -> str:
-    """The name of a weekday, Monday being 0, as it is written inside a date."""
+    """Return the name of a weekday from 0 (Monday), as written inside a date."""
     return Locale(language).days["format"]["wide"][index]
 
 
 @functools.cache
 def day_period(hour: int, language: str) -> str:
-    """What follows a time to say its part of the day, such as "in the afternoon", for hour 0 to 23.
+    """Return the words after a time that say its part of the day, such as "in the afternoon", for hour 0 to 23.
 
     From one to noon English says "in the morning", and in the hour after midnight "at night".
     """
@@ -71,7 +71,7 @@ def _first(hour: int, *bounds: tuple[int, str]) -> str:
 
 
 class Subunit(NamedTuple):
-    """What a currency is divided into: singular and plural by language; in German all are masculine."""
+    """The subunit of a currency: singular and plural by language; in German all are masculine."""
 
     en: tuple[str, str]
     de: tuple[str, str]
@@ -103,7 +103,7 @@ CURRENCIES: dict[str, tuple[str, str, Subunit | None]] = {
 
 @functools.cache
 def currency(code: str, language: str, count: int) -> str:
-    """A currency's name in the nominative singular (`count` 1) or plural (2), as it stands after a number.
+    """Return a currency's name in the nominative singular (`count` 1) or plural (2), as it stands after a number.
 
     German adjectives are lower-case inside a sentence; "Schweizer" and "US-Dollar" keep their capitals.
     """
@@ -115,14 +115,14 @@ def currency(code: str, language: str, count: int) -> str:
 
 
 class Thing(NamedTuple):
-    """A noun that can be counted: singular and plural; in German and French the gender stands first."""
+    """A countable noun: singular and plural; in German and French the gender comes first."""
 
     en: tuple[str, str]
     de: tuple[str, str, str]
     fr: tuple[str, str, str]
 
     def dative_plural(self) -> str:
-        """The German dative plural: -n is added unless the plural ends in -n or -s."""
+        """Return the German dative plural: -n is added unless the plural ends in -n or -s."""
         plural = self.de[2]
         return plural if plural.endswith(("n", "s")) else plural + "n"
 
@@ -160,7 +160,7 @@ class Adjective(NamedTuple):
     fr: tuple[str, str, str, str]
 
     def french(self, gender: str, plural: bool) -> str:
-        """The French form that agrees with the noun."""
+        """Return the French form that agrees with a noun."""
         return self.fr[(gender == "f") + 2 * plural]
 
 

@@ -1,7 +1,7 @@
 """Whole numbers and years in English, German and French words, split into aligned slots.
 
-The words below one hundred (German: one thousand) are num2words'; the rules that join them are this module's, because
-the slots need the parts. English is written with "and" and no comma, German with "ein" before "hundert" and
+The words below one hundred (German: one thousand) are those of num2words; the rules that join them are in this module,
+since the slots need the parts. English is written with "and" and no comma, German with "ein" before "hundert" and
 "tausend", French in the traditional spelling (hyphens below one hundred, spaces around "et").
 """
 
@@ -25,22 +25,22 @@ def _ordinals(language: str) -> tuple[str, ...]:
 
 
 def small_number(number: int, language: str) -> str:
-    """The cardinal of a number from 0 to 99 as it is counted: German "eins", French masculine "un"."""
+    """Return the cardinal of a number from 0 to 99 as in counting: German "eins", French masculine "un"."""
     return _table(language)[number]
 
 
 def ordinal(number: int, language: str) -> str:
-    """The ordinal of a number from 0 to 31; German ones end in -e, as after "der"."""
+    """Return the ordinal of a number from 0 to 31; German ones end in -e, as after "der"."""
     return _ordinals(language)[number]
 
 
 def feminine_form(words: str) -> str:
-    """French words of a number before a feminine noun: a final "un" becomes "une"."""
+    """Return French words of a number as before a feminine noun: a final "un" becomes "une"."""
     return words + "e" if words == "un" or words.endswith((" un", "-un")) else words
 
 
 def german_number(number: int) -> str:
-    """One word: 421305 is "vierhunderteinundzwanzigtausenddreihundertfünf"."""
+    """Write a number as one German word: 421305 is "vierhunderteinundzwanzigtausenddreihundertfünf"."""
     thousands, rest = divmod(number, 1000)
     if not thousands:
         return _table("de")[rest]
@@ -109,13 +109,19 @@ def _french(number: int, slot: str, gender: str) -> list[Span]:
 def number_spans(
     value: int, language: str, *, gender: str = "m", slot: str = "number-"
 ) -> tuple[list[Span], list[Span]]:
-    """The spans of a number from 0 to 999,999 in English and in `language` ("de" or "fr").
+    """Return the spans of a number from 0 to 999,999 in English and in another language.
 
-    French parts correspond one by one ("hundred" and "cent"); a German number is one word, so that all its
-    English words share one slot. `gender` is that of the noun counted in French; `slot` prefixes the labels.
+    French parts correspond one by one ("hundred" and "cent"); a German number is one word, so all its English words
+    share one slot.
+
+    Args:
+        value: The number.
+        language: "de" or "fr".
+        gender: The gender of the French noun that is counted.
+        slot: The prefix of the slots.
 
     Raises:
-        ValueError: For a value out of that range.
+        ValueError: If the number is out of range.
     """
     if not 0 <= value <= LARGEST:
         raise ValueError(f"value={value} is out of range: numbers go from 0 to {LARGEST}")
@@ -126,13 +132,13 @@ def number_spans(
 
 
 def year_spans(value: int, language: str) -> tuple[list[Span], list[Span]]:
-    """The spans of a year from 1100 to 2099 in English and in `language` ("de" or "fr").
+    """Return the spans of a year from 1100 to 2099 in English and in another language ("de" or "fr").
 
-    English and German count hundreds ("nineteen oh five", "neunzehnhundertfünf"), from 2000 on German counts
-    thousands; French "cent" and "quatre-vingt" stay without s, as ordinals do.
+    English and German count hundreds ("nineteen oh five", "neunzehnhundertfünf"); from 2000 on German counts thousands.
+    French "cent" and "quatre-vingt" have no s, as in ordinals.
 
     Raises:
-        ValueError: For a value out of that range.
+        ValueError: If the year is out of range.
     """
     if not 1100 <= value <= 2099:
         raise ValueError(f"value={value} is out of range: years go from 1100 to 2099")

@@ -1,8 +1,8 @@
-"""The five kinds of phrase: what values each draws, and how a value is written in both languages.
+"""The five kinds of phrases: their random values, and how a value is written in two languages.
 
-Every kind draws a value and a frame, and both languages are written from them, so that the target is a
-function of the source text and the language. Times of day follow the twelve-hour clock in English: spoken in
-steps of five minutes ("half past three", "halb vier", "trois heures et demie"), else read from a display.
+Every kind draws a value and a frame, and both languages are written from them, so that the target is a function of the
+source text and the language. Times of day follow the twelve-hour clock in English: spoken in steps of five minutes
+("half past three", "halb vier", "trois heures et demie"), else read from a display.
 """
 
 import datetime
@@ -43,13 +43,13 @@ def _compose(frame: PhraseTemplate, language: str, source: Fields, target: Field
 
 
 def _magnitude(generator: random.Random, digits: int) -> int:
-    """A number from 0 whose count of digits is uniform from 1 to `digits`."""
+    """Sample a number from 0 whose number of digits is uniform from 1 to `digits`."""
     count = generator.randint(1, digits)
     return generator.randrange(10 ** (count - 1) if count > 1 else 0, 10**count)
 
 
 def _counted(generator: random.Random, digits: int) -> int:
-    """A number from 1 for a noun: one in five is 1, because only the singular shows gender and case."""
+    """Sample a number from 1 for a noun: one in five is 1, as only the singular shows gender and case."""
     return 1 if generator.random() < 0.2 else max(1, _magnitude(generator, digits))
 
 
@@ -88,7 +88,7 @@ def _draw_time(generator: random.Random) -> tuple[Value, int]:
 
 
 def rounded_down(time: Value) -> Value:
-    """The last time of day, at or before `time`, whose minutes five divides: one that is spoken."""
+    """Return the last time of day, at or before `time`, that is spoken in steps of five minutes."""
     hour, minute = time
     return hour, minute - minute % 5
 
@@ -206,7 +206,7 @@ def _draw_amount(generator: random.Random) -> tuple[Value, int]:
 
 
 def _currency_spans(code: str, language: str, count: int, noun_first: bool, whole: bool) -> list[Span]:
-    """The words of a currency; those around the noun fill the slot "issuer", or all one slot if `whole`."""
+    """Return the words of a currency; those around the noun fill the slot "issuer", or all one slot if `whole`."""
     words = lexicon.currency(code, language, min(count, 2)).split()
     if whole or len(words) == 1:
         return [(word, "currency") for word in words]
@@ -219,7 +219,7 @@ def _german_count(count: int, gender: str, case: str, slot: str, spans: list[Spa
 
 
 def _german_currency(code: str, count: int, gender: str, case: str, spans: list[Span]) -> list[Span]:
-    """The name in a case: only a masculine adjective in the accusative singular differs."""
+    """Return the name in a case: only a masculine adjective in the accusative singular differs."""
     if count == 1 and gender == "m" and case == "accusative" and len(spans) == 2:
         (adjective, slot), noun = spans
         if adjective != "Schweizer":

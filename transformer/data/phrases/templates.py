@@ -1,10 +1,10 @@
-"""The frames of the five kinds of phrase, and how a clock is read, as templates in three languages."""
+"""The frames of the five kinds of phrases, and how a clock is read, as templates in three languages."""
 
 from typing import NamedTuple
 
 
 class PhraseTemplate(NamedTuple):
-    """One template in three languages, in the notation of `slots`."""
+    """One template in three languages, in the notation of transformer.data.datasets.aligned_templates."""
 
     en: str
     de: str

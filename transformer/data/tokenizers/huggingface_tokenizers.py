@@ -1,4 +1,4 @@
-"""Tokenizers of published models, from the files that they were published with."""
+"""Load the tokenizers of published models from the files that they are published with."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -47,10 +47,10 @@ _NAMES = {
 
 
 def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
-    """GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> stands between texts.
+    """Load GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> is both begin and end token.
 
     Raises:
-        UserError: For files that are missing or of another kind.
+        UserError: If files are missing or of another kind.
     """
     backend = _read(vocab_json, lambda path: tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges_txt))))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -61,10 +61,14 @@ def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
 
 
 def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
-    """BERT's WordPiece (Devlin et al. 2019, section 3); `lowercase` drops case and accents, as the uncased models do.
+    """Load BERT's WordPiece (Devlin et al. 2019, section 3).
+
+    Args:
+        vocab_txt: The vocabulary, one token a line.
+        lowercase: Whether to drop case and accents, as the uncased models do.
 
     Raises:
-        UserError: For a file that is missing, or lacks a special token of BERT.
+        UserError: If the file is missing or lacks a special token of BERT.
     """
     backend = _read(vocab_txt, lambda path: tokenizers.Tokenizer(_wordpiece_model(path)))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -83,14 +87,14 @@ def _wordpiece_model(path: Path) -> models.WordPiece:
 
 
 def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
-    """The tokenizer of a Hugging Face folder, with the roles that its other files give to tokens.
+    """Load the tokenizer of a folder in Hugging Face format, with the special tokens that its other files name.
 
-    Read from tokenizer.json; where there is none, from source.spm, target.spm and vocab.json (Marian), or, where the
-    folder says that it is one of `_WITHOUT_JSON`, from the files that these have.
+    It is read from tokenizer.json; else from source.spm, target.spm and vocab.json (Marian); else from the files of a
+    GPT-2, RoBERTa or BERT tokenizer, if the folder says that it has one.
 
     Raises:
-        UserError: For a folder that has none of these, files that cannot be read, and what they say of the tokenizer
-            that is not read or contradicts tokenizer.json.
+        UserError: If the folder has none of these, files cannot be read, or they ask for something that is not
+            supported or contradicts tokenizer.json.
     """
     if not (folder / "tokenizer.json").is_file() and (folder / "source.spm").is_file():
         from transformer.data.tokenizers.marian import MarianTokenizer
@@ -151,10 +155,10 @@ def _open(folder: Path, said: Mapping[str, Any]) -> Tokenizer:
 
 
 def _switch(said: Mapping[str, Any], name: str, usual: bool | None) -> Any:
-    """True or false, or what is usual.
+    """Return a value that is true or false, or the usual one if it is missing.
 
     Raises:
-        UserError: For another value.
+        UserError: If it is another value.
     """
     value = said.get(name, usual)
     if value is not usual and not isinstance(value, bool):
@@ -163,7 +167,7 @@ def _switch(said: Mapping[str, Any], name: str, usual: bool | None) -> Any:
 
 
 def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """GPT-2's tokens with RoBERTa's special ones: its mask takes the white space in front of it."""
+    """Return GPT-2's tokens with RoBERTa's special ones: its mask token takes the white space in front of it."""
     backend = tokenizer.backend
     numbers = {role: backend.token_to_id(token) for role, token in _ROBERTA.items()}
     if missing := [_ROBERTA[role] for role, number in numbers.items() if number is None]:
@@ -176,10 +180,10 @@ def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 
 def _add_tokens(said: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
-    """What tokenizer_config.json says of added tokens, such as which white space belongs to them.
+    """Add the tokens of tokenizer_config.json, with what it says of the white space around them.
 
     Raises:
-        UserError: For a token that the vocabulary does not have, or under another number.
+        UserError: If the vocabulary lacks a token or has it under another number.
     """
     for number, entry in (said.get("added_tokens_decoder") or {}).items():
         token = tokenizers.AddedToken(entry["content"], **{flag: entry[flag] for flag in _FLAGS if flag in entry})
@@ -192,9 +196,9 @@ def _add_tokens(said: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
 
 
 def _add_special(roles: Mapping[str, int], named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
-    """Make the tokens of roles special ones, if they are not yet: they are to stand for no text.
+    """Mark the tokens of roles as special, if they are not yet, so that they stand for no text.
 
-    Those that are stay as they are: adding them again would forget what white space belongs to them.
+    Those that are marked stay as they are: adding them again would lose which white space belongs to them.
     """
     known = backend.get_added_tokens_decoder()
     entries = {entry["content"]: entry for entry in named.values() if isinstance(entry, dict) and "content" in entry}
@@ -206,10 +210,10 @@ def _add_special(roles: Mapping[str, int], named: Mapping[str, Any], backend: to
 
 
 def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    """Refuse what tokenizer_config.json says otherwise than the tokenizer does, and what is not read.
+    """Refuse options of tokenizer_config.json that differ from what the tokenizer does.
 
     Raises:
-        UserError: Naming the key.
+        UserError: If there is one; the message names the key.
     """
     parts = (tokenizer.backend.normalizer, tokenizer.backend.pre_tokenizer)
     normalizer, splitter = ({} if part is None else json.loads(part.__getstate__()) for part in parts)
@@ -229,10 +233,10 @@ def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
 
 
 def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> dict[str, int]:
-    """The role of each special token: said by token names, else by the numbers in the model's config.json.
+    """Return the role of each special token: by token names, else by the numbers in the model's config.json.
 
     Raises:
-        UserError: For a token that the vocabulary does not have.
+        UserError: If the vocabulary lacks a token.
     """
     config = _json(folder / "config.json")
     roles: dict[str, int] = {}
@@ -258,12 +262,12 @@ def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer
 
 
 def _token(number: Any) -> int | None:
-    """What config.json gives as a token, if it is a number that one can have: -1 says that there is none."""
+    """Return a number of config.json if a token can have it; -1 says that there is none."""
     return number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**32 else None
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file, nothing where there is none."""
+    """Return the content of a JSON file, {} if there is none."""
     return read_object(path) if path.is_file() else {}
 
 

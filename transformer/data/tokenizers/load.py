@@ -1,4 +1,4 @@
-"""A run's tokenizer, of whichever kind, as it lies in the run's directory."""
+"""Load a run's tokenizer, of whichever kind, from its directory."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ type AnyTokenizer = Tokenizer | MarianTokenizer
 
 
 def load_tokenizer(directory: Path) -> AnyTokenizer:
-    """Read what `save` wrote.
+    """Load a tokenizer that its `save` has written.
 
     Raises:
-        UserError: If the directory holds no tokenizer, or a damaged one.
+        UserError: If the directory has no tokenizer, or a damaged one.
     """
     if not has_tokenizer(directory):
         raise UserError(f"{directory} holds no {ROLES_FILE}: it has no tokenizer")

@@ -1,4 +1,4 @@
-"""Marian's tokenizers: a SentencePiece model a side, and one vocabulary for both (Junczys-Dowmunt et al. 2018)."""
+"""Marian's tokenizers: a SentencePiece model for each side, and one vocabulary (Junczys-Dowmunt et al. 2018)."""
 
 import dataclasses
 import functools
@@ -23,9 +23,17 @@ _TAG = re.compile(r">>(.+)<<")
 
 @dataclasses.dataclass(frozen=True)
 class MarianTokenizer:
-    """Encodes by the source's model, decodes by the target's; has the methods of `tokenizer.Tokenizer`.
+    """A tokenizer that encodes with the source's model and decodes with the target's.
 
-    `source` and `target` are the bytes of the SentencePiece models; `numbers` are the tokens of both sides.
+    It has the methods of transformer.data.tokenizers.tokenizer.Tokenizer.
+
+    Attributes:
+        source: The SentencePiece model of the source.
+        target: The SentencePiece model of the target.
+        numbers: The vocabulary of both sides.
+
+    Raises:
+        UserError: If the vocabulary lacks a special token.
     """
 
     source: bytes = dataclasses.field(repr=False)
@@ -42,7 +50,7 @@ class MarianTokenizer:
         """Read source.spm, target.spm and vocab.json.
 
         Raises:
-            UserError: For files that are missing or damaged, and without the extra `sentencepiece`.
+            UserError: If files are missing or damaged, or sentencepiece is not installed.
         """
         for name in (_SOURCE, _TARGET, _VOCABULARY):
             if not (folder / name).is_file():
@@ -69,27 +77,27 @@ class MarianTokenizer:
 
     @property
     def pad(self) -> int:
-        """Fills up a batch."""
+        """The padding token."""
         return self.numbers[_PAD]
 
     @property
     def begin(self) -> int:
-        """What the decoder reads first: Marian has no token of its own for it."""
+        """The token that the decoder reads first: padding, as Marian has no begin token."""
         return self.pad
 
     @property
     def end(self) -> int:
-        """Ends a sentence."""
+        """The end token."""
         return self.numbers[_END]
 
     @property
     def unknown(self) -> int:
-        """Stands for a piece that the vocabulary lacks."""
+        """The token of a piece that the vocabulary lacks."""
         return self.numbers[_UNKNOWN]
 
     @property
     def mask(self) -> None:
-        """Marian has no mask."""
+        """None: there is no mask token."""
         return None
 
     @functools.cached_property
@@ -111,15 +119,15 @@ class MarianTokenizer:
         return _processor(self.target, _TARGET)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers of every source text, without special tokens."""
+        """Encode source texts without special tokens."""
         return self._numbers_of(self._reader, texts)
 
     def encode_masked(self, text: str) -> list[int]:
-        """Token numbers of a source text: Marian has no mask that could stand in it."""
+        """Encode a source text; there is no mask token that it could contain."""
         return self.encode([text])[0]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers of every target text, without special tokens."""
+        """Encode target texts without special tokens."""
         return self._numbers_of(self._writer, texts)
 
     def _numbers_of(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -128,27 +136,27 @@ class MarianTokenizer:
         return [[self.numbers.get(piece, self.unknown) for piece in pieces] for pieces in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The target text of token numbers up to the first end token; special tokens are left out."""
+        """Decode token numbers to a target text up to the first end token, without special tokens."""
         kept = [number for number in up_to_end(ids, self.begin, self.end) if number not in self.special]
         return self._writer.decode_pieces(self.pieces(kept)).strip()
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
-        """What token numbers behind others add to their target text, up to the first end token."""
+        """Return the target text that token numbers add after others, up to the first end token."""
         kept = [[n for n in up_to_end(each, self.begin, self.end) if n not in self.special] for each in (before, ids)]
         text, whole = (self._writer.decode_pieces(self.pieces(each)) for each in (kept[0], [*kept[0], *kept[1]]))
         return whole.removeprefix(text)
 
     @property
     def opening(self) -> list[int]:
-        """Nothing stands before a text."""
+        """The tokens before every text: none."""
         return []
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The tokens as they are written in the vocabulary."""
+        """Return the tokens as written in the vocabulary."""
         return [self._pieces.get(int(number), _UNKNOWN) for number in ids]
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of a text as a person reads them (transformer.data.tokenizers.token_text)."""
+        """Return readable labels of a text's tokens (transformer.data.tokenizers.token_text)."""
         numbers = [int(number) for number in ids]
         textless = self.special | (set(numbers) - self._pieces.keys())
         pieces = zip(numbers, self.pieces(numbers), strict=True)
@@ -157,39 +165,39 @@ class MarianTokenizer:
         )
 
     def token_bytes(self) -> list[bytes]:
-        """The bytes that each token adds to a text, by token number: nothing for special tokens."""
+        """Return the bytes that each token adds to a text, by token number; none for special tokens."""
         pieces = self.pieces(range(self.vocabulary))
         return [
             b"" if n in self.special else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in enumerate(pieces)
         ]
 
     def first_bytes(self) -> list[bytes]:
-        """The bytes that each token adds to an empty text: as `token_bytes`, less the space in front."""
+        """Return the bytes that each token adds to an empty text: `token_bytes` without a leading space."""
         return [text.removeprefix(b" ") for text in self.token_bytes()]
 
     def word_starts(self) -> np.ndarray:
-        """Whether each token begins a word [V]; special tokens are words of their own."""
+        """Return whether each token begins a word, [V]; special tokens are words of their own."""
         return np.array([n in self.special or text[:1].isspace() for n, text in enumerate(self.token_bytes())])
 
     @property
     def languages(self) -> list[str]:
-        """The target languages that can be asked for; empty where there is only one."""
+        """The target languages that can be asked for; empty if there is only one."""
         return sorted(match[1] for piece in self.numbers if (match := _TAG.fullmatch(piece)))
 
     def tags(self, language: str) -> list[int]:
-        """What to put before a source to ask for a target language, or nothing where there is only one.
+        """Return the tokens before a source that ask for a target language; none if there is only one language.
 
         Raises:
-            UserError: For a language that the model was not trained for.
+            UserError: If the model was not trained for the language.
         """
         return language_tags(language, self.languages, self.numbers.get(f">>{language}<<"))
 
 
 def _processor(model: bytes, name: str) -> Any:
-    """A SentencePiece model, ready to use.
+    """Return a SentencePiece model, ready to use.
 
     Raises:
-        UserError: Without the extra `sentencepiece`, and for bytes that are no model.
+        UserError: If sentencepiece is not installed, or the bytes are not a model.
     """
     try:
         import sentencepiece

@@ -1,4 +1,4 @@
-"""How tokenizers write text in their pieces: the bytes that every token adds, where words begin, and labels to read."""
+"""How tokenizers write text in their pieces: the bytes that a token adds, where words begin, and readable labels."""
 
 import enum
 import itertools
@@ -48,10 +48,10 @@ _SINGLE_STAGE = {
 
 
 def detect_token_encoding(backend: tokenizers.Tokenizer) -> TokenEncoding:
-    """How a tokenizer writes, known by its decoder.
+    """Return how a tokenizer writes text, known from its decoder.
 
     Raises:
-        UserError: For a decoder that writes in a way of its own, or otherwise than the tokenizer's model reads.
+        UserError: If the decoder is unknown, or does not match the tokenizer's model.
     """
     described = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
     stages = [] if described is None else list(_stages(described))
@@ -90,7 +90,7 @@ def _stages(decoder: dict) -> Iterator[dict]:
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte in GPT-2's vocabulary (Radford et al. 2019, section 2.2).
+    """Return the character that stands for each byte in GPT-2's vocabulary (Radford et al. 2019, section 2.2).
 
     Printable bytes of Latin-1 stand for themselves, the others for the characters from U+0100 on, in order.
     """
@@ -100,9 +100,12 @@ def byte_characters() -> list[str]:
 
 
 def piece_bytes(piece: str, writing: TokenEncoding, decoder: tokenizers.decoders.Decoder | None = None) -> bytes:
-    """The bytes that a piece adds within a text; a space between words is brought by the piece that writes it.
+    """Return the bytes that a piece adds within a text; a space between words belongs to the piece that writes it.
 
-    `decoder` is the tokenizer's own: of words it knows which stand without a space, such as a full stop.
+    Args:
+        piece: The piece.
+        writing: How the tokenizer writes text.
+        decoder: The tokenizer's decoder, which knows which words stand without a space, such as a full stop.
     """
     if writing is TokenEncoding.BYTES:
         return b"".join(_BYTE_OF[c] if c in _BYTE_OF else c.encode() for c in piece)
@@ -123,7 +126,7 @@ _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_chara
 
 
 class _Character(NamedTuple):
-    """A character of a text, or the name of a byte that belongs to none; where its bytes begin and end."""
+    """A character of a text, or the name of a byte that belongs to none, with the range of its bytes."""
 
     shown: str
     start: int
@@ -131,11 +134,14 @@ class _Character(NamedTuple):
 
 
 def label_tokens(tokens: Sequence[str | bytes]) -> list[str]:
-    """The label of every token of a text: one without bytes is its own label, bytes are the text that they add.
+    """Return a readable label for every token of a text.
 
-    A space is "▁". A character that several tokens share is shown by each, with the number of its part: of two tokens
-    that make up "é" the first is "é⟨1/2⟩". A byte that belongs to no character, such as at the end of a text that was
-    cut, is shown by its number, as "<0xF0>".
+    A space is "▁". A character that several tokens share is shown by each, with the number of its part: the first of
+    two tokens that make up "é" is "é⟨1/2⟩". A byte that belongs to no character, as at the end of a text that was cut,
+    is shown by its number, as "<0xF0>".
+
+    Args:
+        tokens: For each token the bytes that it adds; a string is its own label.
     """
     labels: list[str] = []
     stretch: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Tokenizers: text to token numbers and back, and the numbers that play a role of their own."""
+"""Tokenizers: text to token numbers and back, and the special tokens."""
 
 import dataclasses
 import functools
@@ -29,15 +29,24 @@ FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
 
 def language_tag(language: str) -> str:
-    """The token that asks for a target language (Johnson et al. 2017, section 3)."""
+    """Return the token that asks for a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer of the `tokenizers` library, and the numbers of its special tokens: None where it has none.
+    """A tokenizer of the `tokenizers` library with the numbers of its special tokens.
 
-    BERT's [CLS] and [SEP] are `begin` and `end`; in an encoder-decoder `begin` is what its decoder starts with.
+    BERT's [CLS] and [SEP] are `begin` and `end`; in an encoder-decoder `begin` is the token that the decoder reads
+    first.
+
+    Attributes:
+        backend: The tokenizer of the library.
+        pad: The padding token; None, as for the others, if there is none.
+        begin: The begin token.
+        end: The end token.
+        unknown: The token of unknown text.
+        mask: The mask token.
     """
 
     backend: tokenizers.Tokenizer
@@ -68,7 +77,7 @@ class Tokenizer:
 
     @functools.cached_property
     def opening(self) -> list[int]:
-        """What stands before every text that a published tokenizer prepares: its begin token, or nothing."""
+        """The tokens that a published tokenizer puts before every text: its begin token, or none."""
         whole = self.backend.encode("", add_special_tokens=True).ids
         return [number for number in whole[:1] if number == self.begin]
 
@@ -79,25 +88,35 @@ class Tokenizer:
 
     @functools.cached_property
     def _characters(self) -> frozenset[str] | None:
-        """The only characters that can be encoded; None where every text can."""
+        """The only characters that can be encoded; None if every text can."""
         if self.unknown is not None or self.writing is not TokenEncoding.PLAIN:
             return None
         pieces = self.backend.get_vocab().items()
         return frozenset(piece for piece, number in pieces if number not in self.special)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers of every text, without special tokens.
+        """Encode texts without special tokens.
+
+        Args:
+            texts: The texts.
+
+        Returns:
+            The token numbers of each text.
 
         Raises:
-            UserError: For a character that has no token, where no token stands for the unknown.
-            TypeError: For a single text.
+            UserError: If a character has no token, and there is no token for unknown text.
+            TypeError: If `texts` is a single text.
         """
         refuse_single_text(texts, "texts")
         self._check_characters(texts)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _check_characters(self, texts: Sequence[str]) -> None:
-        """Raise UserError as `encode`."""
+        """Check that all characters can be encoded.
+
+        Raises:
+            UserError: If a character has no token.
+        """
         if self._characters is not None:
             for text in texts:
                 if foreign := set(text) - self._characters:
@@ -108,9 +127,9 @@ class Tokenizer:
                     )
 
     def encode_masked(self, text: str) -> list[int]:
-        """Token numbers of a text in which the mask token's own name stands for that token.
+        """Encode a text in which the mask token's name stands for that token.
 
-        What white space around the name belongs to it is the tokenizer's to say, as RoBERTa's takes that in front.
+        Whether white space around the name belongs to it depends on the tokenizer; RoBERTa's takes that in front.
         """
         if self.mask is None:
             return self.encode([text])[0]
@@ -119,7 +138,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _mask_reader(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, by which of all special tokens the mask alone is one that a text can say."""
+        """The same tokenizer, except that a text can contain the mask token."""
         described = json.loads(self.backend.to_str())
         for token in described["added_tokens"]:
             token["special"] &= token["id"] != self.mask
@@ -128,19 +147,23 @@ class Tokenizer:
         return reader
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers of a translation's target side: as `encode`, both sides being one vocabulary."""
+        """Encode the target side of a translation; as `encode`, since both sides have one vocabulary."""
         return self.encode(texts)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token numbers up to the first end token; special tokens are left out."""
+        """Decode token numbers up to the first end token, without special tokens."""
         text = self.backend.decode(up_to_end(ids, self.begin, self.end), skip_special_tokens=True)
         # With Metaspace the first piece of every word brings a space; a text has none in front.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
-        """What token numbers behind others add to their text, up to the first end token.
+        """Return the text that token numbers add after others, up to the first end token.
 
-        Both are decoded together: alone, the first of them would lose the space that stands between.
+        Both are decoded together: alone, the first would lose the space before it.
+
+        Args:
+            before: The tokens before.
+            ids: The tokens that continue them.
         """
         kept = up_to_end(ids, None, self.end)
         text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
@@ -151,13 +174,13 @@ class Tokenizer:
         return b"".join(written[number] for number in kept).decode(errors="replace")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The tokens as they are written in the vocabulary."""
+        """Return the tokens as written in the vocabulary."""
         return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of a text as a person reads them (transformer.data.tokenizers.token_text), alike in all writings.
+        """Return readable labels of a text's tokens, alike for all tokenizers (transformer.data.tokenizers.token_text).
 
-        Pieces that are plain text stand as they are.
+        Pieces that are plain text stay as they are.
         """
         numbers = [int(number) for number in ids]
         pieces = self.pieces(numbers)
@@ -170,7 +193,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _added(self) -> dict[int, bytes]:
-        """The texts of tokens that are matched before the text is cut."""
+        """The texts of added tokens, which are matched before a text is split."""
         return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
 
     def _bytes(self, number: int, piece: str) -> bytes:
@@ -179,10 +202,10 @@ class Tokenizer:
         return piece_bytes(piece, self.writing, self.backend.decoder)
 
     def token_bytes(self) -> list[bytes]:
-        """The bytes that each token adds within a text, by token number: nothing for special tokens.
+        """Return the bytes that each token adds within a text, by token number; none for special tokens.
 
-        Exact for byte-level BPE, bytes and characters; a tokenizer that drops spaces or case gives those of the
-        text that it would write, with the spaces between words.
+        They are exact for byte-level BPE, bytes and characters; for a tokenizer that drops spaces or case they are
+        those of the decoded text, with the spaces between words.
         """
         return list(self._written)
 
@@ -192,17 +215,19 @@ class Tokenizer:
         return tuple(b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces)
 
     def first_bytes(self) -> list[bytes]:
-        """The bytes that each token adds to an empty text: as `token_bytes`, less a space in front that is dropped."""
+        """Return the bytes that each token adds to an empty text: `token_bytes` without a dropped leading space."""
         decoder, writing = self.backend.decoder, self.writing
         drops = writing in (TokenEncoding.WORDS, TokenEncoding.JOINED)
         drops |= writing is TokenEncoding.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
         return [text.removeprefix(b" ") if drops else text for text in self._written]
 
     def word_starts(self) -> np.ndarray:
-        """Whether each token begins a word [V]: it brings white space; special tokens are words of their own.
+        """Return whether each token begins a word, [V].
+
+        It does if it brings white space; special tokens are words of their own.
 
         Raises:
-            UserError: If a token says that a word ends, not that one begins.
+            UserError: If the tokenizer marks where words end instead of where they begin.
         """
         if self.writing is TokenEncoding.WORD_ENDS:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
@@ -215,25 +240,28 @@ class Tokenizer:
 
     @property
     def languages(self) -> list[str]:
-        """The target languages that can be asked for; empty where there is only one."""
+        """The target languages that can be asked for; empty if there is only one."""
         return sorted(token[2:-1] for token in self.backend.get_vocab() if _is_tag(token))
 
     def tags(self, language: str) -> list[int]:
-        """What to put before a source to ask for a target language: its tag, or nothing where there is only one.
+        """Return the tokens to put before a source to ask for a target language.
+
+        Returns:
+            The tag of the language; none if there is only one language.
 
         Raises:
-            UserError: If the tokenizer was trained with tags, but not with this one.
+            UserError: If the tokenizer has tags, but not this one.
         """
         return language_tags(language, self.languages, self.backend.token_to_id(language_tag(language)))
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
+        """Write the tokenizer into a directory: `tokenizer.json`, and the roles of its special tokens."""
         storage_of(directory).replace(directory / FILE, self.backend.to_str(pretty=True).encode())
         save_roles(directory, {role: getattr(self, role) for role in ROLES})
 
 
 def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
-    """The numbers without a begin token in front, up to the first end token; GPT-2 has one token for both."""
+    """Return the numbers up to the first end token, without a leading begin token; GPT-2 has one token for both."""
     kept: list[int] = []
     for position, number in enumerate(ids):
         if position == 0 and number == begin:
@@ -245,10 +273,15 @@ def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[in
 
 
 def language_tags(language: str, known: Sequence[str], number: int | None) -> list[int]:
-    """What asks for a language whose tag has this number, among the known ones.
+    """Return the tokens that ask for a language.
+
+    Args:
+        language: The language.
+        known: The known languages; empty if there is only one.
+        number: The number of the language's tag; None if there is no tag.
 
     Raises:
-        UserError: For a language that is not known.
+        UserError: If the language is not known.
     """
     if not known:
         return []
@@ -262,7 +295,7 @@ TokenNumber = Annotated[int, Range(0, 2**24)]
 
 @dataclasses.dataclass(frozen=True)
 class RolesFile:
-    """What tokenizer_roles.json holds: the numbers of special tokens, and whether the tokenizer is Marian's."""
+    """The content of tokenizer_roles.json: the numbers of special tokens, and whether the tokenizer is Marian's."""
 
     pad: TokenNumber | None = None
     begin: TokenNumber | None = None
@@ -273,17 +306,17 @@ class RolesFile:
 
 
 def save_roles(directory: Path, roles: dict) -> None:
-    """Write the roles, the last of a tokenizer's files: where this file exists, all do."""
+    """Write the roles, the last of a tokenizer's files: if this file exists, all do."""
     storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Whether a directory holds a tokenizer that `save` wrote."""
+    """Whether a directory holds a tokenizer that `save` has written."""
     return (directory / ROLES_FILE).is_file()
 
 
 def word_indices(pieces: Sequence[str]) -> list[int]:
-    """The index of the whitespace-separated word that each piece of a text belongs to."""
+    """Return the index of the whitespace-separated word that each piece of a text belongs to."""
     words, current = [], -1
     for piece in pieces:
         current += piece.startswith(WORD_START)

@@ -1,4 +1,4 @@
-"""Tokenizers made from the run's own training text: joint and byte-level byte-pair encoding, characters, bytes."""
+"""Train tokenizers on the run's training text: joint and byte-level byte-pair encoding, characters, bytes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,20 +15,28 @@ _PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\
 
 
 def special_token(role: str) -> str:
-    """How the special token of a role is written.
+    """Return how the special token of a role is written.
 
     Raises:
-        UserError: For what is no role.
+        UserError: If the role is unknown.
     """
     choice(role, dict.fromkeys(ROLES), "roles")
     return f"<{role}>"
 
 
 def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> Tokenizer:
-    """Joint byte-pair encoding of at most `size` tokens (Sennrich et al. 2016), with a tag a language.
+    """Train joint byte-pair encoding (Sennrich et al. 2016), with a tag for each language.
 
-    Words are split at spaces and around punctuation; no merge crosses either. Spaces are part of the pieces,
-    so that decoding gives the text back, but for white space at its ends.
+    Words are split at spaces and around punctuation; no merge crosses either. Spaces are part of the pieces, so that
+    decoding returns the text, except for white space at its ends.
+
+    Args:
+        texts: The training texts, of both sides.
+        size: The largest number of tokens.
+        languages: The target languages that have tags.
+
+    Raises:
+        TypeError: If `texts` or `languages` is a single text.
     """
     refuse_single_text(texts, "texts")
     refuse_single_text(languages, "languages")
@@ -49,12 +57,18 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
 
 
 def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end",)) -> Tokenizer:
-    """Byte-level byte-pair encoding of at most `size` tokens (Radford et al. 2019, section 2.2).
+    """Train byte-level byte-pair encoding (Radford et al. 2019, section 2.2); it can encode every text.
 
-    The 256 bytes come first, then the merges, then the special tokens of `roles`; every text can be encoded.
+    The 256 bytes come first, then the merges, then the special tokens.
+
+    Args:
+        texts: The training texts.
+        size: The largest number of tokens.
+        roles: The roles of the special tokens.
 
     Raises:
-        UserError: If `size` does not hold the bytes and the special tokens.
+        UserError: If `size` is less than the bytes and the special tokens.
+        TypeError: If `texts` is a single text.
     """
     refuse_single_text(texts, "texts")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -70,10 +84,17 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
 
 
 def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
-    """One token for every character that the texts have, in the order of Unicode, then the tokens of `roles`.
+    """Make a tokenizer with one token for every character of some texts.
+
+    Characters are in the order of Unicode; special tokens follow.
+
+    Args:
+        texts: The texts.
+        roles: The roles of the special tokens.
 
     Raises:
         UserError: If the texts have no character.
+        TypeError: If `texts` is a single text.
     """
     refuse_single_text(texts, "texts")
     known = sorted(set[str]().union(*texts))
@@ -91,7 +112,7 @@ def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Toke
 
 
 def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
-    """The 256 bytes of UTF-8, each its own number, then the tokens of `roles`; nothing is trained."""
+    """Make a tokenizer of the 256 bytes of UTF-8, numbered by value, followed by special tokens; nothing is trained."""
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     # Without the expression that splits words, which would only take time.
@@ -101,7 +122,7 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
 
 
 def _with_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
-    """The tokenizer with a special token for every role, behind what it has if it lacks them."""
+    """Return the tokenizer with a special token for every role, appended if it lacks them."""
     refuse_single_text(roles, "roles")
     backend.add_special_tokens([special_token(role) for role in roles])
     return Tokenizer(backend, **{role: backend.token_to_id(special_token(role)) for role in roles})
