@@ -35,7 +35,7 @@ def test_the_notebook_runs_and_is_small(root: Path, beside: Path, capsys: pytest
 @pytest.mark.slow
 def test_the_page_of_the_documentation_runs(root: Path, beside: Path) -> None:
     page = (root / "docs" / "guides" / "interpret.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    block, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     names: dict = {}
     exec(block, names)
     assert names["maps"]["decoder/self"][0].shape[:2] == (1, 2)

@@ -1,5 +1,6 @@
 """The three families in a cover of their arrangements: logits and maps against NumPy, cached decoding, parameters."""
 
+import re
 from typing import Any
 
 import jax
@@ -200,3 +201,13 @@ def test_bfloat16_computes_finite_float32_logits(family: str) -> None:
     assert logits.dtype == np.float32
     assert logits.shape[-1] == VOCABULARY
     assert np.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow if name == "encoder_decoder" else ()) for name in SITES]
+)
+def test_in_bfloat16_most_products_are_of_bfloat16(family: str) -> None:
+    model, _ = build(family, Precision(compute="bfloat16"))
+    lowered = jax.jit(lambda v: model.apply(v, INPUTS[family], train=False)).lower(lively(model))
+    operands = re.findall(r"stablehlo\.dot_general.*: \(tensor<[\dx]*(\w+)>", lowered.as_text())
+    assert operands.count("bf16") > operands.count("f32")

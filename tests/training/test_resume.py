@@ -126,6 +126,10 @@ def test_stopped_and_resumed_equals_uninterrupted(alone: tuple[Path, str], stopp
     assert_one_state(alone[0], stopped)
 
 
+def test_a_run_prints_its_precision(alone: tuple[Path, str]) -> None:
+    assert "\nprecision: parameters are stored in float32, the model computes in float32\n" in alone[1]
+
+
 def assert_one_state(alone: Path, other: Path) -> None:
     one, two = leaf_bytes(final_state(alone)), leaf_bytes(final_state(other))
     assert one.keys() == two.keys()

@@ -173,7 +173,7 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
 
 
 def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: int | None, complete: bool) -> None:
-    """Print the size of a run, its devices, where it continues, its data, and which evaluations are skipped.
+    """Print the size of a run, its devices, where it continues, its precision, its data, and the skipped evaluations.
 
     Args:
         components: The components.
@@ -198,10 +198,13 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     mesh = components.placement.mesh
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
-    sizes = {path: leaf.size for path, leaf in leaves_by_path(params).items()}
+    leaves = leaves_by_path(params)
+    sizes = {path: leaf.size for path, leaf in leaves.items()}
+    stored = " and ".join(sorted({str(leaf.dtype) for leaf in leaves.values()}))
     lines = [
         f"{experiment.run.name}: {parameters:,} parameters on {devices}{processes}, {progress}; run directory "
         f"{run.directory.path}",
+        f"precision: parameters are stored in {stored}, the model computes in {experiment.precision.compute}",
         *task.said,
     ]
     for objective in task.objectives:
