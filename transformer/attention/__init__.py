@@ -1,7 +1,7 @@
-"""Attention as pure functions of arrays: jax alone, no modules, no configs.
+"""Attention as pure functions of arrays, on JAX alone: no modules and no configs.
 
 `attend(q, k, v)` composes the stages `prepare_keys`, `score`, `normalize`, `read` and `capture_weights`, which are
-public too. Every name below is to be imported from this package; no submodule has a name of these.
+public too. Import every name below from this package, not from its submodules.
 """
 
 from transformer.attention.api import PreparedKeys, attend, prepare_keys, read, score

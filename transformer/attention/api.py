@@ -1,4 +1,4 @@
-"""The public stages of attention, and attend(), which composes them."""
+"""`attend` and the public stages of attention that it composes."""
 
 import functools
 from typing import Any, NamedTuple
@@ -102,6 +102,18 @@ def prepare_keys(
     Raises:
         TypeError: If `kind` or `position` is not a member of its enum, or if `params` belong to another score.
         ValueError: If shapes do not match, or if the score does not support the position scheme.
+
+    Example:
+        ```python
+        import jax
+        import jax.numpy as jnp
+        from transformer.attention import AttentionParameters, General, Score, prepare_keys, score
+
+        q, k = jax.random.normal(jax.random.key(0), (2, 1, 5, 3, 8))
+        params = AttentionParameters(General(jnp.ones((3, 8, 8))))
+        keys = prepare_keys(k, Score.GENERAL, params=params)
+        score(q, keys, Score.GENERAL, params=params).shape  # (1, 3, 5, 5)
+        ```
     """
     params = AttentionParameters() if params is None else params
     check_keys(k_BxKxGxC, kind, position, params)

@@ -177,7 +177,7 @@ def output_blockwise(
 
 @functools.partial(jax.jit, inline=True, static_argnums=(4, 5, 6))
 def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int) -> Array:
-    """Compiled as one where nothing else is: its infinities, which `jax_debug_infs` would refuse, never leave it."""
+    """Compiled as one program even where nothing else is, so that its infinities stay inside (see `jax_debug_infs`)."""
     return _attend(q, k, v, leaves, tree, form, block)[0]
 
 

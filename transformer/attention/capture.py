@@ -61,6 +61,17 @@ class Capture:
     Raises:
         TypeError: If `sites` is a string, or if `statistics` holds anything but statistics.
         ValueError: If two statistics have the same name, or if `rows` is a number below 1.
+
+    Example:
+        ```python
+        import jax
+        from transformer.attention import STATISTICS, Capture, attend
+
+        q = k = v = jax.random.normal(jax.random.key(0), (1, 5, 2, 8))
+        capture = Capture(sites=("here",), maps=False, statistics=(STATISTICS["entropy"],))
+        _, aux = attend(q, k, v, capture=capture)
+        aux.captured.means()["entropy"].shape  # (2,), in nats for each head
+        ```
     """
 
     sites: tuple[str, ...] = static_field()

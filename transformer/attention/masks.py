@@ -33,6 +33,16 @@ class Mask:
             et al. 2019).
         center: Center of each query's window, a real number.
         allowed: An arbitrary dense mask, True where a query may see a key.
+
+    Example:
+        ```python
+        import jax.numpy as jnp
+        from transformer.attention import Mask, dense_mask
+
+        segments = jnp.array([[1, 1, 2]])  # two texts packed into a row
+        mask = Mask(causal=True, segments=(segments, segments))
+        dense_mask(mask, 3, 3)[0, 0]  # [[True, False, False], [True, True, False], [False, False, True]]
+        ```
     """
 
     causal: bool = static_field(default=False)

@@ -162,6 +162,14 @@ def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None =
     Raises:
         TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
         ValueError: If `allowed` does not broadcast against the logits.
+
+    Example:
+        ```python
+        import jax.numpy as jnp
+        from transformer.attention import sparsemax
+
+        sparsemax(jnp.array([[[[2.0, 1.5, 0.0]]]]))  # [[[[0.75, 0.25, 0.0]]]]
+        ```
     """
     return _sparsemax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 

@@ -241,6 +241,18 @@ def induction_mass(*periods: int | None) -> MassStatistic:
 
     Raises:
         ValueError: If there is no period, or if one is below 2.
+
+    Example:
+        ```python
+        import jax
+        import jax.numpy as jnp
+        from transformer.attention import Capture, Mask, attend, induction_mass
+
+        x = jnp.tile(jax.random.normal(jax.random.key(0), (1, 4, 1, 8)), (1, 3, 1, 1))  # 4 tokens, 3 times
+        capture = Capture(sites=("here",), statistics=(induction_mass(4),))
+        _, aux = attend(x, x, x, mask=Mask(causal=True), capture=capture)
+        aux.captured.counts["induction"]  # [8.0]: the rows of the second and third time
+        ```
     """
     if not periods:
         raise ValueError("induction() needs a period: one for every example, or one for each")

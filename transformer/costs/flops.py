@@ -47,6 +47,20 @@ def training_flops(model: Model, inputs: Shapes) -> int:
 
     Raises:
         UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
+
+    Example:
+        ```python
+        import jax
+        import jax.numpy as jnp
+        from transformer.costs.flops import training_flops
+        from transformer.layers.functional_module import Precision
+        from transformer.models.registry import build, model_config
+        from transformer.models.task_interface import TaskInterface
+
+        config = model_config({"family": "decoder", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32})
+        model = build(config, TaskInterface({}, {"tokens": 11}), Precision())
+        training_flops(model, {"tokens": jax.ShapeDtypeStruct((8, 128), jnp.int32)})  # 76578816
+        ```
     """
     return TRAINING_TO_FORWARD_RATIO * forward_flops(model, inputs)
 

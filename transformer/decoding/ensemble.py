@@ -26,7 +26,7 @@ class Ensemble(Model):
 
     @classmethod
     def of(cls, members: Sequence[Model]) -> "Ensemble":
-        """Return the ensemble of these models; its `max_length` is the smallest of theirs."""
+        """Build the ensemble of these models; its `max_length` is the smallest of theirs."""
         lengths = [member.max_length for member in members if member.max_length is not None]
         return cls(members[0].functional, (), min(lengths, default=None), tuple(members))
 
@@ -114,7 +114,7 @@ def split_variables(variables: Variables) -> list[Variables]:
 
 
 def _mean(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
-    """Return the logarithm of the mean of softmax(logits), in at least float32."""
+    """Return the logarithm of the mean of softmax(logits), in float32 or wider."""
     wide = [each.astype(jnp.promote_types(each.dtype, jnp.float32)) for each in logits]
     stacked = jnp.stack([jax.nn.log_softmax(each) for each in wide])
     return jax.nn.logsumexp(stacked, axis=0) - jnp.log(len(logits))

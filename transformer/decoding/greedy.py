@@ -26,7 +26,7 @@ class Hypotheses(NamedTuple):
 
     @staticmethod
     def empty(rows: int, length: int, tokens: SpecialTokens) -> "Hypotheses":
-        """Return hypotheses without a token."""
+        """Return hypotheses without tokens."""
         return Hypotheses(
             jnp.full((rows, length), tokens.fill_token, jnp.int32),
             jnp.zeros(rows),

@@ -1,1 +1,1 @@
-"""Model families: one file each, its config dataclass beside it."""
+"""Model families, one per file, each with its config dataclass."""

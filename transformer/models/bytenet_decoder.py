@@ -1,4 +1,4 @@
-"""ByteNet's decoder alone: a language model of dilated convolutions (Kalchbrenner et al. 2016, sections 3.6 and 4)."""
+"""ByteNet's decoder as a language model of dilated convolutions (Kalchbrenner et al. 2016, sections 3.6 and 4)."""
 
 import dataclasses
 

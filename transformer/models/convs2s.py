@@ -287,7 +287,7 @@ class ConvS2S(StatelessModule):
         return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Return the logits of the tokens, in at least float32."""
+        """Compute the logits of the tokens, in float32 or wider."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 

@@ -122,7 +122,7 @@ class ResidualSet(Module):
         return tuple(getattr(self, f"dilation_{dilation}") for dilation in self.dilations)
 
     def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
-        """Run all blocks, one after another."""
+        """Run all blocks in order."""
         for block in self.blocks:
             x_BxTxF = block(x_BxTxF, lengths_B)
         return x_BxTxF
@@ -250,7 +250,7 @@ class DilatedConvolutionDecoder(StatelessModule):
         return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
-        """Return the logits of the tokens, in at least float32."""
+        """Compute the logits of the tokens, in float32 or wider."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 

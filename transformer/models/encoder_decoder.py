@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), and the arrangements of Marian and T5."""
+"""The encoder-decoder Transformer (Vaswani et al. 2017), and the variants of Marian and T5."""
 
 import dataclasses
 

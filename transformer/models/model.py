@@ -228,7 +228,11 @@ def count_parameters(shapes: PyTree) -> int:
 
 
 class StatelessModule(Module):
-    """Base class of modules without state such as batch statistics: `Variables.state` is empty."""
+    """Base class of modules without state such as batch statistics: `Variables.state` is empty.
+
+    The arguments of the methods of every family are those of `Model.apply`, `Model.init_cache` and `Model.step`, with
+    the state in place of the variables.
+    """
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Return the empty state."""

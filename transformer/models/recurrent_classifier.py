@@ -181,7 +181,7 @@ class RecurrentClassifier(StatelessModule):
 
 
 def max_text_length(interface: TaskInterface) -> int:
-    """Return the largest length of a text in tokens."""
+    """Return the greatest length of a text in tokens."""
     return interface.inputs["tokens"].shape[1]
 
 

@@ -159,7 +159,7 @@ class RecurrentDecoder(StatelessModule):
         return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, extras, state)
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Return the logits of the tokens, in at least float32."""
+        """Compute the logits of the tokens, in float32 or wider."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
