@@ -32,10 +32,13 @@ PREPOSITIONS = ("near", "behind", "beside", "under")
 
 @dataclasses.dataclass(frozen=True)
 class _Antecedents(Config):
-    """Two to `sentences` sentences of two or three nouns, and a pronoun: its antecedent is the last noun that fits.
+    """Sentences of two or three nouns, and a pronoun: its antecedent is the last noun that fits.
 
     No noun occurs twice in a text, and the pronoun's kind is one that the text has: usually several nouns fit, of which
     the last is the antecedent, and other nouns follow it.
+
+    Attributes:
+        sentences: The most sentences of a text, which has at least two.
     """
 
     sentences: Annotated[int, Range(2, 7)] = 3
@@ -99,10 +102,8 @@ class _Antecedents(Config):
 class Coreference(_Antecedents):
     """Pronoun coreference: in "the dog passed the queen . the cat left the twins . then it", "it" is the cat.
 
-    The pronoun agrees with its antecedent: "he", "she", "they", or "it" for an animal.
-
-    Attributes:
-        sentences: The most sentences of a text.
+    The pronoun agrees with its antecedent: "he", "she", "they", or "it" for an animal. A text has two to `sentences`
+    sentences.
     """
 
     kinds: ClassVar[Kinds] = BY_PRONOUN
@@ -114,10 +115,8 @@ class Coreference(_Antecedents):
 class CoreferenceByClue(_Antecedents):
     """Coreference of "it" that only later words resolve: "the dog left the street because it was tired".
 
-    A causal model cannot know the answer. Any of the later words may gather it and pass it on to "it".
-
-    Attributes:
-        sentences: The most sentences of a text.
+    A causal model cannot know the answer. Any of the later words may gather it and pass it on to "it". A text has two
+    to `sentences` sentences.
     """
 
     kinds: ClassVar[Kinds] = BY_CLUE

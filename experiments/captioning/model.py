@@ -124,7 +124,7 @@ class StepOutput(NamedTuple):
 
 
 class Captioner(RecurrentAttentionDecoder):
-    """p(y_t | a, y_1 ... y_{t-1}) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t)) (equation 7).
+    """Show, Attend and Tell: p(y_t | a, y_1 ... y_{t-1}) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t)) (equation 7).
 
     e_ti = f_att(a_i, h_{t-1}); z_t is beta_t = sigmoid(f_beta(h_{t-1})) times the attended annotations (section 4.2.1);
     h_t = LSTM([E y_{t-1} ; z_t], h_{t-1}); c_0 and h_0 are each a layer of tanh over the mean annotation (section

@@ -128,7 +128,7 @@ class StepOutput(NamedTuple):
 
 
 class ListenAttendWalk(RecurrentAttentionDecoder):
-    """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
+    """Listen, Attend and Walk: p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
 
     s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is the observation where the previous actions have led, which
     reach the decoder only in this way; z_t is the aligner's.

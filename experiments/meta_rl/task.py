@@ -42,12 +42,22 @@ class Teacher(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MetaRLConfig(Config, path="config.task"):
-    """MDPs with `num_states` and `num_actions`, played for `num_episodes` episodes of `horizon` steps each.
+    """Meta-learning of bandits and MDPs: each MDP is played for several episodes, in which it must be learned.
 
-    An MDP of one state is a bandit, whose pulls are episodes of one step. Training episodes are run as in
-    `experiments.meta_rl.data.run_episodes`, each row with another share of random actions; in an evaluation the model
-    acts in `num_eval_examples` MDPs. At the end the mean return of the greedy policy over all bandits is computed
-    exactly if there are at most 12 pulls. `num_probe_examples` other MDPs are mapped.
+    An MDP with one state is a bandit, whose pulls are episodes of one step. Training episodes are run by
+    `experiments.meta_rl.data.run_episodes`, each row with another probability of random actions; in an evaluation the
+    model acts. At the end of training the mean return of the greedy policy over all bandits is computed exactly if
+    there are at most 12 pulls.
+
+    Attributes:
+        num_states: The states of an MDP.
+        num_actions: The actions, or arms of a bandit.
+        horizon: The steps of an episode.
+        num_episodes: The episodes in each MDP.
+        teacher: The policy that is imitated.
+        batch_size: MDPs in a batch.
+        num_eval_examples: MDPs in which the model acts in an evaluation.
+        num_probe_examples: MDPs whose maps are stored.
 
     Raises:
         UserError: If a value is out of range, or the teacher cannot be computed.
@@ -77,17 +87,23 @@ class MetaRLConfig(Config, path="config.task"):
 
     @property
     def steps(self) -> int:
-        """The steps of all episodes in one world."""
+        """The steps of all episodes in one MDP."""
         return self.horizon * self.num_episodes
 
     @property
     def features(self) -> int:
-        """Of a step: the state, the action before, its reward, and whether an episode begins."""
+        """The number of inputs of a step: the state, the last action, its reward, and whether an episode starts."""
         return self.num_states + self.num_actions + 2
 
 
 class Steps(NamedTuple):
-    """What a model's policy came to in every world, step after step."""
+    """The steps of a model's policy in every MDP.
+
+    Attributes:
+        vectors: The model's inputs.
+        actions: The actions.
+        rewards: The rewards.
+    """
 
     vectors: Float[Array, "B T I"]
     actions: Int[Array, "B T"]
@@ -124,7 +140,7 @@ class MetaRL(BaseTask):
         return run_episodes(random, worlds, config.horizon, config.num_episodes, randomness, bayes=bayes)
 
     def source(self, seed: int) -> BatchSource:
-        """Worlds that are drawn and lived in anew at every step."""
+        """Return an endless source of MDPs and episodes that are sampled anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             worlds = self._draw_worlds(random, self.config.batch_size)
@@ -134,15 +150,15 @@ class MetaRL(BaseTask):
         return GeneratedBatches(draw, seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The steps of all rows."""
+        """Return the number of steps of all rows."""
         return {"steps": jnp.float32(np.prod(batch["best"].shape[:2]))}
 
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over the steps of -sum over actions of b_a log p(a), b the shares of those that are best.
+        """Return the mean over steps of -sum over actions of b_a log p(a), b being uniform over the best actions.
 
-        `agreement`: how often the likeliest action is one of the best.
+        `agreement` is how often the most probable action is one of the best.
         """
         inputs = {"vectors": jnp.asarray(batch["vectors"])}
         logits_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
@@ -222,7 +238,7 @@ class MetaRL(BaseTask):
         return Evaluation("every_history", "test", batches, step, finish, at_end=True)
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """What is read at each step: the state, where there are several, and what the step before came to."""
+        """Label each step with what the model reads: the state, if there are several, and the last outcome."""
         names = []
         for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):
             done = zip(actions[:-1], rewards[:-1], strict=True)
@@ -249,7 +265,17 @@ def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, 
 
 
 def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch, *, sampled: bool) -> Steps:
-    """Act in the MDPs of a batch; `act` scores the actions of every step from the steps up to it."""
+    """Run a model's policy in the MDPs of a batch.
+
+    Args:
+        config: The task's config.
+        act: Returns the logits of the actions at every step [MDP, step, action], given the inputs [MDP, step, feature].
+        batch: The MDPs, and the random numbers that decide what happens.
+        sampled: Whether actions are sampled from the softmax of the logits; else the greedy action is taken.
+
+    Returns:
+        The steps.
+    """
     transitions_BxSxAxS, rewards_BxSxA, luck_BxTxN = (
         jnp.asarray(batch[name]) for name in ("transitions", "rewards", "luck")
     )
@@ -295,7 +321,16 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
 def history_probabilities(
     config: MetaRLConfig, act: Callable[[Array], Array], wins_BxT: Bool[Array, "B T"]
 ) -> Float[Array, " B"]:
-    """Return the probability of each history of wins and losses over all bandits, for the greedy policy."""
+    """Return the probability of each history of wins and losses over all bandits, for the greedy policy.
+
+    Args:
+        config: The task's config.
+        act: Returns the logits of the actions at every step, given the inputs.
+        wins_BxT: Whether each pull of each history wins.
+
+    Returns:
+        The probabilities [history].
+    """
     won_BxT = wins_BxT.astype(jnp.float32)
     rows = len(won_BxT)
     luck_BxTxN = jnp.zeros((rows, config.steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)

@@ -1,9 +1,9 @@
 """Sequences of bits whose answer an algorithm computes: the problems of Graves et al. 2014, section 4.
 
-Each problem is one class. Its `size` is what makes a sequence longer (vectors, items, bits); all sequences that are
-drawn together have one size and as many steps. A step has the problem's `inputs` numbers, the bits of a vector first
-and then flags and scalars, each on a channel of its own; where an answer is asked for, the inputs are zeros (but those
-of n_grams, which predicts what comes next).
+Each problem is a class. Its `size` is what makes a sequence longer (vectors, items, bits); sequences that are sampled
+together have one size and length. A step has the problem's `inputs` numbers, the bits of a vector first and then flags
+and scalars, each on its own channel; while an answer is expected the inputs are zero (except in n_grams, which predicts
+the next bit).
 """
 
 import dataclasses
@@ -18,10 +18,14 @@ from transformer.config import UserError
 
 
 class Sequences(NamedTuple):
-    """Sequences of one length: what is shown, what should be answered, and at which steps an answer is asked for.
+    """Sequences of one length.
 
-    `names` are those of each sequence's steps. `optimum` is the least loss that a predictor can expect for each, in
-    nats, where the answer is a matter of chance; None where it can be known for certain.
+    Attributes:
+        vectors: The inputs [sequence, step, channel].
+        targets: The answers [sequence, step, bit].
+        asked: The steps at which an answer is expected.
+        names: The names of each sequence's steps.
+        optimum: The least expected loss of each sequence in nats, if the answer is random; None if it is determined.
     """
 
     vectors: Float[np.ndarray, "B T I"]
@@ -32,31 +36,41 @@ class Sequences(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """A problem: its channels, how long its sequences are, and how they are drawn."""
+    """A problem: its channels, the lengths of its sequences, and how they are sampled."""
 
     bits: int
 
     @property
     def inputs(self) -> int:
-        """The numbers of a step."""
+        """The number of inputs of a step."""
 
     @property
     def outputs(self) -> int:
-        """The bits of an answer's step."""
+        """The number of bits of an answer's step."""
 
     @property
     def smallest(self) -> int:
-        """The least size that there is."""
+        """The smallest size."""
 
     def steps(self, size: int) -> int:
-        """The steps of the longest sequence of this size."""
+        """Return the number of steps of the longest sequence of this size."""
 
     def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
-        """So many sequences of this size; of the longest where the size leaves that open and `hardest` is asked for."""
+        """Sample sequences of one size.
+
+        Args:
+            random: The random generator.
+            rows: The number of sequences.
+            size: The size.
+            hardest: Whether to sample the longest sequences, if the size leaves the length open.
+
+        Returns:
+            The sequences.
+        """
 
 
 def format_bits(bits: np.ndarray) -> str:
-    """A vector of bits as it is written: 0110."""
+    """Format a vector of bits: 0110."""
     return "".join("1" if bit > 0.5 else "0" for bit in bits)
 
 
@@ -65,7 +79,7 @@ def _random_bits(random: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarray) -> tuple[tuple[str, ...], ...]:
-    """What each sequence shows, and behind it the answers that are asked for."""
+    """Return the names of the steps that each sequence shows, followed by the expected answers."""
     return tuple(
         (*before, *(f"say {format_bits(target)}" for target in targets[asked_T]))
         for targets, before in zip(targets_BxTxO, shown, strict=True)
@@ -73,7 +87,7 @@ def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarra
 
 
 class _OfVectors:
-    """A problem that shows vectors of bits with `flags` more channels, and asks for bits with `marks` more."""
+    """A problem that shows vectors of bits with `flags` more channels, and expects bits with `marks` more."""
 
     bits: int
     flags: ClassVar[int]
@@ -90,9 +104,12 @@ class _OfVectors:
 
 @dataclasses.dataclass(frozen=True)
 class Copy(_OfVectors):
-    """`size` random vectors of `bits` bits and a delimiter; then the same vectors are to be said (section 4.1).
+    """Copy `size` random vectors after a delimiter (section 4.1).
 
     Channels: bits, delimiter.
+
+    Attributes:
+        bits: The bits of a vector.
     """
 
     bits: int = 8
@@ -107,7 +124,7 @@ class Copy(_OfVectors):
         return self.of(_random_bits(random, rows, size, self.bits))
 
     def of(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> Sequences:
-        """The sequences that ask for copies of these vectors."""
+        """Return the sequences that ask for copies of these vectors."""
         rows, size, bits = given_BxLxO.shape
         vectors = np.zeros((rows, self.steps(size), self.inputs), np.float32)
         vectors[:, :size, :bits] = given_BxLxO
@@ -121,10 +138,14 @@ class Copy(_OfVectors):
 
 @dataclasses.dataclass(frozen=True)
 class RepeatCopy(_OfVectors):
-    """`size` random vectors and a number n; then the vectors are to be said n times, and an end mark (section 4.2).
+    """Repeat `size` random vectors n times after a delimiter, then emit an end mark (section 4.2).
 
-    n is drawn from 1 to `repeats`, the same for sequences that are drawn together, and `repeats` in the hardest. It
-    is shown as (n - mean) / deviation of that distribution. Channels: bits, delimiter, number. Answers: bits, end mark.
+    n is uniform from 1 to `repeats`, equal for sequences that are sampled together, and `repeats` in the hardest. The
+    input is (n - mean) / deviation of that distribution. Channels: bits, delimiter, number. Answers: bits, end mark.
+
+    Attributes:
+        bits: The bits of a vector.
+        repeats: The most repeats.
     """
 
     bits: int = 8
@@ -138,7 +159,7 @@ class RepeatCopy(_OfVectors):
         return size + 1 + size * self.repeats + 1
 
     def shown(self, times: int) -> float:
-        """A number of repeats as the machine sees it."""
+        """Return the normalized number of repeats, as the model sees it."""
         return (times - (1 + self.repeats) / 2) / math.sqrt(max(self.repeats**2 - 1, 1) / 12)
 
     def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
@@ -158,10 +179,14 @@ class RepeatCopy(_OfVectors):
 
 @dataclasses.dataclass(frozen=True)
 class AssociativeRecall(_OfVectors):
-    """`size` items of `item` vectors, then one of them but the last: the item behind it is to be said (section 4.3).
+    """Recall the item after a queried one, among `size` items of several vectors (section 4.3).
 
-    A delimiter stands before every item, another before and behind the query. Channels: bits, delimiter of items,
-    delimiter of the query.
+    The query is any item but the last. A delimiter stands before every item, another before and after the query.
+    Channels: bits, item delimiter, query delimiter.
+
+    Attributes:
+        bits: The bits of a vector.
+        item: The vectors of an item.
     """
 
     bits: int = 6
@@ -202,12 +227,15 @@ class AssociativeRecall(_OfVectors):
 
 @dataclasses.dataclass(frozen=True)
 class NGrams:
-    """`size` bits, each drawn by the `context` bits before it; the next one is to be predicted (section 4.4).
+    """Predict the next of `size` bits, each sampled from a distribution given the bits before it (section 4.4).
 
-    Each sequence has a table of its own: the probability of a one behind each of the 2^context contexts, drawn from
-    Beta(1/2, 1/2); its first `context` bits are fair. The best prediction behind a context that was followed n1 times
-    by a one and n0 times by a zero is (n1 + 1/2) / (n1 + n0 + 1) (equation 10; Krichevsky and Trofimov 1981): its loss
-    is the `optimum`. One channel, the bit; the first prediction asked for is that behind the first whole context.
+    Each sequence has its own table: the probability of a one after each of the 2^context contexts, sampled from
+    Beta(1/2, 1/2); its first `context` bits are fair. The Bayes-optimal prediction after a context that was followed n1
+    times by a one and n0 times by a zero is (n1 + 1/2) / (n1 + n0 + 1) (equation 10; Krichevsky and Trofimov 1981): its
+    loss is the `optimum`. The bit is the only channel; the first prediction is that after the first whole context.
+
+    Attributes:
+        context: The bits that determine the next one's distribution.
     """
 
     context: int = 5
@@ -246,10 +274,14 @@ class NGrams:
 
 @dataclasses.dataclass(frozen=True)
 class PrioritySort(_OfVectors):
-    """`size` random vectors, each with a priority from -1 to 1; the `answered` highest are to be said, falling.
+    """Sort random vectors by priority: of `size` vectors, emit those with the highest priorities, in descending order.
 
-    Section 4.5: the paper shows 20 and asks for 16. Where fewer are shown, all are asked for. Channels: bits, priority,
-    delimiter.
+    Section 4.5: the paper shows 20 vectors and asks for 16. Priorities are uniform from -1 to 1. Channels: bits,
+    priority, delimiter.
+
+    Attributes:
+        bits: The bits of a vector.
+        answered: The vectors to emit; all if fewer are shown.
     """
 
     bits: int = 8
@@ -281,7 +313,7 @@ class PrioritySort(_OfVectors):
 
 
 class Problem(enum.Enum):
-    """The problems by name: each value's class says what it is."""
+    """The problems by name; see their classes."""
 
     COPY = "copy"
     REPEAT_COPY = "repeat_copy"
@@ -300,10 +332,17 @@ PROBLEMS: dict[Problem, type] = {
 
 
 def algorithm(problem: Problem, numbers: dict[str, int]) -> Algorithm:
-    """The problem with these numbers, fields of its class; the others are the paper's.
+    """Build a problem.
+
+    Args:
+        problem: The problem.
+        numbers: Fields of its class; the others are the paper's.
+
+    Returns:
+        The problem.
 
     Raises:
-        UserError: For a number that the problem does not have, and for one below 1.
+        UserError: If the problem has no such field, or a number is below 1.
     """
     cls = PROBLEMS[problem]
     own = [field.name for field in dataclasses.fields(cls)]

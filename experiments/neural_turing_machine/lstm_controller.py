@@ -1,4 +1,4 @@
-"""The LSTM baseline without memory: a recurrent stack whose outputs are scored at every step."""
+"""The LSTM baseline without memory: a recurrent stack with an output at every step."""
 
 import dataclasses
 from typing import Any
@@ -18,10 +18,15 @@ from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInter
 
 @dataclasses.dataclass(frozen=True)
 class LSTMControllerConfig(Config, path="config.model"):
-    """`layers` recurrent layers of `width`; the defaults are the paper's LSTM (table 3).
+    """The configuration of a recurrent stack; the defaults are the paper's LSTM (table 3).
+
+    Attributes:
+        cell: The recurrent cell.
+        width: Features of a layer.
+        layers: Number of layers.
 
     Raises:
-        UserError: For a width or number of layers below 1.
+        UserError: If the width or the number of layers is below 1.
     """
 
     cell: Cell = Cell.LSTM
@@ -30,12 +35,12 @@ class LSTMControllerConfig(Config, path="config.model"):
 
     @property
     def stack(self) -> RecurrentConfig:
-        """The recurrent layers."""
+        """The config of the recurrent layers."""
         return RecurrentConfig(self.cell, self.width, self.layers)
 
 
 class LSTMController(StatelessModule):
-    """Logits of every bit, W h_t + b, from the last layer's output h_t; all states begin at zero."""
+    """Logits of every bit, W h_t + b, from the last layer's output h_t; all states start at zero."""
 
     def __init__(self, config: LSTMControllerConfig, inputs: int, outputs: int, builder: Builder):
         self.dtype = builder.dtype
@@ -51,14 +56,14 @@ class LSTMController(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T O"], Aux]:
-        """A logit for every bit at every step; what stands at or beyond a sequence's length is never read."""
+        """Return the logits of every bit at every step; values at or beyond a sequence's length are never read."""
         vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
         hidden_BxTxF, _ = self.stack(vectors_BxTxI, lengths_B)
         return self.output(hidden_BxTxF), Aux({}, {}, state)
 
 
 def build(config: LSTMControllerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The stack for a task's vectors and bits; without a memory it has no maps."""
+    """Build the model for a task's vectors and bits; without a memory it has no maps."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
     return Model(Functional(lambda builder: LSTMController(config, inputs, outputs, builder), precision), ())
 

@@ -1,4 +1,4 @@
-"""NTM memory: content and location addressing, read and write, each a differentiable step."""
+"""The memory of an NTM: content and location addressing, reading and writing, all differentiable."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,15 @@ NOTHING = 1e-30
 
 
 class Address(NamedTuple):
-    """The addressing parameters that a controller emits for each head."""
+    """The addressing parameters that a controller emits for each head.
+
+    Attributes:
+        key: The key k_t for content addressing.
+        strength: The key strength beta_t, at least 0.
+        gate: The interpolation gate g_t in [0, 1].
+        shift: The distribution s_t over shifts.
+        sharpening: The exponent gamma_t, at least 1.
+    """
 
     key: Float[Array, "R H M"]
     strength: Float[Array, "R H"]
@@ -26,24 +34,37 @@ class Address(NamedTuple):
 
 
 class Write(NamedTuple):
-    """The erase vector e in [0, 1] and add vector a of each write head."""
+    """The changes that a controller emits for each write head.
+
+    Attributes:
+        erase: The erase vector e in [0, 1].
+        add: The add vector a.
+    """
 
     erase: Float[Array, "R H M"]
     add: Float[Array, "R H M"]
 
 
 def address_size(slot_width: int, shift_range: int) -> int:
-    """The numbers from which `emitted_address` makes the address of one head."""
+    """Return the number of outputs from which `parse_address` makes the address of one head."""
     return slot_width + 3 + shift_offsets(shift_range)
 
 
 def shift_offsets(shift_range: int) -> int:
-    """Return the offsets of a shift: `shift_range` to either side, and 0."""
+    """Return the number of offsets of a shift: `shift_range` to either side, and 0."""
     return 2 * shift_range + 1
 
 
 def parse_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
-    """Convert F unbounded numbers a head to addressing parameters: key, strength, gate, sharpening, shift."""
+    """Convert unbounded outputs for each head to addressing parameters.
+
+    Args:
+        raw_RxHxF: The outputs: key, strength, gate, sharpening, shift.
+        slot_width: The features of a slot.
+
+    Returns:
+        The parameters.
+    """
     key, strength, gate, sharpening, shift = jnp.split(
         raw_RxHxF, [slot_width, slot_width + 1, slot_width + 2, slot_width + 3], axis=-1
     )
@@ -65,7 +86,16 @@ def parse_write(raw_RxHxF: Float[Array, "R H F"]) -> Write:
 def address(
     to: Address, memory_RxNxM: Float[Array, "R N M"], before_RxHxN: Float[Array, "R H N"]
 ) -> Float[Array, "R H N"]:
-    """Compute the weighting w_t of every head from that of the step before (section 3.3, figure 2)."""
+    """Compute the weighting w_t of every head (section 3.3, figure 2).
+
+    Args:
+        to: The addressing parameters.
+        memory_RxNxM: The memory.
+        before_RxHxN: The weightings of the step before.
+
+    Returns:
+        The weightings [row, head, slot].
+    """
     by_content_RxHxN = content_addressing(to.key, to.strength, memory_RxNxM)
     gate_RxHx1 = to.gate[..., None].astype(by_content_RxHxN.dtype)
     gated_RxHxN = gate_RxHx1 * by_content_RxHxN + (1 - gate_RxHx1) * before_RxHxN
@@ -75,7 +105,7 @@ def address(
 def content_addressing(
     key_RxHxM: Float[Array, "R H M"], strength_RxH: Float[Array, "R H"], memory_RxNxM: Float[Array, "R N M"]
 ) -> Float[Array, "R H N"]:
-    """w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6)."""
+    """Compute w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6)."""
     # Heads are queries of one head: a score of several would repeat the memory for each.
     keys = prepare_keys(memory_RxNxM[:, :, None], Score.COSINE)
     params = AttentionParameters(score=Cosine(strength_RxH[:, None]))
@@ -84,7 +114,7 @@ def content_addressing(
 
 
 def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S"]) -> Float[Array, "R H N"]:
-    """w_s(i) = sum_j w(j) s(i - j), around the ring of slots (equation 8): s's last place moves furthest onwards."""
+    """Compute w_s(i) = sum_j w(j) s(i - j), circularly (equation 8); the last entry of s shifts furthest forward."""
     reach = shift_RxHxS.shape[-1] // 2
     moved = [
         jnp.roll(weights_RxHxN, place - reach, axis=-1) * shift_RxHxS[..., place, None].astype(weights_RxHxN.dtype)
@@ -94,24 +124,24 @@ def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S
 
 
 def sharpen(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]) -> Float[Array, "R H N"]:
-    """w(i)^gamma / sum_j w(j)^gamma (equation 9), computed as softmax(gamma log w).
+    """Compute w(i)^gamma / sum_j w(j)^gamma (equation 9), as softmax(gamma log w).
 
-    Powers of small weights would underflow all together and leave nothing to divide by. A weight of zero, as a
-    one-hot weighting has, becomes one of 1e-30, so that its logarithm and its gradient are finite.
+    Powers of small weights could all underflow and leave nothing to divide by. A weight of zero, as in a one-hot
+    weighting, becomes 1e-30, so that its logarithm and its gradient are finite.
     """
     log_RxHxN = jnp.log(weights_RxHxN + NOTHING)
     return jax.nn.softmax(power_RxH[..., None].astype(weights_RxHxN.dtype) * log_RxHxN, axis=-1)
 
 
 def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"]) -> Float[Array, "R H M"]:
-    """What every head reads, r = sum_i w(i) M(i) (equation 2)."""
+    """Read r = sum_i w(i) M(i) for every head (equation 2)."""
     return read(weights_RxHxN[:, None], memory_RxNxM[:, :, None])[:, :, 0]
 
 
 def write_slots(
     memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: Write
 ) -> Float[Array, "R N M"]:
-    """M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): all heads erase, then all add."""
+    """Compute M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): first erase, then add."""
     erase_RxHxM, add_RxHxM = (part.astype(memory_RxNxM.dtype) for part in change)
     for head in range(weights_RxHxN.shape[1]):
         memory_RxNxM = memory_RxNxM * (1 - weights_RxHxN[:, head, :, None] * erase_RxHxM[:, head, None])

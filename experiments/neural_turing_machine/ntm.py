@@ -35,7 +35,7 @@ UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
 
 
 class Controller(enum.Enum):
-    """The controller network, which reads the input and the last read vectors, and moves the heads."""
+    """The controller network, which reads the input and the last read vectors, and emits the heads' parameters."""
 
     FEED_FORWARD = "feed_forward"
     LSTM = "lstm"
@@ -50,7 +50,21 @@ class MemoryInit(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class NTMConfig(Config, path="config.model"):
-    """The defaults are the NTM of the paper's copy task (table 1): 128 slots of 20, one read and one write head."""
+    """The configuration of an NTM; the defaults are those of the paper's copy task (table 1).
+
+    Attributes:
+        controller: The controller network.
+        width: Features of the controller.
+        read_heads: The number of read heads.
+        write_heads: The number of write heads.
+        slots: The slots of the memory.
+        slot_width: Features of a slot.
+        shift_range: The largest shift to either side.
+        memory_init: The contents of the memory before the first step.
+
+    Raises:
+        UserError: If a value is out of range, or `shift_range` goes more than once around the slots.
+    """
 
     controller: Controller = Controller.FEED_FORWARD
     width: Positive = 100
@@ -70,18 +84,25 @@ class NTMConfig(Config, path="config.model"):
 
     @property
     def heads(self) -> int:
-        """All of them, in the order in which the machine keeps their weightings: first those that read."""
+        """The number of heads, read heads first."""
         return self.read_heads + self.write_heads
 
     @property
     def emitted(self) -> int:
-        """The numbers by which the controller moves all heads and changes the memory, in one step."""
+        """The number of the controller's outputs for all heads in one step."""
         changes = 2 * self.slot_width * self.write_heads
         return self.heads * memory.address_size(self.slot_width, self.shift_range) + changes
 
 
 class MachineState(NamedTuple):
-    """What a step hands to the next, one of each row."""
+    """The state between steps.
+
+    Attributes:
+        memory: The memory.
+        weights: The last weightings, those of read heads first.
+        reads: The last read vectors.
+        controller: The LSTM's state; None for a feed-forward controller.
+    """
 
     memory: Float[Array, "R N M"]
     weights: Float[Array, "R H N"]
@@ -92,13 +113,13 @@ class MachineState(NamedTuple):
 
 
 class NTM(StatelessModule):
-    """At each step: h = controller(x, r_{t-1}); heads address M_{t-1}; r_t is read from it; M_t is written.
+    """A Neural Turing Machine: h = controller(x, r_{t-1}); heads address M_{t-1}; r_t is read from it; M_t is written.
 
-    The output is scored from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
-    heads address and read the memory that the step finds, so that what is written can be read one step later.
+    The output is computed from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
+    heads address and read the memory before the step, so that what is written can be read one step later.
 
-    What a sequence begins with is learned: the reads, the weightings (by their logits), an LSTM's state, and the slots,
-    where `Beginning` does not say otherwise.
+    The initial state is learned: the read vectors, the weightings (their logits), an LSTM's state, and the slots unless
+    `MemoryInit` is constant.
     """
 
     def __init__(self, config: NTMConfig, inputs: int, outputs: int, builder: Builder):
@@ -126,7 +147,7 @@ class NTM(StatelessModule):
             self.state = memory_init(width**-0.5, 2, width)
 
     def begin(self, rows: int) -> MachineState:
-        """What each of so many sequences begins with."""
+        """Return the initial state of so many sequences."""
         wide = jnp.promote_types(self.dtype, jnp.float32)
 
         def of_rows(x: Array) -> Array:
@@ -145,7 +166,12 @@ class NTM(StatelessModule):
     def advance(
         self, state: MachineState, x_RxI: Float[Array, "R I"], key: Key[Array, ""] | None = None
     ) -> tuple[MachineState, tuple[Float[Array, "R F"], Float[Array, "R H N"]], Alignment]:
-        """One step of every row: what its output is scored from, and the weighting of every head."""
+        """Run one step.
+
+        Returns:
+            The next state; the features of the output and the weighting of every head; and the weightings as an
+            alignment.
+        """
         config, rows = self.config, len(x_RxI)
         seen_RxI = jnp.concatenate([x_RxI, state.reads.reshape(rows, -1).astype(x_RxI.dtype)], axis=-1)
         controller = None
@@ -178,7 +204,7 @@ class NTM(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T O"], Aux]:
-        """A logit for every bit at every step; what stands at or beyond a sequence's length is never read."""
+        """Return the logits of every bit at every step; values at or beyond a sequence's length are never read."""
         vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
         mask = Mask(query_lengths=lengths_B)
         # Kept for the backward pass, a step's intermediates are several memories: to write and read them takes longer
@@ -195,7 +221,7 @@ class NTM(StatelessModule):
 
 
 def build(config: NTMConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The machine for a task's vectors and bits, with a site for the heads that read and one for those that write."""
+    """Build the model for a task's vectors and bits, with attention modules for read heads and for write heads."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
     steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.slots)
     sites = tuple(

@@ -36,18 +36,30 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmsConfig(Config, path="config.task"):
-    """Batches of `batch_size` sequences of one size, drawn anew at every step from `min_size` to `max_size`.
+    """Algorithmic sequences of random sizes, sampled anew at every step.
 
-    `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`,
-    `item`, `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch
-    is padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what
-    none of them holds, and all where there are none, to the longest sequence of training. `eval_sizes`: the sizes that
-    `num_eval_examples` held-out sequences each of validation and test have. `num_probe_examples`: sequences whose maps
-    are stored, of sizes from `min_size` to `max_size`.
+    A batch is padded to the first of `lengths` that holds it, each of which is a program to compile; if none does, to
+    the longest sequence of training. `bits`, `repeats`, `item`, `context` and `answered` are fields of some problems
+    (experiments.neural_turing_machine.data) and by default the paper's.
+
+    Attributes:
+        problem: The problem.
+        bits: The bits of a vector.
+        repeats: The most repeats.
+        item: The vectors of an item.
+        context: The bits of a context.
+        answered: The vectors to emit.
+        batch_size: Sequences in a batch.
+        min_size: The smallest size in training.
+        max_size: The largest size in training.
+        lengths: The numbers of steps that batches are padded to.
+        eval_sizes: The sizes of held-out sequences.
+        num_eval_examples: Validation sequences, and as many test sequences, of each size.
+        num_probe_examples: Sequences whose maps are stored, with sizes from `min_size` to `max_size`.
 
     Raises:
-        UserError: For sizes that are not at least the problem's least and rising, for numbers below 1, and for numbers
-            that the problem does not have.
+        UserError: If sizes are too small, not rising or repeated, a number is below 1, or the problem has no such
+            field.
     """
 
     problem: Problem = Problem.COPY
@@ -80,15 +92,20 @@ class AlgorithmsConfig(Config, path="config.task"):
         return algorithm(self.problem, {name: value for name, value in given.items() if value is not None})
 
     def padded(self, steps: int) -> int:
-        """The steps that a batch of training sequences of so many steps is padded to."""
+        """Return the number of steps that a training batch of so many steps is padded to."""
         max_size = self.algorithm.steps(self.max_size)
         return min((length for length in self.lengths if length >= steps), default=max(max_size, steps))
 
 
 class Algorithms(BaseTask):
-    """Binary cross-entropy of the bits that are asked for; bits wrong, bits a sequence, and sequences without a fault.
+    """Algorithmic tasks: implements transformer.tasks.task.Task.
 
-    With `hardest` every training batch is of the longest sequences, as programs are compiled for.
+    The loss is the binary cross-entropy of the expected bits.
+
+    Args:
+        config: The config.
+        rows_multiple: The number that the rows of a batch are rounded up to a multiple of.
+        hardest: Whether every training batch consists of the longest sequences, as programs are compiled for.
     """
 
     def __init__(self, config: AlgorithmsConfig, rows_multiple: int, *, hardest: bool = False):
@@ -141,7 +158,7 @@ class Algorithms(BaseTask):
         return make_batch(drawn, self.config.padded(len(drawn.asked)))
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The bits that are asked for, and the sequences."""
+        """Return the numbers of expected bits and of sequences."""
         asked_BxT, outputs = jnp.asarray(batch["asked"]), batch["targets"].shape[-1]
         examples = jnp.float32(len(asked_BxT))
         return {"bits": jnp.sum(asked_BxT).astype(jnp.float32) * outputs, "examples": examples}
@@ -149,7 +166,7 @@ class Algorithms(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over all bits that are asked for of -log p(bit), in nats."""
+        """Return the mean over all expected bits of -log p(bit), in nats."""
         inputs = {name: batch[name] for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         logits_BxTxO = logits_BxTxO.astype(jnp.promote_types(logits_BxTxO.dtype, jnp.float32))
@@ -174,14 +191,14 @@ class Algorithms(BaseTask):
         return {**aux.metrics, **self.totals(batch)}, None
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """What each step shows, or should answer."""
+        """Label each step with what it shows, or with the expected answer."""
         return make_labels(self._probe)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Copies of the texts, words of bits such as 10110011 00110101; the other problems do not answer texts.
+        """Copy the texts, words of bits such as 10110011 00110101; the other problems cannot answer texts.
 
         Raises:
-            UserError: For another problem, and for what is no row of words of that many bits.
+            UserError: If the problem is another one, or a text is not words of that many bits.
         """
         problem = self.problem
         if not isinstance(problem, Copy):
@@ -202,7 +219,15 @@ class Algorithms(BaseTask):
 
 
 def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
-    """The sequences padded with zeros to so many steps, with their true length each."""
+    """Pad sequences with zeros to a number of steps.
+
+    Args:
+        drawn: The sequences.
+        steps: The number of steps.
+
+    Returns:
+        The batch, with the true lengths.
+    """
     rows, behind = len(drawn.vectors), (0, steps - len(drawn.asked))
     asked_T = np.pad(drawn.asked, behind)
     batch = {
@@ -217,7 +242,10 @@ def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
 
 
 def report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport:
-    """What an evaluation at a size says, by names that end in it; of n_grams also what is above the optimum."""
+    """Report an evaluation at one size; the names end in the size.
+
+    For n_grams, `above_optimum` is the relative excess over the Bayes-optimal bits.
+    """
     per = {"bits": ("loss", "bits_wrong"), "examples": ("bits_per_sequence", "optimal_bits_per_sequence", "exact")}
     means = {name: float(sums[name] / sums[by]) for by, names in per.items() for name in names if name in sums}
     if "optimal_bits_per_sequence" in means:
@@ -226,7 +254,7 @@ def report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport
 
 
 def make_labels(sequences: Sequence[Sequences]) -> AxisLabels:
-    """The names of the steps of some sequences."""
+    """Return the names of the steps of some sequences."""
     names = tuple(of_row for one in sequences for of_row in one.names)
     return AxisLabels(
         {"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names))
@@ -234,10 +262,10 @@ def make_labels(sequences: Sequence[Sequences]) -> AxisLabels:
 
 
 def parse_bits(text: str, bits: int) -> np.ndarray:
-    """The vectors that words of bits spell.
+    """Parse words of bits as vectors [word, bit].
 
     Raises:
-        UserError: For anything else.
+        UserError: If the text is not words of `bits` bits.
     """
     words = text.split()
     if not words or any(len(one) != bits or not set(one) <= {"0", "1"} for one in words):
@@ -247,12 +275,12 @@ def parse_bits(text: str, bits: int) -> np.ndarray:
 
 
 def build(config: AlgorithmsConfig, directory: Path, rows_multiple: int = 1) -> Algorithms:
-    """The task; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task; the rows of a batch are a multiple of `rows_multiple` (devices x microbatches)."""
     return Algorithms(config, rows_multiple)
 
 
 def synthetic(config: AlgorithmsConfig, rows_multiple: int = 1) -> Algorithms:
-    """The task with every batch of the greatest length."""
+    """Build the task with every batch of the greatest length."""
     return Algorithms(config, rows_multiple, hardest=True)
 
 

@@ -1,4 +1,4 @@
-"""Self-attention over a set: points in no order, read by blocks without positions (Lee et al. 2019)."""
+"""Self-attention over a set: unordered points, processed by blocks without positions (Lee et al. 2019)."""
 
 import dataclasses
 import enum
@@ -33,11 +33,11 @@ STACK, POOLED = "encoder", "classifier/pooling"
 
 
 class Pooling(enum.Enum):
-    """What becomes one vector of all points.
+    """How all points become one vector.
 
-    attention: what a learned query reads of them, which is the attention of PMA with one seed (Lee et al. 2019, section
-    3.2) without its residual connections, norms and feed-forward networks. mean and max: of each feature over the
-    points (Zaheer et al. 2017, Deep Sets; Qi et al. 2017, PointNet).
+    attention: the output of a learned query, the attention of PMA with one seed (Lee et al. 2019, section 3.2) without
+    its residual connections, norms and feed-forward networks. mean and max: of each feature over the points (Zaheer et
+    al. 2017, Deep Sets; Qi et al. 2017, PointNet).
     """
 
     ATTENTION = "attention"
@@ -47,12 +47,15 @@ class Pooling(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class SetTransformerConfig(Config, path="config.model"):
-    """Blocks over points, pooled to one vector; the fields are those of every Transformer (TransformerConfig).
+    """The configuration of blocks over points, pooled to one vector; the other fields are those of TransformerConfig.
 
-    With `layers` 0 no point knows of another before they are pooled.
+    Attributes:
+        layers: Number of blocks; with 0 points do not interact before they are pooled.
+        width: Features of a point.
+        pooling: How points become one vector.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     layers: LayersIfAny = 2
@@ -73,14 +76,14 @@ class SetTransformerConfig(Config, path="config.model"):
 
     @property
     def blocks(self) -> TransformerConfig:
-        """The blocks, which know no positions."""
+        """The config of the blocks, without positions."""
         return blocks_of(self)
 
 
 class SetTransformer(BlockStacks):
     """Blocks over W x_n + b of every point, the pooled vector r, logits V r + c.
 
-    inputs: `points` [B, N, D], `lengths` [B], beyond which there are none. Outputs: logits [B, C].
+    Inputs: `points` [B, N, D], `lengths` [B], the number of real points. Outputs: logits [B, C].
     """
 
     def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: Builder):
@@ -107,7 +110,7 @@ class SetTransformer(BlockStacks):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
-        """The logits of the classes; what stands at or beyond the number of points, NaN included, is never read."""
+        """Return the logits of the classes; values at or beyond the number of points, even NaN, are never read."""
         points_BxNxD, lengths_B = jnp.asarray(inputs["points"], self.dtype), jnp.asarray(inputs["lengths"])
         real_BxN = real_positions(lengths_B, points_BxNxD.shape[1])
         x_BxNxE = self.embed(jnp.where(real_BxN[..., None], points_BxNxD, 0))
@@ -136,7 +139,17 @@ class SetTransformer(BlockStacks):
         key: Key[Array, ""] | None,
         capture: Capture | None,
     ) -> tuple[Float[Array, "B E"], CapturedAttention | None]:
-        """One vector of each set, zero of an empty one."""
+        """Pool each set to one vector, zero for an empty set.
+
+        Args:
+            x_BxNxE: The points.
+            lengths_B: The number of real points.
+            key: The random key of dropout.
+            capture: What to capture of attention pooling.
+
+        Returns:
+            The vectors, and what was captured.
+        """
         real_BxNx1 = real_positions(lengths_B, x_BxNxE.shape[1])[..., None]
         match self.pooling:
             case Pooling.ATTENTION:
@@ -157,7 +170,7 @@ class SetTransformer(BlockStacks):
 
 
 def build(config: SetTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for sets of any number of points."""
+    """Build the model for sets of any number of points."""
     points = Axis("points", AxisKind.POINTS)
     sites: tuple[Site, ...] = stack_sites(STACK, config.blocks, config.layers, points, points) if config.layers else ()
     if config.pooling is Pooling.ATTENTION:

@@ -1,4 +1,4 @@
-"""Clouds of points: which digit's lines they were drawn from, in no order."""
+"""Classification of point clouds: which digit the points were sampled from."""
 
 import dataclasses
 import functools
@@ -23,9 +23,14 @@ CLASSES = tuple(DIGITS)
 
 @dataclasses.dataclass(frozen=True)
 class PointCloudsConfig(Config, path="config.task"):
-    """Batches of `batch_size` clouds of `min_points` to `max_points` points.
+    """Point clouds sampled from the lines of digits, anew at every step.
 
-    At least `num_eval_examples` are evaluated.
+    Attributes:
+        min_points: The fewest points of a cloud.
+        max_points: The most points of a cloud.
+        batch_size: Clouds in a batch.
+        num_eval_examples: Clouds to evaluate, rounded up to whole batches.
+        num_probe_examples: Clouds whose maps are stored.
 
     Raises:
         UserError: If a value is out of range.
@@ -45,7 +50,7 @@ class PointCloudsConfig(Config, path="config.task"):
 
 
 class PointClouds(BaseTask):
-    """The task: implements transformer.tasks.task.Task."""
+    """Point cloud classification: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: PointCloudsConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
@@ -62,7 +67,7 @@ class PointClouds(BaseTask):
         self.probe_batch = {name: self._shown[name] for name in ("points", "lengths")}
 
     def source(self, seed: int) -> BatchSource:
-        """Clouds that are drawn anew at every step."""
+        """Return an endless source of clouds that are sampled anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -80,7 +85,7 @@ class PointClouds(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over the clouds of -log p(class), in nats."""
+        """Return the mean over clouds of -log p(class), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in POINT_CLASSIFICATION.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         labels_B = jnp.asarray(batch["labels"])
@@ -100,7 +105,7 @@ class PointClouds(BaseTask):
         return Evaluation("classification", split, batches, step, finish, at_end=split == "test")
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The points by their coordinates, each cloud by its digit."""
+        """Label each point with its coordinates, each cloud with its digit."""
         rows = zip(self._shown["points"], self._shown["lengths"], strict=True)
         points = tuple(tuple(f"{x:.2f}, {y:.2f}" for x, y in cloud[:length]) for cloud, length in rows)
         shown = zip(self._shown["labels"], points, strict=True)

@@ -1,7 +1,7 @@
-"""Points in the plane with exact answers: the convex hull, the Delaunay triangulation, the shortest tour.
+"""Geometric problems with exact answers: the convex hull, the Delaunay triangulation, the shortest tour.
 
 Coordinates are multiples of 2^-24 in [0, 1), as float32 holds them. Differences, products of two and sums of two
-products of such numbers are exact in float64, so that no turn is ever judged wrongly.
+products of such numbers are exact in float64, so that no orientation is ever misjudged.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,28 @@ MAX_TOUR_POINTS = 12
 
 
 def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.ndarray, "B N 2"]:
-    """Points that are uniform in the unit square, float32."""
+    """Sample points uniformly from the unit square, in float32."""
     return random.random((rows, count, 2), dtype=np.float32)
 
 
 def order_left_to_right(
     points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]
 ) -> Int[np.ndarray, "B N"]:
-    """The indices of each row's points in the order of their x, those behind its length last."""
+    """Return the indices of each row's points in the order of their x; points beyond its length come last."""
     there_BxN = np.arange(points_BxNx2.shape[1]) < lengths_B[:, None]
     return np.argsort(np.where(there_BxN, points_BxNx2[..., 0], np.inf), axis=1, kind="stable")
 
 
 def convex_hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
-    """The corners of the convex hull counter-clockwise, beginning at the one of the lowest index.
+    """Compute the corners of the convex hull counter-clockwise, starting at the one with the lowest index.
 
-    Andrew's monotone chain (1979), in O(n log n); a point in the midst of an edge is no corner.
+    Andrew's monotone chain (1979), in O(n log n); a point in the middle of an edge is no corner.
+
+    Args:
+        points_Nx2: The points.
+
+    Returns:
+        The indices of the corners.
     """
     # Plain numbers: arrays of two are far slower.
     ordered = sorted((x, y, index) for index, (x, y) in enumerate(points_Nx2.tolist()))
@@ -49,16 +55,22 @@ def convex_hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
 
 
 def rotate_to_lowest(cycle: Sequence[int]) -> tuple[int, ...]:
-    """A cycle, turned so that it begins at its lowest index."""
+    """Rotate a cycle so that it starts at its lowest index."""
     first = min(range(len(cycle)), key=cycle.__getitem__)
     return (*cycle[first:], *cycle[:first])
 
 
 def delaunay_triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[int, int, int], ...]:
-    """The triangles of the Delaunay triangulation, by Qhull.
+    """Compute the triangles of the Delaunay triangulation by Qhull.
 
-    Each has its corners in rising order, and they are ordered by the coordinates of their incenters, x first (Vinyals
-    et al. 2015, section 3.2): (a A + b B + c C) / (a + b + c), a the side opposite to the corner A.
+    The triangles are ordered by the coordinates of their incenters, x first (Vinyals et al. 2015, section 3.2):
+    (a A + b B + c C) / (a + b + c), a being the side opposite to the corner A.
+
+    Args:
+        points_Nx2: The points.
+
+    Returns:
+        The triangles, each with its corners' indices in rising order.
     """
     from scipy.spatial import Delaunay  # only this problem needs it
 
@@ -73,11 +85,17 @@ def delaunay_triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[
 
 
 def shortest_tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, "B N"]:
-    """The shortest closed tour of every row, from index 0, counter-clockwise.
+    """Compute the shortest closed tour of every row, from index 0, counter-clockwise.
 
-    The dynamic program of Held and Karp (1962), for all rows at once: the shortest way from point 0 through a set of
+    The dynamic program of Held and Karp (1962), for all rows at once: the shortest path from point 0 through a set of
     the others to the last of them, L(S, j) = min_i L(S - j, i) + d(i, j), sets in the order of their sizes. A shortest
-    tour does not cross itself, so that the sign of its area tells in which direction it turns.
+    tour does not cross itself, so that the sign of its area gives its orientation.
+
+    Args:
+        points_BxNx2: The points of each row, at most `MAX_TOUR_POINTS`.
+
+    Returns:
+        The indices of each tour.
     """
     rows, count, _ = points_BxNx2.shape
     points_BxNx2 = points_BxNx2.astype(np.float64)
@@ -112,19 +130,19 @@ def shortest_tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, 
 
 
 def areas(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
-    """The signed area of each polygon, positive where its corners are counter-clockwise (the shoelace formula)."""
+    """Compute the signed area of each polygon, positive if its corners are counter-clockwise (the shoelace formula)."""
     x, y = np.moveaxis(polygons_BxNx2.astype(np.float64), -1, 0)
     return 0.5 * np.sum(x * np.roll(y, -1, axis=-1) - np.roll(x, -1, axis=-1) * y, axis=-1)
 
 
 def perimeters(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
-    """The length of each closed polygon."""
+    """Compute the perimeter of each polygon."""
     sides = polygons_BxNx2.astype(np.float64) - np.roll(polygons_BxNx2.astype(np.float64), -1, axis=-2)
     return np.hypot(sides[..., 0], sides[..., 1]).sum(-1)
 
 
 def is_simple_polygon(polygon_Nx2: Float[np.ndarray, "N 2"]) -> bool:
-    """Whether a polygon has at least three different corners, and no edges meet but neighbors at their corner."""
+    """Return whether a polygon has at least three distinct corners, and only neighboring edges meet."""
     count, corners_Nx2 = len(polygon_Nx2), polygon_Nx2.astype(np.float64)
     if count < 3 or len(np.unique(corners_Nx2, axis=0)) < count:
         return False

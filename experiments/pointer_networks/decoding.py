@@ -1,4 +1,4 @@
-"""Answers of a model that points: what may follow what in each problem, and decoding with or without it."""
+"""Decoding of a pointer network: which tokens may follow in each problem, and answers with or without constraints."""
 
 import dataclasses
 import enum
@@ -21,7 +21,7 @@ Answer = tuple[int, ...]
 
 
 class Problem(enum.Enum):
-    """What is asked of n points.
+    """The problem about n points.
 
     hull: the corners of the convex hull, counter-clockwise from the lowest index. delaunay: the triangles of the
     Delaunay triangulation, each with rising indices, ordered by their incenters. tour: the shortest closed tour, from
@@ -33,14 +33,14 @@ class Problem(enum.Enum):
     TOUR = "tour"
 
     def steps(self, count: int) -> int:
-        """The greatest number of indices in an answer about so many points, and the end behind them.
+        """Return the most steps of an answer about `count` points: its indices and the end.
 
-        A triangulation of n points of which h are corners of the hull has 2 n - 2 - h triangles.
+        A triangulation of n points, h of them corners of the hull, has 2 n - 2 - h triangles.
         """
         return 3 * (2 * count - 5) + 1 if self is Problem.DELAUNAY else count + 1
 
     def rule(self, lengths_B: Int[Array, " B"]) -> TokenRule:
-        """What may follow what: no point twice, at least three corners, every point of a tour; whole triangles."""
+        """Return the constraint on answers: no repeated point, three corners or more, complete tours, whole triangles."""
         match self:
             case Problem.HULL:
                 return NoRepeatedTokens(jnp.minimum(lengths_B, 3), POINTER_END)
@@ -53,7 +53,7 @@ class Problem(enum.Enum):
 
 
 class _Corner(NamedTuple):
-    """What `Triangles` knows of a row; `place` is the corner that comes next, `last` the number before it."""
+    """The decoding state of `Triangles`: `place` is the corner that comes next, `last` the number before it."""
 
     place: Int[Array, " R"]
     last: Int[Array, " R"]
@@ -66,12 +66,16 @@ class _Corner(NamedTuple):
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["lengths"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Triangles:
-    """Triangles with rising indices among so many points, and the end behind at least one whole triangle."""
+    """A constraint to triangles with rising indices, with the end only after at least one whole triangle.
+
+    Attributes:
+        lengths: The number of points of each example.
+    """
 
     lengths: Int[Array | np.ndarray, " B"]
 
     def start(self, rows: int, vocabulary: int) -> _Corner:
-        """Before the first corner."""
+        """Return the state before the first corner."""
         lengths_B = jnp.asarray(self.lengths)
         zeros_R, never_R = jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
         numbers_RxV = jnp.broadcast_to(jnp.arange(vocabulary), (rows, vocabulary))
@@ -79,7 +83,7 @@ class Triangles:
         return _Corner(zeros_R, zeros_R, never_R, never_R, lengths_R, numbers_RxV)
 
     def allowed_tokens(self, state: _Corner) -> Bool[Array, "R V"]:
-        """Greater numbers within a triangle, with enough of them left to complete it."""
+        """Allow larger numbers within a triangle, if enough of them remain to complete it."""
         beyond_R = jnp.where(state.place == 0, POINTER_END, state.last)
         greatest_R = state.lengths - (2 - state.place)
         corner_RxV = (state.numbers > beyond_R[:, None]) & (state.numbers <= greatest_R[:, None])
@@ -87,7 +91,7 @@ class Triangles:
         return (corner_RxV & ~state.ended[:, None]).at[:, POINTER_END].set(state.ended | whole_R | ~corner_RxV.any(1))
 
     def advance(self, state: _Corner, tokens_R: Int[Array, " R"]) -> _Corner:
-        """The next corner."""
+        """Return the state after one more token."""
         ended_R = state.ended | (tokens_R == POINTER_END)
         place_R = jnp.where(ended_R, 0, (state.place + 1) % 3)
         return state._replace(place=place_R, last=tokens_R, begun=jnp.ones_like(state.begun), ended=ended_R)
@@ -96,7 +100,18 @@ class Triangles:
 def decode_answers(
     view: StateView, batch: Batch, problem: Problem, decoding: DecodingConfig, *, constrained: bool
 ) -> DecodedSequences:
-    """The model's answers to the points of a batch, a pure function that can run under jit."""
+    """Decode the model's answers about the points of a batch; can run under jit.
+
+    Args:
+        view: The model and its variables.
+        batch: The points.
+        problem: The problem.
+        decoding: The decoding options.
+        constrained: Whether answers must be valid for the problem.
+
+    Returns:
+        The decoded sequences.
+    """
     inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths")}
     return generate(
         view.model,
@@ -113,7 +128,7 @@ def decode_answers(
 
 
 def indices_of(tokens: Iterable[int]) -> tuple[Answer, bool]:
-    """The indices of points that a row of numbers names before its end, and whether it has an end."""
+    """Return the indices of points in a row of numbers up to its end, and whether it has an end."""
     numbers = [int(token) for token in tokens]
     ended = POINTER_END in numbers
     return tuple(number - 1 for number in numbers[: numbers.index(POINTER_END) if ended else len(numbers)]), ended

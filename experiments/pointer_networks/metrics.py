@@ -1,4 +1,4 @@
-"""How good answers about points in the plane are: exact, and by area, triangles or length."""
+"""Metrics of geometric answers: exact match, and area, triangles or length."""
 
 from collections.abc import Sequence
 from typing import assert_never
@@ -16,17 +16,25 @@ def geometry_metrics(
     truths: Sequence[Answer],
     answers: Sequence[Answer | None],
 ) -> dict[str, float]:
-    """The means over examples; an answer that never ended is None.
+    """Average metrics over examples.
 
-    accuracy: the share of answers that are right (Vinyals et al. 2015, sections 4.2 to 4.4): the same polygon or tour,
-    wherever it begins, a tour in either direction; the same set of triangles.
+    accuracy: the fraction of right answers (Vinyals et al. 2015, sections 4.2 to 4.4): the same polygon or tour,
+    whatever its start, a tour in either direction; the same set of triangles.
 
-    hull: `area`, that of the predicted polygon over the true one's, over the polygons that are simple; `failed`, the
-    share of those that are not (section 4.2).
-    delaunay: `coverage`, the share of the true triangles that were predicted (section 4.3).
-    tour: `length`, that of the predicted tours, `optimal`, that of the shortest through the same points, `excess`,
-    by how much the first is above the second, relatively, over the answers that visit every point once; `failed`, the
-    share of those that do not.
+    hull: `area`, that of the predicted polygon over the true one's, over simple polygons; `failed`, the fraction of
+    answers that are none (section 4.2). delaunay: `coverage`, the fraction of the true triangles that were predicted
+    (section 4.3). tour: `length` of the predicted tours, `optimal`, that of the shortest through the same points,
+    `excess`, the relative difference, all over the answers that visit every point once; `failed`, the fraction of those
+    that do not.
+
+    Args:
+        problem: The problem.
+        points: The points of each example.
+        truths: The true answers.
+        answers: The predicted answers; None for one without an end.
+
+    Returns:
+        The metrics by name.
     """
     match problem:
         case Problem.HULL:

@@ -36,10 +36,10 @@ NO_POINT = -1e9
 
 
 class DecoderInput(enum.Enum):
-    """What the decoder reads of the point that was chosen last.
+    """What the decoder reads of the last chosen point.
 
-    point: its coordinates (section 2.3 of the paper). encoded: what the encoder made of it, e_j, which knows of the
-    points around it.
+    point: its coordinates (section 2.3 of the paper). encoded: the encoder's output e_j, which also depends on the
+    other points.
     """
 
     POINT = "point"
@@ -48,14 +48,18 @@ class DecoderInput(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class PointerNetworkConfig(Config, path="config.model"):
-    """A recurrent encoder over the points, and a decoder that points at them.
+    """The configuration of a recurrent encoder over the points, and a decoder that points at them.
 
-    `encoder`: its cell, width, layers and direction. The decoder has the same cell and the width of the encoder's
-    outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
-    `decoder_input`: what it reads at each step.
+    The decoder has the encoder's cell and the width of the encoder's outputs; its layers start with the final states of
+    the encoder's topmost layers (section 2.3).
+
+    Attributes:
+        encoder: The encoder: its cell, width, layers and direction.
+        decoder_layers: Number of decoder layers.
+        decoder_input: What the decoder reads at each step.
 
     Raises:
-        UserError: For more layers than the encoder has, and for one that begins with a state of another width.
+        UserError: If the decoder has more layers than the encoder, or one starts with a state of another width.
     """
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
@@ -81,21 +85,22 @@ class PointerNetworkConfig(Config, path="config.model"):
 
     @property
     def decoder(self) -> RecurrentConfig:
-        """The decoder's layers."""
+        """The config of the decoder's layers."""
         width, forward = self.encoder.output_width, Direction.FORWARD
         return dataclasses.replace(self.encoder, width=width, layers=self.decoder_layers, direction=forward)
 
     @property
     def decoder_input_width(self) -> int:
-        """The features that the decoder reads at each step."""
+        """The number of features that the decoder reads at each step."""
         return COORDINATES if self.decoder_input is DecoderInput.POINT else self.encoder.output_width
 
 
 class PointerNetwork(StatelessModule):
-    """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3).
+    """A pointer network, whose output at every step is an attention over the points (section 2.3 of the paper).
 
-    e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
-    behind what was fed of C_{i-1}, and behind a learned vector at the first step.
+    u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j. e_1 ... e_n are the encoder's
+    outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state after reading C_{i-1}, or a
+    learned vector at the first step.
     """
 
     def __init__(self, config: PointerNetworkConfig, builder: Builder):
@@ -112,9 +117,14 @@ class PointerNetwork(StatelessModule):
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None = None
     ) -> tuple[AttentionMemory, Float[Array, "B K I"], tuple[CellState, ...]]:
-        """What the decoder points at, what is fed behind each choice (the begin vector for END), and d_0.
+        """Encode the points. Coordinates at or beyond the number of points, even NaN, are never read.
 
-        Coordinates at or beyond the number of points, NaN included, are never read.
+        Args:
+            inputs: `points` and `lengths`.
+            key: The random key of dropout.
+
+        Returns:
+            The memory that the decoder points at, what it reads after each choice (the begin vector for END), and d_0.
         """
         points_BxNx2 = jnp.asarray(inputs["points"], self.dtype)
         lengths_B = jnp.asarray(inputs["lengths"])
@@ -137,7 +147,7 @@ class PointerNetwork(StatelessModule):
         return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry[-self.config.decoder_layers :]
 
     def point(self, query_BxQxE: Float[Array, "B Q E"], memory: AttentionMemory, mask: Mask) -> Alignment:
-        """How each query weighs the end and the points; the logits are the answer's."""
+        """Return how each query weights the end and the points; the logits are those of the answer."""
         _, alignment = self.pointer(query_BxQxE, memory, mask=mask)
         real_BxK = real_positions(memory.lengths, memory.values.shape[1])
         return alignment._replace(logits=jnp.where(real_BxK[:, None, None], alignment.logits, NO_POINT))
@@ -151,9 +161,9 @@ class PointerNetwork(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T K"], Aux]:
-        """Teacher forcing: the logits at every step of `target`, which is END and the numbers of the points behind it.
+        """Return the logits at every step of `target`: END, followed by the numbers of the points (teacher forcing).
 
-        No step reads the attention of the one before, so that the decoder runs over all of `target` first.
+        No step reads the attention of the one before, so the decoder runs over all of `target` first.
         """
         target_BxT = jnp.asarray(inputs["target"])
         encoder_key, decoder_key = (None, None) if key is None or not train else jax.random.split(key)
@@ -168,7 +178,7 @@ class PointerNetwork(StatelessModule):
     def init_cache(
         self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
-        """Rows are examples x beams; what the encoder made of the points lies in `examples`, once for all beams."""
+        """Return the initial cache; rows are examples x beams, and encoded points are stored once for all beams."""
         memory, fed_BxKxI, carry = self.encode(inputs)
         begin_R = jnp.full(len(fed_BxKxI) * num_beams, POINTER_END, jnp.int32)
         return Cache(layers=(), rows=repeat_rows(carry, num_beams), examples=(memory, fed_BxKxI)), begin_R
@@ -182,7 +192,7 @@ class PointerNetwork(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R K"], Cache, Aux]:
-        """The logits of the end and of every point behind one more choice."""
+        """Return the logits of the end and of every point after one more choice."""
         memory, fed_BxKxI = cache.examples
         chosen_BxM = by_example(tokens_R, len(fed_BxKxI))
         fed_RxI = as_rows(jnp.take_along_axis(fed_BxKxI, chosen_BxM[..., None], axis=1))
@@ -202,7 +212,7 @@ def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str
 
 
 def build(config: PointerNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model; points and targets may have any length."""
+    """Build the model; points and targets may have any length."""
     target, points = Axis("target"), Axis("points", AxisKind.POINTS)
     site = Site(SITE, target, points, layers=("0",), heads=("0",))
     return Model(Functional(functools.partial(PointerNetwork, config), precision), (site,))

@@ -1,4 +1,4 @@
-"""Problems of points in the plane: convex hulls, Delaunay triangulations, tours, to be answered by pointing at them."""
+"""Geometric problems answered by pointing: convex hulls, Delaunay triangulations and tours."""
 
 import dataclasses
 import enum
@@ -43,18 +43,18 @@ from transformer.tasks.task import (
 
 
 class PointOrder(enum.Enum):
-    """In which order a model reads the points, and so what their indices are.
+    """The order in which a model reads the points, which determines their indices.
 
-    drawn: at random, as the points were drawn or given (Vinyals et al. 2015, Pointer networks).
-    left_to_right: by rising x. A set has no order of its own, and the one in which it is read decides what a model
-    learns of it (Vinyals et al. 2016, Order matters, section 5).
+    drawn: random, as the points were sampled or given (Vinyals et al. 2015, Pointer networks).
+    left_to_right: by rising x. A set has no order of its own, and the one in which it is read affects what a model
+    learns (Vinyals et al. 2016, Order matters, section 5).
     """
 
     DRAWN = "drawn"
     LEFT_TO_RIGHT = "left_to_right"
 
     def of(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B N"]:
-        """The places at which each row's points stand among those that were drawn."""
+        """Return the indices of each row's points in this order."""
         match self:
             case PointOrder.DRAWN:
                 return np.broadcast_to(np.arange(points_BxNx2.shape[1]), points_BxNx2.shape[:2])
@@ -68,10 +68,18 @@ Points = Annotated[int, Range(3)]
 
 @dataclasses.dataclass(frozen=True)
 class GeometryConfig(Config, path="config.task"):
-    """Batches of `batch_size` examples of `min_points` to `max_points` points, uniform in the unit square.
+    """Geometric problems about points that are uniform in the unit square, sampled anew at every step.
 
-    `eval_sizes`: the numbers of points of evaluated examples, `num_eval_examples` of each, decoded with and without the
-    problem's constraints; they may lie outside of the training range. `num_beams`: the beam size; 1 decodes greedily.
+    Attributes:
+        problem: The problem.
+        min_points: The fewest points of a training example.
+        max_points: The most points of a training example.
+        point_order: The order in which points are read.
+        batch_size: Examples in a batch.
+        eval_sizes: The numbers of points of evaluated examples, which may lie outside of the training range.
+        num_eval_examples: Examples to evaluate of each size, decoded with and without the problem's constraints.
+        num_beams: The beam size; 1 decodes greedily.
+        num_probe_examples: Examples whose maps are stored.
 
     Raises:
         UserError: If a value is out of range, or optimal tours cannot be computed for so many points.
@@ -119,27 +127,27 @@ class Geometry(BaseTask):
         self.probe_batch = {name: probed[name] for name in ("points", "lengths", "target")}
 
     def source(self, seed: int) -> BatchSource:
-        """Examples that are drawn anew at every step."""
+        """Return an endless source of examples that are sampled anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
-        """A batch of examples of all numbers of points."""
+        """Sample a batch with all numbers of points."""
         config = self.config
         points_BxNx2 = draw_points(random, config.batch_size, config.max_points)
         lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
         return self._read(points_BxNx2, lengths_B)
 
     def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Examples of one number of points."""
+        """Sample examples with one number of points."""
         return self._read(draw_points(np.random.default_rng(seed), rows, count), np.full(rows, count))
 
     def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
-        """The points in the order in which the model reads them, and their answers."""
+        """Return the points in the order in which the model reads them, and their answers."""
         places_BxN = self.config.point_order.of(points_BxNx2, lengths_B)
         return make_batch(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of steps of all answers, their ends included, by which every sum is divided."""
+        """Return the number of steps of all answers, including their ends."""
         return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
 
     def _loss(
@@ -156,7 +164,7 @@ class Geometry(BaseTask):
         return {**aux.metrics, **self.totals(batch)}, None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """The loss on what is trained on, and the answers for each number of points, with and without the rules."""
+        """Return the evaluations of the loss, and of constrained and free answers for each number of points."""
         config, at_end = self.config, split == "test"
         like_training = [
             self.source(seed)[number] for number in range(-(-config.num_eval_examples // config.batch_size))
@@ -207,17 +215,17 @@ class Geometry(BaseTask):
         return step
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The points and answers of the probe, and where each step should point."""
+        """Label the points and answers of the probe, with gold alignments of each step."""
         points_BxNx2 = self.probe_batch["points"]
         return make_labels(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The indices of the points that each text names, from 0, in the order of the answer; triangles with commas.
+        """Return the indices of the points of each text's answer, from 0; triangles are joined by commas.
 
-        Decoding keeps to the problem's rules.
+        Decoding is constrained to valid answers.
 
         Raises:
-            UserError: For a language, samples, stop strings or a coverage penalty, and for texts that are no points of
+            UserError: If a language, samples, stop strings or a coverage penalty is given, or a text is not points of
                 the unit square.
         """
         config = self.config
@@ -251,7 +259,16 @@ class Geometry(BaseTask):
 def make_batch(
     problem: Problem, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Points with their answers: `target` is what the decoder reads, `labels` what it is to say, one step ahead."""
+    """Return points with their answers: `target` is what the decoder reads, `labels` is one step ahead.
+
+    Args:
+        problem: The problem.
+        points_BxNx2: The points.
+        lengths_B: The number of points of each example.
+
+    Returns:
+        The batch.
+    """
     match problem:
         case Problem.HULL:
             answers = [convex_hull(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
@@ -272,7 +289,7 @@ def make_batch(
 
 
 def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
-    """Answers as numbers: END in front of them in `target`, behind them in `labels`."""
+    """Encode answers as numbers: `target` starts with END, `labels` ends with it."""
     target, labels = np.full((2, len(answers), steps), POINTER_END, np.int32)
     for row, answer in enumerate(answers):
         labels[row, : len(answer)] = np.add(answer, 1)
@@ -282,7 +299,7 @@ def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
 
 
 def pad_batch(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
-    """A batch with room for so many points and steps."""
+    """Pad a batch to so many points and steps."""
     room = {"points": points, "target": steps, "labels": steps}
 
     def wide(name: str, values: np.ndarray) -> np.ndarray:
@@ -293,10 +310,10 @@ def pad_batch(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
 
 
 def parse_points(text: str) -> Float[np.ndarray, "N 2"]:
-    """The points of a text such as "0.1,0.2 0.5,0.9 0.7,0.3".
+    """Parse the points of a text such as "0.1,0.2 0.5,0.9 0.7,0.3".
 
     Raises:
-        UserError: For what is no list of at least three points of the unit square.
+        UserError: If the text is not a list of at least three points of the unit square.
     """
     advice = "give at least 3 points of the unit square, such as 0.1,0.2 0.5,0.9 0.7,0.3"
     try:
@@ -310,13 +327,13 @@ def parse_points(text: str) -> Float[np.ndarray, "N 2"]:
 
 
 def format_answer(problem: Problem, answer: Answer) -> str:
-    """An answer as text: indices, those of one triangle joined by commas."""
+    """Format an answer as text: indices, those of one triangle joined by commas."""
     size = 3 if problem is Problem.DELAUNAY else 1
     return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
 
 
 def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> AxisLabels:
-    """The points by name and coordinates, the steps by the name of the point, and where each of them points."""
+    """Label the points with name and coordinates, and the steps with the point that each should point at."""
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
     for points_Nx2, length, row, names in rows:
@@ -332,7 +349,7 @@ def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, 
 
 
 def _counts(batch: Batch) -> Array:
-    """The steps that are scored: the first, and all that read a point."""
+    """Return the steps that are scored: the first, and all that read a point."""
     target_BxT = jnp.asarray(batch["target"])
     return (target_BxT != POINTER_END).at[:, 0].set(True)
 

@@ -1,6 +1,6 @@
-"""Pairs of digits: images whose left and right half show the same digit, drawn differently, and a fixed classifier.
+"""Pairs of digits: images whose halves show the same digit, drawn differently, and a fixed classifier.
 
-The classifier compares with stored drawings and learns nothing: it is the same wherever it is built.
+The classifier compares with stored drawings and is not trained: it is the same wherever it is built.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,29 @@ _OF_EACH, _CALIBRATING, _SURE = 64, 20, 0.99
 
 
 class PairBatch(NamedTuple):
-    """Images from -1 to 1, twice as wide as high, and the number of the glyph on both halves of each."""
+    """Images of digit pairs.
+
+    Attributes:
+        images: Images from -1 to 1, twice as wide as high.
+        glyphs: The index of the glyph on both halves of each.
+    """
 
     images: Float[np.ndarray, "B pixels columns 1"]
     glyphs: Int[np.ndarray, " B"]
 
 
 def sample_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pixels: int) -> PairBatch:
-    """So many canvases of `pixels` x 2 `pixels`, each of one of the glyphs, chosen alike."""
+    """Sample images of `pixels` x 2 `pixels`, each with one of the glyphs on both halves.
+
+    Args:
+        random: The random generator.
+        glyphs: The glyphs.
+        rows: The number of images.
+        pixels: The height of an image.
+
+    Returns:
+        The images.
+    """
     chosen_B = random.integers(0, len(glyphs), rows)
     drawn = draw_glyphs([glyphs[number] for number in (*chosen_B, *chosen_B)], pixels, random)
     images = np.concatenate([drawn[:rows], drawn[rows:]], axis=2)[..., None]
@@ -33,14 +48,20 @@ def sample_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, 
 
 
 def halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
-    """The left and the right half of every canvas, one behind the other: 2 B images."""
+    """Split every image into its left and right half, one after the other: 2 B images."""
     batch, rows, columns, colors = images_BxYxXxC.shape
     cut = images_BxYxXxC.reshape(batch, rows, 2, columns // 2, colors)
     return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colors)
 
 
 class ClassifierReading(NamedTuple):
-    """What a judge makes of images of one glyph: its number, whether that is sure, and what it was told by."""
+    """What a classifier sees in images of one glyph.
+
+    Attributes:
+        glyph: The index of the glyph.
+        sure: Whether the classifier is confident.
+        features: The features that it is based on.
+    """
 
     glyph: Int[Array, " N"]
     sure: Bool[Array, " N"]
@@ -48,10 +69,14 @@ class ClassifierReading(NamedTuple):
 
 
 class NearestNeighborClassifier(NamedTuple):
-    """A judge that calls an image by the drawing that is nearest to it, of 64 of every glyph.
+    """A classifier that labels an image with the nearest of 64 drawings of every glyph.
 
-    The distance is the root of the mean square over pixels. A reading is sure within `reach`, in which 99 of 100 other
-    drawings of glyphs have their nearest. `features` are the distances to the nearest drawing of every glyph.
+    The distance is the root mean square over pixels. The classifier is confident within `reach`, which contains the
+    nearest neighbor of 99 % of other drawings. The features are the distances to the nearest drawing of every glyph.
+
+    Attributes:
+        drawings_GxKxP: The drawings.
+        reach: The distance up to which it is confident.
     """
 
     drawings_GxKxP: Float[np.ndarray, "G K P"]
@@ -59,7 +84,7 @@ class NearestNeighborClassifier(NamedTuple):
 
     @classmethod
     def of(cls, glyphs: Sequence[str], pixels: int) -> "NearestNeighborClassifier":
-        """The judge of images of these glyphs, `pixels` a side."""
+        """Build the classifier of images of these glyphs, `pixels` a side."""
         random = np.random.default_rng(_SEED)
 
         def drawn(count: int) -> Float[np.ndarray, "N P"]:
@@ -72,7 +97,7 @@ class NearestNeighborClassifier(NamedTuple):
         return cls(drawings_GxKxP, float(np.quantile(found.min(axis=1), _SURE)))
 
     def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> ClassifierReading:
-        """What it makes of every image."""
+        """Classify images."""
         glyphs, _, pixels = self.drawings_GxKxP.shape
         flat_NxP = images_NxYxXxC.reshape(len(images_NxYxXxC), pixels).astype(jnp.float32)
         known_MxP = jnp.asarray(self.drawings_GxKxP.reshape(-1, pixels))

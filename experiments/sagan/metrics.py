@@ -7,7 +7,13 @@ from jaxtyping import Bool, Float, Int
 
 
 class ClassifierReadings(NamedTuple):
-    """A classifier's readings of the left and right halves of images, and features of the whole images."""
+    """A classifier's readings of the halves of images.
+
+    Attributes:
+        glyphs: The glyph of the left and the right half.
+        sure: Whether the classifier is confident of each half.
+        features: Features of the whole images.
+    """
 
     glyphs: Int[np.ndarray, "N 2"]
     sure: Bool[np.ndarray, "N 2"]
@@ -24,10 +30,18 @@ def sample_metrics(
 ) -> dict[str, float]:
     """Compute metrics of generated images, and of the classifier itself on real images.
 
-    `consistency`: the share of images with confidently the same digit on both halves; `digit_match`: with the same
-    reading, confident or not; `confident`: the share of halves. `effective_classes`: exp of the entropy of the
+    `consistency`: the fraction of images with confidently the same digit on both halves; `digit_match`: with the same
+    reading, confident or not; `confident`: the fraction of halves. `effective_classes`: exp of the entropy of the
     generated digits. `frechet_distance`: between features of generated and real images. `real/accuracy`,
     `real/consistency`: of the classifier on real halves and images.
+
+    Args:
+        made: The readings of generated images.
+        drawn: The readings of real images.
+        truths: The digits of the real images.
+
+    Returns:
+        The metrics by name.
     """
     _, counts = np.unique(made.glyphs, return_counts=True)
     shares = counts / counts.sum()
@@ -43,10 +57,17 @@ def sample_metrics(
 
 
 def frechet_distance(one: Float[np.ndarray, "N F"], other: Float[np.ndarray, "M F"]) -> float:
-    """|m - m'|^2 + tr(C + C' - 2 (C C')^(1/2)) of the means and covariances of two sets of features.
+    """Compute |m - m'|^2 + tr(C + C' - 2 (C C')^(1/2)) from the means and covariances of two sets of features.
 
-    The squared Frechet distance of two normal distributions (Dowson and Landau 1982), as in the FID (Heusel et al.
-    2017) but with the features of another network.
+    It is the squared Frechet distance of two normal distributions (Dowson and Landau 1982), as in the FID (Heusel et
+    al. 2017) but with the features of another network.
+
+    Args:
+        one: Features [example, feature].
+        other: Features of the other set.
+
+    Returns:
+        The distance.
     """
     wide = [np.asarray(features, np.float64) for features in (one, other)]
     mean, mean_of_other = (features.mean(axis=0) for features in wide)

@@ -1,4 +1,4 @@
-"""SAGAN: a generator and a discriminator of convolutions, both with self-attention in their grids (Zhang et al. 2019).
+"""SAGAN: a convolutional generator and discriminator, both with self-attention in their grids (Zhang et al. 2019).
 
 Every kernel of both is divided by its largest singular value (section 3.3).
 """
@@ -32,16 +32,21 @@ Kernels = Mapping[str, Array]
 
 @dataclasses.dataclass(frozen=True)
 class SaganConfig(Config, path="config.model"):
-    """The features of both players' grids, where they attend, and a classifier that judges and is never trained.
+    """The configuration of both players and of an optional fixed classifier.
 
-    `channels` are those of the whole image, of half of its sides, a quarter and so on: the discriminator goes from the
-    first to the last, the generator back. `attention` names the grids by their rows: behind the convolution that makes
-    a grid of so many rows each player attends within it, with 1 / `reduction` of its features. `classifier_channels`
-    are the channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
-    parameters from a run of its own by config.initialize_from (none: no judge).
+    After the convolution that produces a grid named in `attention`, each player attends within it. The classifier is a
+    `convolutional_classifier` with stages of stride 2 under "judge/"; it is never trained and takes its parameters from
+    another run by config.initialize_from.
+
+    Attributes:
+        channels: Channels of the whole image, of half of its sides, a quarter and so on: the discriminator goes from
+            the first to the last, the generator back.
+        attention: The grids with attention, by their number of rows.
+        reduction: The factor by which attention reduces the features of queries and keys.
+        classifier_channels: Channels of the classifier's stages; empty for no classifier.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     channels: Annotated[tuple[Positive, ...], Items(least=2)] = (32, 64, 128)
@@ -62,7 +67,7 @@ class SaganConfig(Config, path="config.model"):
 
 
 class Player(Module):
-    """What both players are: layers `normed` by name, whose kernels are, and attention within some of their grids."""
+    """The base of both players: layers with spectral norm, by name, and attention in some of their grids."""
 
     def __init__(self, config: SaganConfig, height: int, normed: tuple[str, ...], *, builder: Builder):
         self.grids = {height >> level: channels for level, channels in enumerate(config.channels)}
@@ -72,7 +77,7 @@ class Player(Module):
             setattr(self, f"attention_{rows}", block)
 
     def _own_kernels(self) -> dict[str, tuple[Array, int]]:
-        """Every kernel by its name, and how many of its last axes are outputs."""
+        """Return every kernel by its name, with the number of its last axes that are outputs."""
         found: dict[str, tuple[Array, int]] = {
             name: (getattr(self, name).kernel[...], 1) for name in self.normed_layers
         }
@@ -83,7 +88,7 @@ class Player(Module):
         return found
 
     def directions(self, key: Key[Array, ""]) -> dict:
-        """The first state of every kernel's spectral norm."""
+        """Return the initial state of every kernel's spectral norm."""
         kernels = self._own_kernels().items()
         return {
             name: SpectralNorm(kernel.shape, outputs=outputs).initial_state(jax.random.fold_in(key, number))
@@ -91,7 +96,7 @@ class Player(Module):
         }
 
     def normed(self, state: Mapping[str, Any], *, train: bool) -> tuple[dict[str, Array], dict]:
-        """Every kernel with a largest singular value of about 1, and the next state of their norms."""
+        """Return every kernel with a largest singular value of about 1, and the next state of the spectral norms."""
         kernels, following = {}, {}
         for name, (kernel, outputs) in self._own_kernels().items():
             norm = SpectralNorm(kernel.shape, outputs=outputs)
@@ -106,7 +111,7 @@ class Player(Module):
         site: str,
         capture: Capture | None,
     ) -> Float[Array, "B Y X C"]:
-        """The grid, with what it reads of itself where attention stands at its size; the map goes into `maps`."""
+        """Apply the attention of the grid's size, if there is one; the map is added to `maps`."""
         rows = x.shape[1]
         if rows not in self.attention:
             return x
@@ -117,14 +122,14 @@ class Player(Module):
         return x
 
     def gammas(self) -> dict[str, Array]:
-        """|gamma| of every attention."""
+        """Return |gamma| of every attention."""
         return {f"gamma_{rows}": jnp.abs(getattr(self, f"attention_{rows}").gamma[0]) for rows in self.attention}
 
 
 class Generator(Player):
-    """tanh(conv(...)) of an image's size, from noise by a linear map to the smallest grid and stages that double it.
+    """A generator: from noise by a linear map to the smallest grid, stages that double its sides, and tanh(conv(...)).
 
-    A stage is relu(attention(norm(conv(each place twice along each side)))), its batch norm without classes.
+    A stage is relu(attention(norm(conv(nearest-neighbor upsampling)))), with class-independent batch norm.
     """
 
     def __init__(self, config: SaganConfig, noise: int, shape: tuple[int, int, int], *, builder: Builder):
@@ -145,7 +150,7 @@ class Generator(Player):
         self.last = Convolution2D(config.channels[0], ("features", colors), (_SAME, _SAME), builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Directions of the spectral norms, and the statistics of the batch norms."""
+        """Return the initial states of the spectral norms and of the batch norms."""
         names = ("first_norm", *(f"norm_{level}" for level in range(self.levels)))
         return {
             "spectral": self.directions(key),
@@ -155,7 +160,7 @@ class Generator(Player):
     def __call__(
         self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
     ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, CapturedAttention]]:
-        """Images from -1 to 1, the next state, and maps."""
+        """Return images from -1 to 1, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
         batch = dict(state["batch"])
         maps: dict[str, CapturedAttention] = {}
@@ -172,9 +177,9 @@ class Generator(Player):
 
 
 class Discriminator(Player):
-    """w' sum of all places + b, behind a convolution of the whole image and stages that halve its sides.
+    """A discriminator: a convolution of the whole image, stages that halve its sides, and w' sum of all positions + b.
 
-    A stage is a rectifier of attention(conv(x)); the sum over places is that of Miyato et al. 2018.
+    A stage is leaky_relu(attention(conv(x))); the sum over positions is that of Miyato et al. 2018.
     """
 
     def __init__(self, config: SaganConfig, height: int, colors: int, *, builder: Builder):
@@ -189,13 +194,13 @@ class Discriminator(Player):
         self.last = Linear((("embed", inputs),), (("features", 1),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Directions of the spectral norms."""
+        """Return the initial states of the spectral norms."""
         return {"spectral": self.directions(key)}
 
     def __call__(
         self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
     ) -> tuple[Float[Array, " B"], dict, dict[str, CapturedAttention]]:
-        """A score of every image, the next state, and maps."""
+        """Return a score of every image, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
         maps: dict[str, CapturedAttention] = {}
         for level in range(self.levels + 1):
@@ -205,10 +210,11 @@ class Discriminator(Player):
 
 
 class Sagan(Module):
-    """Both players, and the judge where there is one.
+    """Both players, and the classifier if there is one.
 
-    `forward`: images from `noise` [B, Z]. `score`: scores [B] of `image`. `classify`: what the judge makes of
-    `image`, logits [B, C] and features [B, F]. A method returns the whole state, its own player's part moved.
+    `forward` returns images for `noise` [B, Z], `score` the scores [B] of `image`, and `classify` the classifier's
+    logits [B, C] and features [B, F] of `image`. Each method returns the whole state, with its own player's part
+    updated.
     """
 
     def __init__(self, config: SaganConfig, interface: TaskInterface, builder: Builder):
@@ -221,7 +227,7 @@ class Sagan(Module):
         self.judge = judge
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
-        """That of the norms of both players."""
+        """Return the initial states of both players' norms."""
         of_generator, of_discriminator = jax.random.split(key)
         return {
             "generator": self.generator.initial_state(of_generator),
@@ -237,7 +243,7 @@ class Sagan(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Y X C"], Aux]:
-        """The generator's images; |gamma| among the extras."""
+        """Return the generator's images; the extras have |gamma|."""
         noise = jnp.asarray(inputs["noise"], self.dtype)
         image, moved, maps = self.generator(noise, state["generator"], train=train, capture=capture)
         return image, Aux(maps, self.generator.gammas(), {**state, "generator": moved})
@@ -251,7 +257,7 @@ class Sagan(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, " B"], Aux]:
-        """The discriminator's scores, high for real images; |gamma| among the extras."""
+        """Return the discriminator's scores, high for real images; the extras have |gamma|."""
         image = jnp.asarray(inputs["image"], self.dtype)
         score, moved, maps = self.discriminator(image, state["discriminator"], train=train, capture=capture)
         return score, Aux(maps, self.discriminator.gammas(), {**state, "discriminator": moved})
@@ -265,10 +271,10 @@ class Sagan(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[dict[str, Array], Aux]:
-        """The judge's logits of images of any size, and the features that it makes them of.
+        """Return the classifier's logits and features of images of any size.
 
         Raises:
-            ValueError: For a model without a judge.
+            ValueError: If the model has no classifier.
         """
         if self.judge is None:
             raise ValueError("config.model.classifier_channels is empty: this model has no classifier")
@@ -277,10 +283,10 @@ class Sagan(Module):
 
 
 def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for images of the task's size; a site for every attention of each player.
+    """Build the model for images of the task's size, with an attention module for every attention of each player.
 
     Raises:
-        UserError: For images whose sides cannot be halved so often, and for an attention at a grid that there is not.
+        UserError: If the image's sides cannot be halved so often, or `attention` names a grid that does not exist.
     """
     _, height, width, _ = interface.inputs["image"].shape
     stride = 2**config.halvings

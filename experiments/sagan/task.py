@@ -42,11 +42,17 @@ JUDGE = "judge"
 
 @dataclasses.dataclass(frozen=True)
 class PairedDigitsConfig(Config, path="config.task"):
-    """Batches of `batch_size` images of `pixels` x 2 `pixels` with one of the `digits` twice, and `noise` latents.
+    """Generation of images of `pixels` x 2 `pixels` that show one digit twice.
 
-    At least `num_eval_examples` samples are evaluated, in whole batches. The model's own classifier is confident of a
-    half if its digit has a probability of at least `confidence`. `eval_parameters`: "raw", or an average of the run,
-    such as one of "generator/*".
+    Attributes:
+        digits: The digits.
+        pixels: The height of an image in pixels.
+        noise: The dimensions of the latent noise.
+        batch_size: Images in a batch.
+        num_eval_examples: Samples to evaluate, rounded up to whole batches.
+        confidence: The probability from which the model's own classifier is confident of a half's digit.
+        num_probe_examples: Samples and images whose maps are stored.
+        eval_parameters: "raw", or an average of the run, such as one of "generator/*".
 
     Raises:
         UserError: If a value is out of range.
@@ -67,9 +73,13 @@ class PairedDigitsConfig(Config, path="config.task"):
 
 
 class PairedDigits(BaseTask):
-    """The task: implements transformer.tasks.task.Task.
+    """Generation of digit pairs: implements transformer.tasks.task.Task.
 
-    An evaluation writes its first samples as `samples/SPLIT_STEP.png` into `directory`, where there is one.
+    Args:
+        config: The config.
+        directory: The run directory, into which evaluations write their first samples as `samples/SPLIT_STEP.png`; None
+            to write none.
+        rows_multiple: The number that the rows of a batch must be a multiple of.
     """
 
     def __init__(self, config: PairedDigitsConfig, directory: Path | None = None, rows_multiple: int = 1):
@@ -90,7 +100,7 @@ class PairedDigits(BaseTask):
         self.probe_batch = {name: self._shown[name] for name in ("noise", "image")}
 
     def source(self, seed: int) -> BatchSource:
-        """Canvases and noise that are drawn anew at every step."""
+        """Return an endless source of images and noise that are sampled anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -103,9 +113,10 @@ class PairedDigits(BaseTask):
     def _discriminator_loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4); `real`, `fake`: mean scores.
+        """Return E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4).
 
-        Images of both kinds are scored in one pass, so that the discriminator's state moves once.
+        Images of both kinds are scored in one pass, so that the discriminator's state is updated once. `real` and
+        `fake` are mean scores.
         """
         made, _ = self._made(view, batch)
         both = {"image": jnp.concatenate([jnp.asarray(batch["image"]), made.astype(jnp.float32)])}
@@ -119,7 +130,7 @@ class PairedDigits(BaseTask):
     def _generator_loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """-E[D(G(z))] (equation 4); the discriminator's state stays as it is."""
+        """Return -E[D(G(z))] (equation 4); the discriminator's state is not updated."""
         made, aux = self._made(view, batch)
         scores, _ = view.model.apply(view.variables, {"image": made}, method="score", train=view.train)
         loss = -jnp.sum(scores.astype(jnp.float32)) / totals["examples"]
@@ -140,7 +151,7 @@ class PairedDigits(BaseTask):
         return Evaluation("samples", split, batches, self._judged, finish, at_end, parameters)
 
     def _judged(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
-        """Samples, and what every judge makes of them and of drawn canvases."""
+        """Return samples, and every classifier's readings of them and of real images."""
         made = self._made(view, batch)[0].astype(jnp.float32)
         found: dict[str, Any] = {"made": made, "labels": jnp.asarray(batch["labels"])}
         for kind, images in (("made", made), ("drawn", jnp.asarray(batch["image"]))):
@@ -151,7 +162,7 @@ class PairedDigits(BaseTask):
         return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
 
     def _readings(self, view: StateView, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierReading]:
-        """By the nearest drawing and, where the model has one, by its judge, of every half: digits by their numbers."""
+        """Classify every half by the nearest drawing and, if the model has one, by its classifier."""
         cut = halves(images)
         nearest = self.nearest(cut)
         numbers = jnp.asarray([int(digit) for digit in self.config.digits])
@@ -188,21 +199,21 @@ class PairedDigits(BaseTask):
         return EvaluationReport(scalars, samples, note)
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """The generator's maps while it makes samples, and the discriminator's over drawn canvases."""
+        """Return the generator's maps for fixed noise, and the discriminator's for real images."""
         return _both(view, self.probe_batch, capture)
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The drawn canvases beneath the discriminator's maps; what the generator makes changes while it learns."""
+        """Label the discriminator's maps with the real images; generated ones change during training."""
         titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
         return shown_on(sites, "discriminator", self._shown["image"], titles)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """A canvas for each text, a whole number that its noise is drawn by, and what the nearest drawings say of it.
+        """Generate an image for each text, a seed of its noise, and classify it by the nearest drawings.
 
-        Maps of both players are over what was made.
+        Maps of both players are for the generated images.
 
         Raises:
-            UserError: For a language, for a way of decoding, and for texts that are no whole numbers.
+            UserError: If a language or a decoding option is given, or a text is no whole number.
         """
         refuse_decoding(request, "makes canvases from noise")
         seeds = [_seed(text) for text in request.texts]
@@ -226,7 +237,7 @@ class PairedDigits(BaseTask):
 
 
 def _both(view: StateView, inputs: Batch, capture: Capture) -> Aux:
-    """A pass of each player, each over its own input."""
+    """Run both players, each on its own input."""
     noise, image = ({name: jnp.asarray(inputs[name])} for name in ("noise", "image"))
     _, of_generator = view.model.apply(view.variables, noise, train=False, capture=capture)
     _, aux = view.model.apply(view.variables, image, method="score", train=False, capture=capture)
@@ -234,7 +245,7 @@ def _both(view: StateView, inputs: Batch, capture: Capture) -> Aux:
 
 
 def _gammas(aux: Aux, rows: int, totals: Mapping[str, Array]) -> dict[str, Array]:
-    """|gamma| of every attention, by the share of the batch that this part of it is."""
+    """Return |gamma| of every attention, weighted by this microbatch's fraction of the batch."""
     return {name: value.astype(jnp.float32) * rows / totals["examples"] for name, value in aux.extras.items()}
 
 
@@ -245,7 +256,7 @@ def _seed(text: str) -> int:
 
 
 def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
-    """Gray images beside and below one another, so many in a row, with a gray line around each."""
+    """Tile gray images, `across` in a row, with a gray line around each."""
     missing = -len(pixels) % across
     padded = np.pad(pixels[..., 0], ((0, missing), (1, 1), (1, 1)), constant_values=128)
     _, rows, columns = padded.shape
@@ -255,14 +266,14 @@ def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[n
 def shown_on(
     sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
 ) -> AxisLabels:
-    """Images beneath the maps of a player ("": of both)."""
+    """Label the maps of a player ("": of both) with images."""
     colored = np.repeat(unscale_pixels(np.asarray(images, np.float32)), 3, axis=-1)
     grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
     return AxisLabels({}, tuple(titles), images=dict.fromkeys(grids, colored))
 
 
 def synthetic(config: PairedDigitsConfig, rows_multiple: int = 1) -> PairedDigits:
-    """The task as it is: its data are made up anyway."""
+    """Build the task; its data are synthetic anyway."""
     return PairedDigits(config, None, rows_multiple)
 
 

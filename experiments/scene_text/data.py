@@ -27,14 +27,21 @@ _GROUND, _INK, _SPREAD, _NOISE = (20.0, 70.0), (185.0, 245.0), 15.0, 8.0
 
 
 class TextLine(enum.Enum):
-    """What a string is written along: a straight line that rises or falls a little, or an arc or a wave."""
+    """The line that a string is written along: a slightly sloping straight line, or an arc or a wave."""
 
     STRAIGHT = "straight"
     CURVED = "curved"
 
 
 class RenderedText(NamedTuple):
-    """A string and its glyphs' squares: their middles (x to the right, y downwards, pixels), turns (radians), side."""
+    """A string and the squares of its glyphs.
+
+    Attributes:
+        text: The string.
+        middles: The centers of the squares in pixels, x to the right and y downwards.
+        turns: Their rotations in radians.
+        side: Their side in pixels.
+    """
 
     text: str
     middles: Float[np.ndarray, "N 2"]
@@ -44,12 +51,17 @@ class RenderedText(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextRenderer:
-    """Images of `pixels` x `pixels` with a string of `min_length` to `max_length` glyphs of `alphabet`.
+    """A renderer of images with a random string.
 
-    A glyph's square has a side of `sides` pixels, from least to greatest, and less where its string would not fit.
+    Attributes:
+        pixels: The height and width of an image.
+        min_length: The fewest glyphs of a string.
+        max_length: The most glyphs of a string.
+        sides: The range of a glyph's side in pixels; smaller if the string would not fit.
+        alphabet: The glyphs.
 
     Raises:
-        ValueError: For values out of range, and for glyphs that are no capital letter or digit or are named twice.
+        ValueError: If a value is out of range, or a glyph is no capital letter or digit or is repeated.
     """
 
     pixels: int = 56
@@ -73,12 +85,21 @@ class TextRenderer:
             )
 
     def draw(self, random: np.random.Generator) -> str:
-        """A string; a glyph may stand in it more than once."""
+        """Sample a string; glyphs may repeat."""
         count = int(random.integers(self.min_length, self.max_length + 1))
         return "".join(self.alphabet[number] for number in random.integers(0, len(self.alphabet), count))
 
     def write(self, text: str, line: TextLine, random: np.random.Generator) -> RenderedText:
-        """Where each glyph of a string stands: on a line of this form, all squares within the image."""
+        """Place each glyph of a string on a line of this form, with all squares within the image.
+
+        Args:
+            text: The string.
+            line: The form of the line.
+            random: The random generator.
+
+        Returns:
+            The placed string.
+        """
         turns = _turns(len(text), line, random)
         # Between two glyphs the line goes as far toward the one's direction as toward the other's.
         between = (turns[1:] + turns[:-1]) / 2
@@ -92,7 +113,7 @@ class TextRenderer:
 
 
 def _turns(count: int, line: TextLine, random: np.random.Generator) -> Float[np.ndarray, " N"]:
-    """By how much each glyph is turned clockwise, which is the direction of its line there."""
+    """Return the clockwise rotation of each glyph, which is the direction of its line there."""
     numbers, sign = np.arange(count) - (count - 1) / 2, random.choice([-1, 1])
     if line is TextLine.STRAIGHT:
         return np.full(count, random.uniform(-_TILT, _TILT))
@@ -109,7 +130,17 @@ def render_text(
     random: np.random.Generator,
     variation: Variation = DEFAULT_VARIATION,
 ) -> UInt8[np.ndarray, "B pixels pixels 3"]:
-    """Images of strings, light on dark: no two drawings of a glyph are alike; every pixel has noise of its own."""
+    """Render images of strings, light on dark; every drawing of a glyph is different, and pixels are noisy.
+
+    Args:
+        kind: The renderer.
+        strings: The placed strings.
+        random: The random generator.
+        variation: How drawings of a glyph vary.
+
+    Returns:
+        The images [string, height, width, 3].
+    """
     count = len(strings)
     ground = random.uniform(*_GROUND, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
     ink = random.uniform(*_INK, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
@@ -128,7 +159,7 @@ def render_text(
 def _squares(
     kind: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
-    """Every glyph in a small image of its own, that one's left upper pixel in the large one, and which this is."""
+    """Render every glyph in its own patch; return the patches, their upper left pixels, and the image of each."""
     drawn = sample_strokes([glyph for written in strings for glyph in written.text], random, variation)
     middles_Nx2 = np.concatenate([written.middles for written in strings])
     turns_N = np.concatenate([written.turns for written in strings])

@@ -30,9 +30,9 @@ _NEIGHBORS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) 
 class AttentionInput(enum.Enum):
     """What the decoder's attention scores and reads.
 
-    neighbors: every place of the grid, scored with the eight around it (Li et al. 2019, equation 4). plain: every
-    place, scored by itself. columns: one vector a column, the greatest of each feature along it, as readers of straight
-    text have it.
+    neighbors: every grid position, scored together with the eight around it (Li et al. 2019, equation 4). plain: every
+    grid position, scored by itself. columns: one vector a column, the maximum of each feature along it, as in
+    recognizers of straight text.
     """
 
     NEIGHBORS = "neighbors"
@@ -42,7 +42,14 @@ class AttentionInput(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ShowAttendReadConfig(Config, path="config.model"):
-    """A convolutional encoder of the image, an LSTM over its columns, and an attentive LSTM decoder of glyphs."""
+    """The configuration of a convolutional image encoder, an LSTM over its columns, and an attentive LSTM decoder.
+
+    Attributes:
+        encoder: The convolutions.
+        width: Features of both LSTMs.
+        layers: Layers of both LSTMs.
+        attention: What attention scores and reads.
+    """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     width: Positive = 512
@@ -51,20 +58,20 @@ class ShowAttendReadConfig(Config, path="config.model"):
 
     @property
     def recurrent(self) -> RecurrentConfig:
-        """Either LSTM."""
+        """The config of both LSTMs."""
         return RecurrentConfig(width=self.width, layers=self.layers)
 
 
 class ShowAttendRead(RecurrentAttentionDecoder):
-    """p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
+    """Show, Attend and Read: p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
 
-    v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbors,
-    e_ij = w' tanh(W_v v_ij + sum_pq W'_pq v_pq + W_h h_t), alpha = softmax(e) and g_t = sum_ij alpha_ij v_ij. h_t is
-    the decoder's state behind y_{t-1}. Before the begin token it reads a linear map of the holistic feature, which is
-    the encoder's state behind the last column; of each column the encoder reads the greatest of every feature.
-    Neighbors beyond the edge are zero.
+    v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbors, e_ij = w' tanh(W_v
+    v_ij + sum_pq W'_pq v_pq + W_h h_t), alpha = softmax(e) and g_t = sum_ij alpha_ij v_ij. h_t is the decoder's state
+    after y_{t-1}. Before the begin token it reads a linear map of the holistic feature, which is the encoder's state
+    after the last column; the encoder reads the maximum of every feature along each column. Neighbors beyond the edge
+    are zero.
 
-    Inputs: `image` and `target`, the string behind a begin token, padded at its end.
+    Inputs: `image` and `target`, the string after a begin token, padded at its end.
     """
 
     def __init__(self, config: ShowAttendReadConfig, interface: TaskInterface, builder: Builder):
@@ -84,7 +91,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, tuple[CellState, ...]]:
-        """What every glyph reads of the image, and the decoder's state before the begin token."""
+        """Return the memory that attention reads, and the decoder's state before the begin token."""
         grid_BxVxWxC = self.grid(jnp.asarray(inputs["image"], self.dtype))
         columns_BxWxC = place(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
         _, encoded = self.encoder(columns_BxWxC)
@@ -110,7 +117,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         *,
         train: bool,
     ) -> tuple[tuple[CellState, ...], Float[Array, "R G"], Alignment]:
-        """h_t reads the glyph before it and then the image; it tells [h_t ; g_t]."""
+        """Read the last glyph, then attend to the image, and return [h_t ; g_t] as the output."""
         hidden_RxF, carry = self.decoder.step(given.word, carry)
         glimpse_RxC, alignment = self.attention.step(hidden_RxF, source)
         return carry, jnp.concatenate([hidden_RxF, glimpse_RxC], axis=-1), alignment
@@ -126,7 +133,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         train: bool,
         capture: Capture | None,
     ) -> tuple[Float[Array, "B T G"], CapturedAttention | None]:
-        """No state reads what was seen before: the decoder runs over all of the target first."""
+        """Run the decoder over the whole target, then attend at all steps at once: no state reads the attention."""
         hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
         glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)
         outputs_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
@@ -134,20 +141,20 @@ class ShowAttendRead(RecurrentAttentionDecoder):
 
 
 def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
-    """The greatest of each feature along every column.
+    """Return the maximum of each feature along every column.
 
-    Taken by its place: the gradient of jnp.max was NaN beside a finite loss (jax 0.12.0 on CPUs). It divides by the
-    number of places that equal the greatest, which are none if the compiler computes the grid twice and rounds
-    otherwise.
+    It is taken by index: the gradient of jnp.max was NaN with a finite loss (jax 0.12.0 on CPUs), since it divides by
+    the number of positions that equal the maximum, which is zero if the compiler computes the grid twice and rounds
+    differently.
     """
     highest_Bx1xWxC = jnp.argmax(grid_BxVxWxC, axis=1, keepdims=True)
     return jnp.take_along_axis(grid_BxVxWxC, highest_Bx1xWxC, axis=1)[:, 0]
 
 
 def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W F"]:
-    """The sum over `_NEIGHBORS` of what each of them gives to this place; those beyond the edge give nothing.
+    """Sum the contributions of the eight neighbors to each position; those beyond the edge contribute nothing.
 
-    A convolution of 3 x 3 with a hole in the middle, whose matrix is that of the attention's keys.
+    It is a convolution of 3 x 3 with a hole in the middle, whose matrix is that of the attention's keys.
     """
     rows, columns = of_places.shape[1:3]
     padded = jnp.pad(of_places, ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
@@ -159,10 +166,10 @@ def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W
 
 
 def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for images of one size; strings may have any length.
+    """Build the model for images of one size; strings may have any length.
 
     Raises:
-        UserError: For images that the strides of the convolutions do not divide.
+        UserError: If the strides of the convolutions do not divide the image.
     """
     seen = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     if config.attention is AttentionInput.COLUMNS:

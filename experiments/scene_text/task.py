@@ -23,11 +23,19 @@ _SHOWN = 5  # strings to read beside their references
 
 @dataclasses.dataclass(frozen=True)
 class SceneTextConfig(Config, path="config.task"):
-    """Batches of `batch_size` images of `pixels` x `pixels`, each of a string of glyphs of `alphabet`.
+    """Images of strings, sampled anew at every step.
 
-    Strings have `min_length` to `max_length` glyphs. A fraction `curved_fraction` of the training strings is along an
-    arc or a wave, the others along a straight line. At least `num_eval_examples` of either kind, in whole batches, are
-    the validation set, and as many others the test set. `num_beams`: the beam size; 1 decodes greedily.
+    Attributes:
+        min_length: The fewest glyphs of a string.
+        max_length: The most glyphs of a string.
+        pixels: The height and width of an image.
+        alphabet: The glyphs.
+        curved_fraction: The fraction of training strings along an arc or a wave; the others are along a straight line.
+        batch_size: Images in a batch.
+        num_eval_examples: Curved and straight strings each in the validation set and in the test set, rounded up to
+            whole batches.
+        num_beams: The beam size; 1 decodes greedily.
+        num_probe_examples: Images whose maps are stored.
 
     Raises:
         UserError: If a value is out of range, or a glyph is not a capital letter or digit.
@@ -51,7 +59,7 @@ class SceneTextConfig(Config, path="config.task"):
 
     @property
     def kind(self) -> TextRenderer:
-        """The images."""
+        """The renderer of the images."""
         return TextRenderer(self.pixels, self.min_length, self.max_length, alphabet=self.alphabet)
 
 
@@ -70,7 +78,7 @@ class SceneText(ImageToSequenceTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many strings there are, and of how many glyphs."""
+        """A line on the numbers of strings and of glyphs."""
         held = 2 * -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data strings: drawn anew at every step, {held:,} validation and {held:,} test, half of them curved, of "
@@ -78,7 +86,7 @@ class SceneText(ImageToSequenceTask):
         )
 
     def source(self, seed: int) -> BatchSource:
-        """Strings that are drawn anew at every step."""
+        """Return an endless source of strings that are sampled anew at every step."""
         rows, curved_fraction = self.config.batch_size, self.config.curved_fraction
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -87,12 +95,12 @@ class SceneText(ImageToSequenceTask):
         return GeneratedBatches(draw, seed)
 
     def _sample(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
-        """So many strings, the first of them along curved lines."""
+        """Sample strings, the first `curved` of them along curved lines."""
         lines = [TextLine.CURVED if row < curved else TextLine.STRAIGHT for row in range(rows)]
         return self._batch([self.kind.write(self.kind.draw(random), line, random) for line in lines], random)
 
     def _batch(self, strings: Sequence[RenderedText], random: np.random.Generator) -> dict[str, np.ndarray]:
-        """Strings painted, in numbers, and where the glyph of each step stands; a step without one has side 0."""
+        """Render strings, encode them, and return the square of each step's glyph; a step without one has side 0."""
         image = scale_pixels(render_text(self.kind, strings, random))
         middles = np.zeros((len(strings), self.steps, 2), np.float32)
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
@@ -103,7 +111,7 @@ class SceneText(ImageToSequenceTask):
         return {"image": image, "middles": middles, "turns": turns, "sides": sides, **told}
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """Of curved and of straight strings: the loss, what is read, and where attention lies at each glyph."""
+        """Return the evaluations of loss, decoded strings and attention mass, for curved and straight strings."""
         rows, at_end, evaluations = self.config.batch_size, split == "test", []
         count = -(-self.config.num_eval_examples // rows)
         for offset, line in enumerate((TextLine.CURVED, TextLine.STRAIGHT)):
@@ -132,19 +140,19 @@ class SceneText(ImageToSequenceTask):
         return tuple(evaluations)
 
     def _held(self, seed: int, count: int, curved: int) -> list[dict[str, np.ndarray]]:
-        """So many batches, the first so many strings of each along curved lines."""
+        """Sample batches whose first `curved` strings are along curved lines."""
         rows = self.config.batch_size
         return [self._sample(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
 
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
-        """Every place of each step's glyph: each is possible, and none must be looked at."""
+        """Return gold alignments: every grid position of each step's glyph is possible, none is required."""
         return gold_links(inside(site.key, batch), sure=False)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Paints each string, "A4K" or "straight A4K", along a bent or a straight line and says what the model reads.
+        """Render each string, "A4K" or "straight A4K", along a curved or a straight line, and recognize it.
 
         Raises:
-            UserError: For a language, samples, stop strings or a coverage penalty, and for texts that are no string of
+            UserError: If a language, samples, stop strings or a coverage penalty is given, or a text is no string of
                 the run's glyphs.
         """
         decoding = self.decoding(request, "reads images", f"the longest string has {self.steps} glyphs")
@@ -154,7 +162,7 @@ class SceneText(ImageToSequenceTask):
         return self.answers(view, batch, decoding)
 
     def _asked(self, text: str) -> tuple[str, TextLine]:
-        """The string of a text, and the line that it is to be written along."""
+        """Parse the string of a text, and the line that it is written along."""
         *before, string = text.split() or [""]
         forms = [line.value for line in TextLine]
         if len(before) > 1 or (before and before[0] not in forms):

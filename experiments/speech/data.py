@@ -30,7 +30,13 @@ _TRIES = 100
 
 
 class Recording(NamedTuple):
-    """A recording of one digit by a speaker."""
+    """A recording of one digit.
+
+    Attributes:
+        digit: The digit.
+        speaker: The speaker.
+        samples: The audio samples.
+    """
 
     digit: int
     speaker: str
@@ -38,7 +44,13 @@ class Recording(NamedTuple):
 
 
 class Utterance(NamedTuple):
-    """A string of digits as audio samples, and the first and last sample of each digit."""
+    """A string of digits as audio.
+
+    Attributes:
+        digits: The digits.
+        samples: The audio samples.
+        spans: The first sample of each digit, and the one after its last.
+    """
 
     digits: tuple[int, ...]
     samples: Float[np.ndarray, " N"]
@@ -46,7 +58,11 @@ class Utterance(NamedTuple):
 
 
 class RecordingSet:
-    """The recordings of a split, by speaker and digit."""
+    """The recordings of a split, by speaker and digit.
+
+    Raises:
+        ValueError: If a speaker lacks a digit.
+    """
 
     def __init__(self, recordings: Sequence[Recording]):
         self.all = tuple(recordings)
@@ -63,10 +79,19 @@ class RecordingSet:
         return len(self.all)
 
     def sample(self, random: np.random.Generator, *, min_digits: int, max_digits: int, longest: int) -> Utterance:
-        """Sample a string of `min_digits` to `max_digits` digits by one speaker, of at most `longest` samples.
+        """Sample a string of digits by one speaker.
+
+        Args:
+            random: The random generator.
+            min_digits: The fewest digits.
+            max_digits: The most digits.
+            longest: The most audio samples.
+
+        Returns:
+            The string.
 
         Raises:
-            UserError: If none of many strings is as short as `longest`.
+            UserError: If none of many strings is short enough.
         """
         speaker = self.speakers[random.integers(len(self.speakers))]
         for _ in range(_TRIES):
@@ -86,7 +111,16 @@ class RecordingSet:
 def concatenate_recordings(
     digits: Sequence[int], takes: Sequence[np.ndarray], random: np.random.Generator
 ) -> Utterance:
-    """Join recordings, with silences of faint noise before, between and after them."""
+    """Join recordings, with silences of faint noise before, between and after them.
+
+    Args:
+        digits: The digits.
+        takes: The recording of each digit.
+        random: The random generator.
+
+    Returns:
+        The string.
+    """
 
     def silence(seconds: tuple[float, float]) -> np.ndarray:
         return np.zeros(int(SAMPLE_RATE * random.uniform(*seconds)), np.float32)
@@ -116,7 +150,13 @@ _MOST_BYTES = 4 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class SpokenDigitSet:
-    """A data set by split."""
+    """A set of spoken digits.
+
+    Attributes:
+        name: Its name, with options.
+        splits: The recordings of each split.
+        split_note: A note on how recordings were divided.
+    """
 
     name: str
     splits: Mapping[str, RecordingSet]
@@ -125,7 +165,12 @@ class SpokenDigitSet:
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticSpeakers(Config):
-    """Synthetic voices: `num_speakers`, each of whom says every digit `num_takes` times.
+    """Recordings of synthetic voices.
+
+    Attributes:
+        num_speakers: The number of voices.
+        num_takes: How often each says every digit.
+        seed: The seed.
 
     Raises:
         UserError: If there is no speaker, or there are fewer takes than splits.
@@ -150,10 +195,17 @@ class SyntheticSpeakers(Config):
 def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str = "") -> SpokenDigitSet:
     """Open a set of spoken digits with its splits train, validation and test.
 
-    "fsdd" is the archive recordings.zip in `data_dir` (the Free Spoken Digit Dataset): takes 0 to 4 of every speaker
-    and digit are the test set, as its authors split it, 5 to 7 validation, the others training. "synthetic" has options
-    as in "synthetic/num_speakers=12,num_takes=8": one take is test and one validation. If a speaker is `held_out`, the
-    test set is all of their recordings and no others.
+    In "fsdd", takes 0 to 4 of every speaker and digit are the test set, as its authors split it, 5 to 7 validation, the
+    others training. In "synthetic", one take is test and one validation.
+
+    Args:
+        name: "fsdd" (the Free Spoken Digit Dataset), or "synthetic" with options as in
+            "synthetic/num_speakers=12,num_takes=8".
+        data_dir: The folder of FSDD's recordings.zip.
+        held_out: A speaker whose recordings are the whole test set, and in no other split.
+
+    Returns:
+        The set.
 
     Raises:
         UserError: If the name or the speaker is unknown, or the archive is missing or cannot be read.
@@ -200,7 +252,7 @@ def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str 
 
 
 def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
-    """Every DIGIT_SPEAKER_TAKE.wav and its take; members are read where they lie."""
+    """Read every DIGIT_SPEAKER_TAKE.wav of an archive with its take, without extracting it."""
     if not path.is_file():
         raise UserError(
             f"there is no file {path}: give the folder of FSDD's {_ARCHIVE} by --data_dir, or say dataset=synthetic"

@@ -26,14 +26,22 @@ from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
 
 @dataclasses.dataclass(frozen=True)
 class ListenAttendSpellConfig(Config, path="config.model"):
-    """A listener (pyramidal BLSTM over log-mel frames) and a speller (attentive LSTM).
+    """The configuration of a listener (pyramidal BLSTM over log-mel frames) and a speller (attentive LSTM).
 
-    Defaults are those of the paper's section 4. `listener_width`: the width of each direction of every LSTM of the
-    listener. Above its lowest layer each of `pyramid` concatenates so many neighboring outputs of the layer below: (1,
-    1, 1) is a stack that keeps every frame. `speller_width`, `speller_layers`: of the decoder's LSTMs. `attention`: the
-    dimension of the space where states and frames are compared. `scheduled_sampling`: the probability that training
-    feeds the speller its own sample instead of the true character. `vocab_size`: rows of the vocabulary, None for as
-    many as the task has tokens.
+    The defaults are those of the paper's section 4.
+
+    Attributes:
+        audio_frontend: The log-mel frames.
+        listener_width: Features of each direction of every LSTM of the listener.
+        pyramid: For each layer of the listener above its lowest, how many neighboring outputs of the layer below it
+            concatenates; (1, 1, 1) keeps every frame.
+        speller_width: Features of the decoder's LSTMs.
+        speller_layers: Number of the decoder's LSTMs.
+        embedding: Features of the character embeddings.
+        attention: The dimension of the space in which states and frames are compared.
+        scheduled_sampling: The probability that training feeds the speller its own sample instead of the true
+            character.
+        vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
@@ -68,9 +76,9 @@ class ListenAttendSpellConfig(Config, path="config.model"):
 
 
 class Pyramid(Module):
-    """h_i^j = BLSTM(h_{i-1}^j, [h_{2i}^{j-1} ; h_{2i+1}^{j-1}]) (equation 5), with any number of neighbors.
+    """A pyramidal BLSTM: h_i^j = BLSTM(h_{i-1}^j, [h_{2i}^{j-1} ; h_{2i+1}^{j-1}]) (equation 5), with any factor.
 
-    What is missing behind the last position of an utterance is zero: n positions become ceil(n / factor).
+    Missing neighbors after the last position of an utterance are zero: n positions become ceil(n / factor).
     """
 
     def __init__(self, config: ListenAttendSpellConfig, inputs: int, *, builder: Builder):
@@ -82,7 +90,7 @@ class Pyramid(Module):
     def __call__(
         self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]
     ) -> tuple[Float[Array, "B S G"], Int[Array, " B"]]:
-        """The top layer's outputs, zero at padding, and how many positions of each utterance there are."""
+        """Return the top layer's outputs, zero at padding, and the number of positions of each utterance."""
         for number, factor in enumerate(self.factors):
             x_BxTxF = stack_neighbors(x_BxTxF, lengths_B, factor)
             lengths_B = -(-lengths_B // factor)
@@ -91,7 +99,7 @@ class Pyramid(Module):
 
 
 class Carry(NamedTuple):
-    """s_{i-1}, c_{i-1}, and, where characters are drawn, the speller's own last one."""
+    """The decoder's state: s_{i-1}, c_{i-1} and, with scheduled sampling, the speller's own last character."""
 
     states: tuple[CellState, ...]
     context: Float[Array, "R C"]
@@ -99,12 +107,12 @@ class Carry(NamedTuple):
 
 
 class ListenAttendSpell(RecurrentAttentionDecoder):
-    """p(y_i | x, y_<i) = softmax(MLP(s_i, c_i)), s_i = LSTM(s_{i-1}, [y_{i-1} ; c_{i-1}]) (equations 6 to 8).
+    """Listen, Attend and Spell: p(y_i | x, y_<i) = softmax(MLP(s_i, c_i)), s_i = LSTM(s_{i-1}, [y_{i-1} ; c_{i-1}]).
 
-    c_i = sum_u alpha_iu h_u, alpha_i = softmax(e_i), e_iu = <phi(s_i), psi(h_u)> (equations 9 to 11); phi and psi are
-    each a layer of tanh, MLP one with an output behind it. s_0 and c_0 are zero.
+    These are equations 6 to 8. c_i = sum_u alpha_iu h_u, alpha_i = softmax(e_i), e_iu = <phi(s_i), psi(h_u)> (equations
+    9 to 11); phi and psi are each a layer of tanh, MLP is one followed by an output layer. s_0 and c_0 are zero.
 
-    Inputs: `sound` and its `lengths`, in samples, and `target`, what is said behind a begin token, padded at its end.
+    Inputs: `sound` and its `lengths`, in samples, and `target`, the transcript after a begin token, padded at its end.
     """
 
     streams = ("hearing", "own", "steps")
@@ -128,7 +136,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         self.output = layer(config.speller_width, "vocabulary", vocabulary)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
-        """h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, parts of what is heard are hidden."""
+        """Return h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, SpecAugment is applied."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
         frontend, masked_by = self.config.audio_frontend, self.stream_key(key, "hearing")
         frames_BxFxM, frames_B = log_mel_features(sound, lengths_B, frontend, dtype=self.dtype, key=masked_by)
@@ -143,7 +151,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def step_inputs(
         self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None
     ) -> StepInput:
-        """The characters, and in training where the speller reads its own draw in their place."""
+        """Return the characters, and in training where the speller reads its own sample instead."""
         given, key = super().step_inputs(state, inputs, source, key), self.stream_key(key, "own")
         if key is None or not self.config.scheduled_sampling:
             return given
@@ -152,7 +160,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def advance(
         self, source: AttentionMemory, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, Float[Array, "R V"], Alignment]:
-        """s_i reads the character before and what was heard for it, and attends; it tells the scores."""
+        """Compute s_i from the last character and context, attend, and return the logits as the output."""
         character_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
@@ -167,7 +175,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         return Carry(states, context_RxC, said_R), logits_RxV, alignment
 
     def logits(self, hidden: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
-        """What a step tells are the scores, from which it draws its own character."""
+        """Return the step's output, which already is the logits, from which it samples its own character."""
         return hidden
 
 

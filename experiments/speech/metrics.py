@@ -15,7 +15,7 @@ HEARD = ("target", "frames")
 
 
 def transcript_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
-    """`character_error_rate`, edits over the references' characters, `exact_match`, and the first `shown` to read."""
+    """Report `character_error_rate` (edits over reference characters), `exact_match`, and the first `shown` strings."""
     report = string_report(outputs, references, shown=shown)
     scalars = report.scalars
     rate = 1 - scalars["character_accuracy"]
@@ -23,7 +23,16 @@ def transcript_report(outputs: Sequence[str], references: Sequence[str], *, show
 
 
 def spearman(x: Shaped[Array, "*B T"], y: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B"]:
-    """Return Spearman's rank correlation of the real pairs of each row; 0 if a side is constant."""
+    """Compute Spearman's rank correlation of the real pairs of each row.
+
+    Args:
+        x: One side.
+        y: The other side.
+        real: Which pairs count.
+
+    Returns:
+        The correlations; 0 if a side is constant.
+    """
     both = _away(x, real), _away(y, real)
     covariance, one, other = (jnp.sum(a * b, axis=-1) for a, b in ((both), (both[0],) * 2, (both[1],) * 2))
     spread = jnp.sqrt(one * other)
@@ -31,7 +40,7 @@ def spearman(x: Shaped[Array, "*B T"], y: Shaped[Array, "*B T"], real: Bool[Arra
 
 
 def _away(values: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B T"]:
-    """The ranks of the real values less their mean; 0 for the others."""
+    """Return the ranks of the real values minus their mean; 0 for the others."""
     mine, others = values[..., :, None], values[..., None, :]
     beneath = (others < mine) + 0.5 * (others == mine)
     rank = jnp.sum(jnp.where(real[..., None, :], beneath, 0), axis=-1)
@@ -41,7 +50,15 @@ def _away(values: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Arr
 
 
 def monotonicity(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array, "B T"]) -> Float[Array, "L H"]:
-    """Sum over examples Spearman's correlation of the step's index and the frame that it attends to most."""
+    """Sum over examples Spearman's correlation of the step's index and the frame that it attends to most.
+
+    Args:
+        weights_LxBxHxTxK: The weights [layer, example, head, step, frame].
+        real_BxT: Which steps count.
+
+    Returns:
+        The sum [layer, head].
+    """
     most_LxBxHxT = jnp.argmax(weights_LxBxHxTxK, axis=-1)
     steps = jnp.broadcast_to(jnp.arange(most_LxBxHxT.shape[-1]), most_LxBxHxT.shape)
     real = jnp.broadcast_to(real_BxT[None, :, None], most_LxBxHxT.shape)

@@ -26,15 +26,19 @@ _STRIDES = (2, 2)
 
 @dataclasses.dataclass(frozen=True)
 class SpeechTransformerConfig(EncoderDecoderConfig):
-    """An encoder-decoder whose source is sound: the frames of `audio_frontend`, by two convolutions of stride 2.
+    """The configuration of an encoder-decoder whose source is audio: log-mel frames, by two convolutions of stride 2.
 
-    Each convolution reads `kernel` positions and is a gated linear unit, the first of `channels` features, as in the
-    speech models of fairseq (Wang et al. 2020, fairseq S2T, section 3.1). `max_length`: positions behind them, or of a
+    Each convolution is a gated linear unit, as in the speech models of fairseq (Wang et al. 2020, fairseq S2T, section
+    3.1). The other keys are those of the encoder-decoder; `max_length` counts positions after the convolutions, or of a
     target.
 
+    Attributes:
+        audio_frontend: The log-mel frames.
+        kernel: The positions that each convolution reads.
+        channels: Features of the first convolution.
+
     Raises:
-        UserError: As the encoder-decoder's
-        UserError: For sizes below 1.
+        UserError: If a value is out of range, or values do not fit each other.
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
@@ -42,7 +46,7 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
     channels: Positive = 256
 
     def encoded(self, samples: int) -> int:
-        """What the encoder's blocks read of so many samples."""
+        """Return the number of encoder positions of so many audio samples."""
         count = self.audio_frontend.num_frames(samples)
         for stride in _STRIDES:
             count = -(-count // stride)
@@ -50,9 +54,9 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
 
 
 class SpeechTransformer(EncoderDecoder):
-    """The encoder reads two convolutions of sound in the place of embedded tokens; the rest is the same.
+    """An encoder-decoder whose encoder reads two convolutions of audio in place of embedded tokens.
 
-    Inputs: `sound` and its `lengths`, in samples, and `target`, what is said behind a begin token, padded at its end.
+    Inputs: `sound` and its `lengths`, in samples, and `target`, the transcript after a begin token, padded at its end.
     """
 
     config: SpeechTransformerConfig
@@ -71,7 +75,7 @@ class SpeechTransformer(EncoderDecoder):
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
-        """The encoder's output over sound, its positions, and what its layers returned beside."""
+        """Return the encoder's output over audio, its lengths, and what its layers returned besides."""
         hearing_key, rest = split_key(key)
         x_BxSxE, lengths_B = self.convolved(inputs, hearing_key)
         embedding_key, layers_key = split_key(rest)
@@ -88,7 +92,7 @@ class SpeechTransformer(EncoderDecoder):
         return x_BxSxE, lengths_B, aux
 
     def convolved(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Float[Array, "B S E"], Int[Array, " B"]]:
-        """What the blocks read of sound, but for its positions; with a key parts of what is heard are hidden."""
+        """Return the inputs of the blocks, without positions; with a key, as in training, SpecAugment is applied."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
         x_BxSxE, lengths_B = log_mel_features(sound, lengths_B, self.config.audio_frontend, dtype=self.dtype, key=key)
         for convolution in (self.first, self.second):
@@ -98,10 +102,10 @@ class SpeechTransformer(EncoderDecoder):
 
 
 def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model of this config for a task.
+    """Build the model of this config for a task.
 
     Raises:
-        UserError: For sounds or targets of more positions than the model has.
+        UserError: If the task's audio or targets have more positions than the model.
     """
     samples, steps = (interface.inputs[name].shape[1] for name in ("sound", "target"))
     for name, count in (("sound", config.encoded(samples)), ("target", steps)):

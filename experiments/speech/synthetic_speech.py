@@ -13,7 +13,15 @@ _BANDWIDTHS = (90.0, 120.0, 180.0)
 
 
 class Phone(NamedTuple):
-    """A piece of a word: formants in Hz, how loud its voice and its hiss are, where it hisses, how long it lasts."""
+    """A phone, a piece of a word.
+
+    Attributes:
+        formants: The formants in Hz.
+        voice: The loudness of its voice.
+        hiss: The loudness of its frication.
+        band: The band of its frication in Hz.
+        seconds: Its duration.
+    """
 
     formants: tuple[float, float, float] = (500.0, 1500.0, 2500.0)
     voice: float = 1.0
@@ -52,7 +60,13 @@ _PHONES: tuple[tuple[Phone, ...], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Voice:
-    """A speaker: the pitch in Hz, by how much formants lie higher than others', and how long sounds last."""
+    """A speaker.
+
+    Attributes:
+        pitch: The pitch in Hz.
+        formants: The factor of all formants.
+        length: The factor of all durations.
+    """
 
     pitch: float = 120.0
     formants: float = 1.0
@@ -60,13 +74,13 @@ class Voice:
 
     @classmethod
     def sample(cls, random: np.random.Generator) -> "Voice":
-        """Any speaker, low or high."""
+        """Sample a speaker with a low or high voice."""
         pitch = float(random.uniform(85, 230))
         # Who speaks higher has, as a rule, the shorter throat.
         return cls(pitch, float(0.9 + 0.0011 * (pitch - 85) + random.uniform(-0.05, 0.05)), random.uniform(0.85, 1.2))
 
     def synthesize(self, digit: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
-        """A digit, its greatest sample at 0.3 to 0.9: pitch, formants and lengths are jittered at every call."""
+        """Synthesize a digit with random pitch, formants and durations; the largest sample is 0.3 to 0.9."""
         phones, scale = _PHONES[digit], self.formants * random.normal(1, 0.02)
         steps = [
             max(2, round(self.length * p.seconds * random.uniform(0.8, 1.25) * SAMPLE_RATE / _STEP)) for p in phones
@@ -89,7 +103,7 @@ class Voice:
     def _voiced(
         self, formants_Tx3: Float[np.ndarray, "T 3"], loud_T: Float[np.ndarray, " T"], random: np.random.Generator
     ) -> Float[np.ndarray, " N"]:
-        """Harmonics of a wavering pitch, each as loud as the resonances of the throat let it be."""
+        """Synthesize the harmonics of a wavering pitch, shaped by the formants' resonances."""
         count = len(loud_T)
         wavering = np.cumsum(random.normal(0, 0.006, count)) + np.linspace(0.06, -0.08, count)
         pitch_T = self.pitch * random.normal(1, 0.05) * np.exp(wavering)
@@ -109,7 +123,7 @@ class Voice:
 
 
 def _hiss(phone: Phone, samples: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
-    """Noise within the phone's band that swells and fades."""
+    """Synthesize noise within the phone's band that swells and fades."""
     if not phone.hiss:
         return np.zeros(samples)
     frequencies = np.fft.rfftfreq(samples, 1 / SAMPLE_RATE)

@@ -83,13 +83,21 @@ Digits = Annotated[int, Range(1, 2**10)]
 
 @dataclasses.dataclass(frozen=True)
 class SpokenDigitRecognitionConfig(Config, path="config.task"):
-    """Batches of `batch_size` strings of `min_digits` to `max_digits` digits by one speaker.
+    """Recognition of strings of digits, each by one speaker, joined anew at every step.
 
-    A string lasts at most `max_seconds`. `dataset`: "synthetic", with options as in
-    "synthetic/num_speakers=12,num_takes=8", or "fsdd", the archive in `data_dir` (experiments.speech.data).
-    `held_out_speaker`: a speaker whose recordings are the test set and in no other split. At least
-    `num_eval_examples` strings, in whole batches, are the validation set, and as many others the test set. `num_beams`:
-    the beam size; 1 decodes greedily.
+    Attributes:
+        dataset: "synthetic", with options as in "synthetic/num_speakers=12,num_takes=8", or "fsdd"
+            (experiments.speech.data).
+        data_dir: The folder of FSDD's archive.
+        held_out_speaker: A speaker whose recordings are the test set and in no other split.
+        output_units: The symbols of transcripts.
+        min_digits: The fewest digits of a string.
+        max_digits: The most digits of a string.
+        max_seconds: The longest string in seconds.
+        batch_size: Strings in a batch.
+        num_eval_examples: Strings of the validation set and of the test set, rounded up to whole batches.
+        num_beams: The beam size; 1 decodes greedily.
+        num_probe_examples: Strings whose maps are stored.
 
     Raises:
         UserError: If a value is out of range.
@@ -152,15 +160,21 @@ class Transcription(SymbolSequenceTask):
         return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.sequences(said)}
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """Those of the probe."""
+        """Return the labels of the probe."""
         return self.describe(self.shown, sites)
 
     def describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
     ) -> AxisLabels:
-        """The symbols, sounds and spectrograms of a batch, and the frames of the digit that each symbol is of.
+        """Label a batch with its symbols, audio and spectrograms, and the frames of each symbol's digit.
 
-        Of strings that are not `right` it is not known which digit their symbols are of.
+        Args:
+            batch: The batch.
+            sites: The attention modules.
+            right_B: Which strings are right; the digits of the symbols of others are unknown. All by default.
+
+        Returns:
+            The labels.
         """
         steps, lengths = tuple(map(self.steps_of, batch["labels"])), batch["lengths"]
         # As a key a position is known by the symbol that it has read.
@@ -182,10 +196,10 @@ class Transcription(SymbolSequenceTask):
         )
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """What the model hears in each .wav file, or in digits such as "3 1 4", which the synthetic speaker says.
+        """Transcribe each .wav file, or digits such as "3 1 4", which the synthetic speaker says.
 
         Raises:
-            UserError: For a language, samples, stop strings or a coverage penalty, and for other texts.
+            UserError: If a language, samples, stop strings or a coverage penalty is given, or a text is neither.
         """
         longest = f"the longest string has {self.steps} symbols"
         decoding = self.decoding(request, "transcribes sound", longest)
@@ -196,10 +210,10 @@ class Transcription(SymbolSequenceTask):
         return Predictions(self.lines(said["labels"]), labels, make_capture(view, self.inputs_of(said)))
 
     def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
-        """The sound in each .wav file, and digits as the synthetic speaker says them.
+        """Read each .wav file, or synthesize digits.
 
         Raises:
-            UserError: For what is neither, and for sounds and digits that are longer than the run's strings.
+            UserError: If a text is neither, or longer than the run's strings.
         """
         random = np.random.default_rng(seed)
         sounds = [_spoken(text, random) for text in texts]
@@ -233,7 +247,7 @@ class SpokenDigitRecognition(Transcription):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many recordings each split has, and how they were cut."""
+        """A line on the number of recordings of each split, and how they were divided."""
         sizes = {split: len(recordings) for split, recordings in self.opened.splits.items()}
         return (
             describe_splits(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.split_note),
@@ -261,7 +275,7 @@ class SpokenDigitRecognition(Transcription):
         )
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """The loss, transcripts against what was said, and whether attention moves on with the symbols."""
+        """Return the evaluations of the loss, of transcripts, and of the monotonicity of attention."""
         rows, at_end = self.config.batch_size, split == "test"
         draws = GeneratedBatches(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
         batches = [draws[number] for number in range(-(-self.config.num_eval_examples // rows))]
@@ -282,13 +296,13 @@ class SpokenDigitRecognition(Transcription):
         )
 
     def _written(self, rows: Array | np.ndarray) -> list[str]:
-        """Strings as they are measured: what separates digits in a line of text is said by nobody."""
+        """Return strings without the separator of digits, as they are scored."""
         return ["".join(self.said_in(row)) for row in np.asarray(rows)]
 
     def _listening(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
-        """Sums what attention does at the symbols of the true strings: the heard, all, and the first of each digit.
+        """Sum the monotonicity of attention over symbols with sound, all symbols, and the first of each digit.
 
-        Strings of one digit have no order to be told.
+        Strings of one digit are left out.
         """
         labels_BxT, begins_BxT = jnp.asarray(batch["labels"]), jnp.asarray(batch["begins"])
         heard_BxT = jnp.asarray(batch["ends"]) > begins_BxT
@@ -311,7 +325,7 @@ def num_frames(axis: Axis, samples: int) -> int:
 
 
 def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B T K"]:
-    """Whether the middle of each frame lies in the digit that each symbol is of."""
+    """Return whether the center of each frame lies in the digit that each symbol belongs to."""
     size = round(axis.stride * SAMPLE_RATE)
     middles_K = (np.arange(num_frames(axis, int(batch["lengths"].max()))) + 0.5) * size
     begins_BxTx1, ends_BxTx1 = batch["begins"][..., None], batch["ends"][..., None]
@@ -319,7 +333,7 @@ def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B 
 
 
 def _spectrograms(axis: Axis, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Log-mel energies [example, band, time] up to the end of the longest example's last frame."""
+    """Return log-mel energies [example, band, time] up to the end of the longest example's last frame."""
     ends = num_frames(axis, int(batch["lengths"].max())) * round(axis.stride * SAMPLE_RATE)
     sound = np.pad(batch["sound"], ((0, 0), (0, max(0, ends - batch["sound"].shape[1]))))[:, :ends]
     frames, _ = log_mel(jnp.asarray(sound), jnp.full(len(sound), ends), _SPECTROGRAM)
@@ -345,11 +359,11 @@ def make_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInte
 def read_audio(
     config: SpokenDigitRecognitionConfig, view: StateView, kept: None, sentences: InputTexts
 ) -> EncodedInputs:
-    """The sounds that texts name or spell, and what is said in them: `sentences.targets`, or what the model hears.
+    """Encode audio that texts name or spell, with `sentences.targets` or the transcripts that the model decodes.
 
     Raises:
-        UserError: As `Transcription.spoken`
-        UserError: For a language, and for targets in other symbols or that are too long.
+        UserError: If a text is neither a .wav file nor digits or is too long, a language is given, or a target has
+            other symbols or is too long.
     """
     check_input_texts(sentences._replace(targets=None))
     task = Transcription(config)
@@ -379,7 +393,7 @@ def _symbols(spelling: OutputUnits, text: str) -> list[str]:
 
 
 def build(config: SpokenDigitRecognitionConfig, directory: Path, rows_multiple: int = 1) -> SpokenDigitRecognition:
-    """The task over its recordings; nothing is kept in the run directory."""
+    """Build the task over its recordings."""
     return SpokenDigitRecognition(
         config,
         open_spoken_digits(config.dataset, data_dir=config.data_dir, held_out=config.held_out_speaker),
@@ -388,7 +402,7 @@ def build(config: SpokenDigitRecognitionConfig, directory: Path, rows_multiple: 
 
 
 def synthetic(config: SpokenDigitRecognitionConfig, rows_multiple: int = 1) -> SpokenDigitRecognition:
-    """The task with a few synthetic voices in the place of its recordings."""
+    """Build the task with a few synthetic voices in place of its recordings."""
     return SpokenDigitRecognition(config, open_spoken_digits("synthetic/num_speakers=1,num_takes=3"), rows_multiple)
 
 

@@ -18,7 +18,12 @@ _HELD_OUT = 4
 
 
 class FactTemplate(NamedTuple):
-    """The sentences that state a kind of fact: either of two in an article, and another in its summary."""
+    """The sentences that state a kind of fact.
+
+    Attributes:
+        article: The sentences that state it in an article.
+        write_summary: The sentence that states it in a summary.
+    """
 
     article: tuple[str, ...]
     write_summary: str
@@ -72,7 +77,13 @@ FILLERS = (
 
 
 class Fact(NamedTuple):
-    """A fact: its kind of `KINDS`, who, and where."""
+    """A fact.
+
+    Attributes:
+        kind: Its kind, of `KINDS`.
+        who: The person.
+        place: The place.
+    """
 
     kind: str
     who: str
@@ -80,7 +91,13 @@ class Fact(NamedTuple):
 
 
 class Article(NamedTuple):
-    """An article word by word, its facts in the order of the summary, and the position of each fact's names."""
+    """An article.
+
+    Attributes:
+        words: Its words.
+        facts: Its facts, in the order of the summary.
+        places: The position of each of a fact's names, for each fact.
+    """
 
     words: tuple[str, ...]
     facts: tuple[Fact, ...]
@@ -89,11 +106,15 @@ class Article(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ArticleGenerator:
-    """A distribution over articles: facts, each of another kind, among `num_fillers` filler sentences.
+    """A distribution over articles: facts, each of another kind, among filler sentences.
 
-    Nothing in the article determines the order of the facts in a summary, so a writer must remember what it has stated.
-    A name is one of `num_known_names` names with probability 1 - `oov_prob`, else one of hundreds of thousands that are
-    out of vocabulary.
+    Nothing in the article determines the order of the facts in a summary, so that a model must remember what it has
+    stated.
+
+    Attributes:
+        num_fillers: The number of filler sentences.
+        num_known_names: The number of names in the vocabulary.
+        oov_prob: The probability of a name out of the vocabulary, one of hundreds of thousands.
     """
 
     num_fillers: int = 3
@@ -129,7 +150,16 @@ class ArticleGenerator:
         return 2 * (facts + self.num_fillers)
 
     def sample(self, random: np.random.Generator, facts: int, *, unseen: bool) -> Article:
-        """Sample an article of so many facts; with `unseen`, its out-of-vocabulary names are held out from training."""
+        """Sample an article.
+
+        Args:
+            random: The random generator.
+            facts: The number of facts.
+            unseen: Whether its out-of-vocabulary names are held out from training.
+
+        Returns:
+            The article.
+        """
         names = self._names(random, self.max_names(facts), unseen)
         kinds = iter(random.permutation(list(KINDS))[:facts].tolist())
         words: list[str] = []
@@ -147,7 +177,7 @@ class ArticleGenerator:
         return Article(tuple(words), tuple(fact for fact, _ in told), tuple(places for _, places in told))
 
     def _names(self, random: np.random.Generator, count: int, unseen: bool) -> list[str]:
-        """So many different names."""
+        """Sample distinct names."""
         drawn: dict[str, None] = {}
         while len(drawn) < count:
             known = random.random() >= self.oov_prob
@@ -157,7 +187,7 @@ class ArticleGenerator:
         return list(drawn)
 
     def _fresh(self, random: np.random.Generator, unseen: bool) -> str:
-        """A name that no vocabulary holds, of those that are trained on or of those that never are."""
+        """Sample an out-of-vocabulary name, held out from training or not."""
         while True:
             name = _syllables(random)
             if name not in self.names and is_held_out(name) == unseen:
@@ -208,7 +238,7 @@ def _filled(line: str, who: str, place: str) -> list[str]:
 
 
 def _syllables(random: np.random.Generator) -> str:
-    """A name of two or three syllables."""
+    """Sample a name of two or three syllables."""
     count = random.integers(2, 4)
     parts = zip(random.integers(len(_CONSONANTS), size=count), random.integers(len(_VOWELS), size=count), strict=True)
     return "".join(_CONSONANTS[first] + _VOWELS[second] for first, second in parts).capitalize()
@@ -216,10 +246,15 @@ def _syllables(random: np.random.Generator) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ExtendedVocabulary:
-    """A vocabulary `words` with one unknown token, extended per article by its out-of-vocabulary words if `copies`.
+    """A vocabulary with one unknown token, extended per article by its out-of-vocabulary words.
 
-    The extension has the numbers from the vocabulary's size on, in order of first occurrence in the article (See et al.
+    The extension is numbered from the vocabulary's size on, in order of first occurrence in the article (See et al.
     2017, section 2.2); the same number is another word in another article.
+
+    Attributes:
+        words: The words of the vocabulary.
+        unknown: The number of the unknown token.
+        copies: Whether there is an extension.
     """
 
     words: tuple[str, ...]

@@ -27,7 +27,7 @@ def rouge_n(output: Sequence[str], reference: Sequence[str], order: int) -> floa
 
 
 def rouge_l(output: Sequence[str], reference: Sequence[str]) -> float:
-    """F1 of the longest common subsequence (section 3.1, beta = 1)."""
+    """F1 of the longest common subsequence (Lin 2004, section 3.1, beta = 1)."""
     return f1_score(common_subsequence_length(output, reference), len(output), len(reference))
 
 
@@ -58,12 +58,21 @@ def summary_report(
 ) -> EvaluationReport:
     """Report facts, names and ROUGE of summaries.
 
-    `oov_recall`: of the out-of-vocabulary names (not `known`) in facts of a kind that the summary states, the share
-    that is in its place; `in_vocabulary_recall`: of the others. `fact_recall`: the share of facts stated with kind and
-    names right. `repeated_facts`: the share of sentences that repeat a kind of fact of the same summary (an article has
-    one of each kind). `hallucinated_facts`: the share of sentences that state no fact of the article. `exact_match`:
+    `oov_recall`: of the out-of-vocabulary names in facts of a kind that the summary states, the fraction that is in its
+    place; `in_vocabulary_recall`: of the other names. `fact_recall`: the fraction of facts stated with kind and names
+    right. `repeated_facts`: the fraction of sentences that repeat a kind of fact of the same summary (an article has
+    one of each kind). `hallucinated_facts`: the fraction of sentences that state no fact of the article. `exact_match`:
     summaries that state every fact once and nothing else, in any order. `rouge_1`, `rouge_2`, `rouge_l`: see `rouge`.
-    `suffix` is appended to each name.
+
+    Args:
+        outputs: The words of each decoded summary.
+        articles: The articles.
+        known: The names in the vocabulary.
+        shown: The number of summaries that are returned as samples.
+        suffix: Appended to the name of each metric.
+
+    Returns:
+        The report.
     """
     count: collections.Counter[str] = collections.Counter()
     for words, article in zip(outputs, articles, strict=True):
@@ -87,7 +96,7 @@ def summary_report(
 
 
 def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> collections.Counter[str]:
-    """What `summary_report` adds up, of one summary."""
+    """Count what `summary_report` adds up, for one summary."""
     told, true = parse_facts(words), collections.Counter(article.facts)
     whole = collections.Counter(fact for fact in told if fact is not None)
     first: dict[str, Fact] = {}

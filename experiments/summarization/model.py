@@ -40,7 +40,7 @@ class CoverageScore(Module):
         self.weight = builder.parameter(rule, (heads, hidden), ("groups", "head_dim"))
 
     def __call__(self, memory: AttentionMemory, coverage_RxK: Float[Array, "R K"]) -> AttentionMemory:
-        """A memory for each row, whose keys know how much of them that row has read already.
+        """Return a memory for each row, whose keys include how much of each position the row has already attended to.
 
         Rows are examples x beams, as those of `AttentionCell.step`, which reads the result with one query for each.
         """
@@ -52,7 +52,7 @@ class CoverageScore(Module):
 
 
 def coverage_overlap(weights_RxK: Float[Array, "R K"], coverage_RxK: Float[Array, "R K"]) -> Float[Array, " R"]:
-    """Coverage loss sum_i min(a_i, c_i) of a step, from 0 to 1 (equation 12)."""
+    """Compute the coverage loss sum_i min(a_i, c_i) of a step, from 0 to 1 (equation 12)."""
     return jnp.sum(jnp.minimum(weights_RxK, coverage_RxK), axis=-1)
 
 
@@ -63,12 +63,17 @@ NO_WORD = -1e9
 
 @dataclasses.dataclass(frozen=True)
 class PointerGeneratorConfig(Config, path="config.model"):
-    """A bidirectional LSTM over the source, and an LSTM that attends to it; the paper's are 256 and 128 wide.
+    """The configuration of a bidirectional LSTM encoder and an attentive LSTM decoder that may copy.
 
-    `width`: of the decoder's state and of each direction of the encoder; `embedding`: of words. `coverage`: the weight
-    of the loss sum_i min(a_i, c_i) (equation 13), of an attention whose score knows what it has read (equation 11);
-    None without that. `dropout` is of embeddings and of what words are scored from. It copies where the task says what
-    a copy would say (`TRANSLATION_WITH_COPYING`), and writes alone where it does not.
+    The paper's widths are 256 and 128. The model copies if the task provides the numbers of copied words
+    (`TRANSLATION_WITH_COPYING`), else it only generates.
+
+    Attributes:
+        width: Features of the decoder's state and of each direction of the encoder.
+        embedding: Features of the word embeddings.
+        coverage: Weight of the coverage loss sum_i min(a_i, c_i) (equation 13); None for attention without coverage
+            (equation 11).
+        dropout: The rate of dropout on embeddings and on the input of the output layer.
     """
 
     width: Positive = 256
@@ -78,17 +83,23 @@ class PointerGeneratorConfig(Config, path="config.model"):
 
     @property
     def encoder(self) -> RecurrentConfig:
-        """The encoder's layer."""
+        """The config of the encoder's layer."""
         return RecurrentConfig(width=self.width, direction=Direction.BIDIRECTIONAL)
 
     @property
     def decoder(self) -> RecurrentConfig:
-        """The decoder's layer."""
+        """The config of the decoder's layer."""
         return RecurrentConfig(width=self.width)
 
 
 class Article(NamedTuple):
-    """What every step reads: the annotations, the source's words, and the numbers under which they are copied."""
+    """What every step reads.
+
+    Attributes:
+        memory: The annotations.
+        words: The words of the source.
+        copied: The numbers under which they are copied; None without copying.
+    """
 
     memory: AttentionMemory
     words: Int[Array, "B S"]
@@ -96,12 +107,18 @@ class Article(NamedTuple):
 
     @property
     def lengths(self) -> Int[Array, " B"]:
-        """How many words each source has."""
+        """The number of words of each source."""
         return self.memory.lengths
 
 
 class Carry(NamedTuple):
-    """What a step hands to the next: s_t, the context that it read, and the coverage c, where that is known."""
+    """The decoder's state between steps.
+
+    Attributes:
+        state: s_t.
+        context: The last context.
+        coverage: The coverage c; None without it.
+    """
 
     state: CellState
     context: Float[Array, "R C"]
@@ -109,7 +126,14 @@ class Carry(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What a step hands out: the state, the context, the attention, and how much of it was read before."""
+    """The outputs of a step.
+
+    Attributes:
+        hidden: The state.
+        context: The context.
+        weights: The attention weights.
+        again: The coverage loss: how much was already attended to before.
+    """
 
     hidden: Float[Array, "*B F"]
     context: Float[Array, "*B C"]
@@ -118,14 +142,16 @@ class StepOutput(NamedTuple):
 
 
 class PointerGenerator(RecurrentAttentionDecoder):
-    """P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i (equation 9).
+    """A pointer-generator network: P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i (equation 9).
 
     s_t = LSTM([x_t ; h*_{t-1}], s_{t-1}), e_i = v' tanh(W_h h_i + W_s s_t + w_c c_i), a = softmax(e), h*_t = sum_i
-    a_i h_i, c the sum of all a before, where it is known; P_vocab = softmax(V' (V [s_t ; h*_t] + b) + b') and p_gen =
-    sigmoid(w' [h*_t ; s_t ; x_t] + b); the b of equation 1 is left out of e_i. Inputs: `source` and `target`, words by
-    number, padded at their ends; `copied`, the numbers under which the source's words are copied, those beyond the
-    vocabulary for words that it lacks, which `target` may have as well: x_t is then that of the word that stands for
-    them in `source`. Outputs: log P of both kinds of words; without `copied` the logits of P_vocab.
+    a_i h_i, c the sum of all previous a, with coverage; P_vocab = softmax(V' (V [s_t ; h*_t] + b) + b') and p_gen =
+    sigmoid(w' [h*_t ; s_t ; x_t] + b); the b of equation 1 is left out of e_i.
+
+    Inputs: `source` and `target`, words by number, padded at their ends; `copied`, the numbers under which the source's
+    words are copied, beyond the vocabulary for out-of-vocabulary words, which `target` may contain as well: x_t is then
+    the embedding of the token that stands for them in `source`. Outputs: log P of both kinds of words; without `copied`
+    the logits of P_vocab.
     """
 
     streams = ("source", "target", "readout")
@@ -153,7 +179,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         self.switch = linear(annotations + width + embedding, "features", 1) if self.copies else None
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Article, Carry]:
-        """What every step reads of the source, and s_0: tanh of a linear map of the states in which it was read."""
+        """Return the encoded source, and s_0: tanh of a linear map of the encoder's final states."""
         words_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(words_BxS, self.pad)
         h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.stream_key(key, "source")), lengths_B)
@@ -165,19 +191,19 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return Article(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
 
     def step_inputs(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> StepInput:
-        """Each word before; of a copy, what stands in the source."""
+        """Return the embedding of each previous word; for a copied word, that of its token in the source."""
         target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
         return StepInput(self._embedded(target_BxT, self.stream_key(key, "target")))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> StepInput:
-        """The same of the words that were chosen, copies among them."""
+        """Return the embeddings of the chosen words, including copied ones."""
         words_RxS, copied_RxS = repeat_rows((source.words, source.copied), len(tokens_R) // len(source.words))
         return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
     def advance(
         self, source: Article, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, StepOutput, Alignment]:
-        """s_t reads the word and what was read before it, and attends."""
+        """Compute s_t from the word and the last context, and attend."""
         state = self.decoder.step(jnp.concatenate([given.word, carry.context], axis=-1), carry.state)
         if self.covered is None or carry.coverage is None:
             context_RxC, alignment = self.attention.step(state.hidden, source.memory)
@@ -192,11 +218,11 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return Carry(state, context_RxC, coverage_RxS), outputs, alignment
 
     def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
-        """V [s_t ; h*_t] + b of equation 4."""
+        """Return V [s_t ; h*_t] + b of equation 4."""
         return self.readout(jnp.concatenate([outputs.hidden, outputs.context], axis=-1))
 
     def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
-        """An attention that covers adds the loss `coverage`, a sum over the positions of the target."""
+        """Run all steps; with coverage, return the loss `coverage`, a sum over the positions of the target."""
         steps, aux = super().unroll(state, inputs, **options)
         if self.config.coverage is None:
             return steps, aux
@@ -204,10 +230,10 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage)})
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the words of the vocabulary from: all that there is without copies.
+        """Return the features from which `logits` scores the words of the vocabulary, for a model that does not copy.
 
         Raises:
-            ValueError: If copies are scored as well, as `forward` does.
+            ValueError: If the model copies; call `forward`.
         """
         if self.copies:
             raise ValueError("copies are scored from the attention: call forward")
@@ -217,7 +243,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
     def forward(
         self, state: PyTree, inputs: Inputs, *, capture: Capture | None = None, **options: Any
     ) -> tuple[Float[Array, "B T V"], Aux]:
-        """The score of every word at every position of the target; where it copies, `extras` has `p_gen` [B, T]."""
+        """Return the score of every word at every position of the target; if it copies, `extras` has `p_gen` [B, T]."""
         if not self.copies:
             return super().forward(state, inputs, capture=capture, **options)
         steps, aux = self.unroll(state, inputs, capture=capture, **options)
@@ -229,7 +255,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], *, capture: Capture | None = None, **options: Any
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The score of every next word, copies among them."""
+        """Return the score of every next word, including copies."""
         if not self.copies:
             return super().step(state, cache, tokens_R, capture=capture, **options)
         steps, cache, aux = self.extend(state, cache, tokens_R, capture=capture, **options)
@@ -240,7 +266,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
 
     def _read(self, steps: DecoderSteps) -> Float[Array, "*B E"]:
-        """What is read out, parts of it dropped in training."""
+        """Return the features of the output layer, with dropout in training."""
         return dropout(
             self.output_features(steps.inputs, steps.outputs),
             self.config.dropout,
@@ -248,13 +274,13 @@ class PointerGenerator(RecurrentAttentionDecoder):
         )
 
     def _switch(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:
-        """The logit of p_gen (equation 8), in at least float32."""
+        """Return the logit of p_gen (equation 8), in at least float32."""
         assert self.switch is not None
         logit = self.switch(jnp.concatenate([outputs.context, outputs.hidden, word], axis=-1))[..., 0]
         return logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
 
     def _mixed(self, read_BxTxE: Array, switch_BxT: Array, weights_BxTxS: Array, copied_BxS: Array) -> Array:
-        """The logarithm of equation 9."""
+        """Return the logarithm of equation 9."""
         written_BxTxV = jax.nn.log_softmax(self.logits(read_BxTxE)) + jax.nn.log_sigmoid(switch_BxT)[..., None]
         beyond = self.extended - self.vocabulary
         written_BxTxV = jnp.pad(written_BxTxV, ((0, 0), (0, 0), (0, beyond)), constant_values=NO_WORD)
@@ -268,7 +294,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return jnp.logaddexp(written_BxTxV, jnp.where(some, log_share_BxTxV, NO_WORD))
 
     def _in_vocabulary(self, tokens_BxT: Array, words_BxS: Array, copied_BxS: Array | None) -> Array:
-        """The tokens, and for those beyond the vocabulary what stands in the source where they are copied from."""
+        """Replace tokens beyond the vocabulary by the token in the source that they are copied from."""
         if copied_BxS is None:
             return tokens_BxT
         place_BxT = jnp.argmax(tokens_BxT[:, :, None] == copied_BxS[:, None], axis=-1)
@@ -280,7 +306,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
 
 
 def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> dict[str, CapturedAttention]:
-    """p_gen and 1 - p_gen of every word, as a map over the two ways to say it."""
+    """Return p_gen and 1 - p_gen of every word, as a map over the two ways to produce it."""
     both_BxTx2 = jax.nn.sigmoid(jnp.stack([switch_BxT, -switch_BxT], axis=-1))
     both_BxTx2 = jnp.where(real_positions(lengths_B, switch_BxT.shape[1])[..., None], both_BxTx2, 0)
     mask = Mask(query_lengths=lengths_B)
@@ -290,7 +316,7 @@ def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> di
 
 
 def build(config: PointerGeneratorConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model; sources and targets may have any length."""
+    """Build the model; sources and targets may have any length."""
     sites = [Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))]
     if "copied" in interface.inputs:
         origin = Axis("origin", AxisKind.SLOTS, size=2)

@@ -86,16 +86,24 @@ NumNames = Annotated[int, Range(1, 2**14)]
 
 @dataclasses.dataclass(frozen=True)
 class SummarizationConfig(Config, path="config.task"):
-    """Batches of `batch_size` articles with `min_facts` to `max_facts` facts and `num_fillers` filler sentences.
+    """Summarization of synthetic articles, sampled anew at every step.
 
-    `num_known_names` names are in the vocabulary; a name is out of vocabulary with probability `oov_prob`.
-    `oov_target`: the targets for such names; models that copy need `copied`, others `unknown`. For each of the
-    `eval_sizes` numbers of facts at least `num_eval_examples` articles, in whole batches, are the validation set, and
-    as many others the test set; their out-of-vocabulary names are held out. `num_beams`: the beam size; 1 decodes
-    greedily.
+    Attributes:
+        min_facts: The fewest facts of a training article.
+        max_facts: The most facts of a training article.
+        num_fillers: The filler sentences of an article.
+        num_known_names: The names in the vocabulary.
+        oov_prob: The probability that a name is out of vocabulary.
+        oov_target: The targets for such names: `copied` for models that copy, `unknown` for others.
+        eval_sizes: The numbers of facts of evaluated articles.
+        batch_size: Articles in a batch.
+        num_eval_examples: Articles of each size in the validation set and in the test set, rounded up to whole batches;
+            their out-of-vocabulary names are held out.
+        num_beams: The beam size; 1 decodes greedily.
+        num_probe_examples: Articles whose maps are stored.
 
     Raises:
-        UserError: If no article has so many facts or names.
+        UserError: If a value is out of range, or no article has so many facts or names.
     """
 
     min_facts: Positive = 1
@@ -164,7 +172,7 @@ class Summarization(TokenSequenceTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many articles there are, and how many words they have at most."""
+        """A line on the numbers of articles and of words."""
         held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         counts = ", ".join(map(str, self.config.eval_sizes))
         return (
@@ -173,7 +181,7 @@ class Summarization(TokenSequenceTask):
         )
 
     def source(self, seed: int) -> BatchSource:
-        """Articles that are drawn anew at every step."""
+        """Return an endless source of articles that are sampled anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             counts = random.integers(self.config.min_facts, self.config.max_facts + 1, self.config.batch_size)
@@ -184,17 +192,17 @@ class Summarization(TokenSequenceTask):
         return GeneratedBatches(draw, seed)
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The words of the probed articles and summaries, and where each name of a summary was read."""
+        """Label the words of the probe's articles and summaries, with gold alignments of each name."""
         articles = [article.words for article in self._shown]
         told = tuple(tuple(GoldLink(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
         return self._describe(articles, [write_summary(article.facts) for article in self._shown], sites, told)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """A summary of each text, whose words it may copy.
+        """Summarize each text, whose words may be copied.
 
         Raises:
-            UserError: For a language, samples, stop strings or a coverage penalty, for more words than a summary has
-                room for, and for texts that are empty or larger than the articles of the run.
+            UserError: If a language, samples, stop strings or a coverage penalty is given, too many words are asked
+                for, or a text is empty or larger than the articles of the run.
         """
         refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)
@@ -216,7 +224,7 @@ class Summarization(TokenSequenceTask):
         )
 
     def _words_of(self, text: str) -> tuple[str, ...]:
-        """The words of a text as articles have them."""
+        """Split a text into words as articles have them."""
         known = self.lexicon.known
         words = [word if word in known or word.lower() not in known else word.lower() for word in _WORDS.findall(text)]
         beyond = self.lexicon.beyond(words)
@@ -232,11 +240,11 @@ class Summarization(TokenSequenceTask):
         return tuple(words)
 
     def _steps(self, facts: int) -> int:
-        """The words of the longest summary of so many facts, with its end."""
+        """Return the number of words of the longest summary of so many facts, with its end."""
         return self.kind.max_summary_length(facts) + 1
 
     def _batch(self, articles: Sequence[Article], facts: int) -> dict[str, np.ndarray]:
-        """Articles of at most so many facts as numbers, and their summaries."""
+        """Encode articles of at most so many facts, and their summaries."""
         texts, said = [article.words for article in articles], [write_summary(article.facts) for article in articles]
         read = self.lexicon.read(texts, self.kind.longest(facts), PAD)
         return {**read, **self._taught(said, texts, self._steps(facts))}
@@ -244,13 +252,13 @@ class Summarization(TokenSequenceTask):
     def _taught(
         self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
     ) -> dict[str, Int[np.ndarray, "B T"]]:
-        """Summaries as `target` and `labels`."""
+        """Encode summaries as `target` and `labels`."""
         return teacher_forcing_arrays(
             [self.lexicon.say(words, text) for words, text in zip(said, texts, strict=True)], steps
         )
 
     def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
-        """What was decoded about each text, word by word, up to its end."""
+        """Decode the words of each row up to its end."""
         return [self.lexicon.said(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
 
     def _copying_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -259,7 +267,7 @@ class Summarization(TokenSequenceTask):
         return copying_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """The loss on articles as in training but for their names, and the summaries of each number of facts."""
+        """Return the evaluations of the loss on articles with held-out names, and of summaries by number of facts."""
         config, at_end = self.config, split == "test"
         count = -(-config.num_eval_examples // config.batch_size)
 
@@ -284,7 +292,7 @@ class Summarization(TokenSequenceTask):
         return tuple(found)
 
     def _decoded(self, decoding: DecodingConfig) -> EvaluationStep:
-        """The step of an evaluation of what is said when nothing is given but the article."""
+        """Return the evaluation step that decodes summaries."""
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
             return {}, {"tokens": self.decode(view, batch, decoding)}
@@ -307,7 +315,7 @@ class Summarization(TokenSequenceTask):
         sites: Sequence[Site],
         told: tuple[tuple[GoldLink, ...], ...] | None = None,
     ) -> AxisLabels:
-        """The words of articles and of what is said about them."""
+        """Label the words of articles and of their summaries."""
         tokens = {
             "source": tuple(map(tuple, texts)),
             "target": tuple((*words, SPECIAL[END]) for words in said),

@@ -20,7 +20,14 @@ _TOKENS = re.compile(r"\?|[^\s?]+")
 
 
 class Question(NamedTuple):
-    """A question, its answer, its kind, and the cells of the image that lead to the answer, in order."""
+    """A question about an image.
+
+    Attributes:
+        words: Its words.
+        answer: Its answer.
+        kind: Its kind.
+        cells: The cells of the image that lead to the answer, in order; empty if unknown.
+    """
 
     words: tuple[str, ...]
     answer: str
@@ -32,8 +39,14 @@ class Question(NamedTuple):
 class QuestionVocabulary:
     """The words, answers and kinds of a question set, each numbered by its index.
 
-    `longest` is the largest number of words of a question, `size` the side of an image in pixels, `side` the number of
-    cells along it (0 if cells are unknown). `relational` are the kinds that lead from one cell to another.
+    Attributes:
+        words: The words of questions.
+        answers: The answers.
+        kinds: The kinds of questions.
+        longest: The most words of a question.
+        size: The side of an image in pixels.
+        side: The number of cells along it; 0 if cells are unknown.
+        relational: The kinds that lead from one cell to another.
     """
 
     words: tuple[str, ...]
@@ -50,10 +63,10 @@ class QuestionVocabulary:
         return len(self.words) + 1
 
     def encode(self, words: Sequence[str]) -> list[int]:
-        """The token of each word.
+        """Return the token of each word.
 
         Raises:
-            UserError: For no words, more than `longest`, and words that no question of the set has.
+            UserError: If there are no words or more than `longest`, or a word is unknown.
         """
         if not 1 <= len(words) <= self.longest:
             raise UserError(f"{' '.join(words)!r} has {len(words)} words: a question has 1 to {self.longest}")
@@ -65,9 +78,15 @@ class QuestionVocabulary:
     def batch(
         self, questions: Sequence[Question], images: UInt8[np.ndarray, "B size size 3"], rows: int | None = None
     ) -> Batch:
-        """Questions about an image each: `image`, `tokens`, `lengths`, `labels`, `kinds`, `cells` and `index`.
+        """Encode questions with an image each.
 
-        `cells` are the first and the last to look at. Up to `rows` empty rows follow, whose `index` is -1.
+        Args:
+            questions: The questions.
+            images: The image of each.
+            rows: The number of rows; empty ones, whose `index` is -1, follow the questions. By default there are none.
+
+        Returns:
+            `image`, `tokens`, `lengths`, `labels`, `kinds`, `index`, and `cells`, the first and the last to attend to.
         """
         count = len(questions)
         rows = count if rows is None else rows
@@ -93,30 +112,30 @@ class QuestionSet(Protocol):
 
     @property
     def terms(self) -> QuestionVocabulary:
-        """What the questions are made of."""
+        """The vocabulary of the questions."""
 
     @property
     def said(self) -> str:
-        """What the set is, in a line."""
+        """A line that describes the set."""
 
     def training(self, rows: int, seed: int) -> BatchSource:
-        """The training batches in the order of a seed."""
+        """Return the training batches in the order of a seed."""
 
     def held_out(self, split: str, rows: int) -> Sequence[Batch]:
-        """All questions of the split "validation" or "test"."""
+        """Return all questions of the split "validation" or "test"."""
 
     def asked(self, split: str) -> Sequence[Question]:
-        """Questions of a split without their images; of training such as there are."""
+        """Return the questions of a split without their images; a sample of them for an endless training split."""
 
     def image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
-        """An image of the test split, counted from 0.
+        """Return an image of the test split, numbered from 0.
 
         Raises:
-            UserError: For a number that none has.
+            UserError: If there is no such image.
         """
 
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of every split that was read; none where nothing was."""
+        """Return the SHA-256 of every split that was read; empty if nothing was."""
 
 
 def tokenize_question(text: str) -> tuple[str, ...]:
@@ -125,9 +144,16 @@ def tokenize_question(text: str) -> tuple[str, ...]:
 
 
 def question_only_accuracy(training: Iterable[Question], held_out: Iterable[Question]) -> dict[str, float]:
-    """Return the accuracy of the most frequent training answer to the same words, without the image.
+    """Compute the accuracy of the most frequent training answer to the same words, without the image.
 
-    A question that training has not asked gets the most frequent answer of all. Shares are by kind, and of all as "".
+    A question that training does not contain gets the most frequent answer of all.
+
+    Args:
+        training: The training questions.
+        held_out: The questions to answer.
+
+    Returns:
+        The accuracy by kind, and of all as "".
     """
     counted: dict[tuple[str, ...], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     of_all: collections.Counter[str] = collections.Counter()

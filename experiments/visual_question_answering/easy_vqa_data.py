@@ -1,4 +1,4 @@
-"""easy-VQA (Zhou 2019): questions about images of one colored shape, from files that their user already has."""
+"""easy-VQA (Zhou 2019): questions about images of one colored shape, from the user's own files."""
 
 import dataclasses
 import pathlib
@@ -38,14 +38,20 @@ _HOW = (
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Questions in the order of their file, and of each the number of its image among `images`."""
+    """The questions of a split, in the order of their file.
+
+    Attributes:
+        questions: The questions.
+        about: The index of each question's image.
+        images: The images.
+    """
 
     questions: Sequence[Question]
     about: np.ndarray
     images: UInt8[np.ndarray, "P 64 64 3"]
 
     def part(self, first: int, last: int) -> "Split":
-        """What is asked about the images from `first` until `last`."""
+        """Return the questions about the images from `first` to before `last`."""
         (kept,) = np.nonzero((self.about >= first) & (self.about < last))
         questions = [self.questions[int(number)] for number in kept]
         return Split(questions, self.about[kept] - first, self.images[first:last])
@@ -53,14 +59,19 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class EasyVqa:
-    """The set; `splits` are train, validation and test."""
+    """The easy-VQA question set.
+
+    Attributes:
+        splits: The splits train, validation and test.
+        terms: The vocabulary.
+    """
 
     splits: Mapping[str, Split]
     terms: QuestionVocabulary = TERMS
 
     @property
     def said(self) -> str:
-        """How many questions each split has."""
+        """A line on the number of questions of each split."""
         sizes = ", ".join(f"{len(split.questions):,} {name}" for name, split in self.splits.items())
         return (
             f"data easy_vqa: {sizes} questions; a tenth of the images for training, with all questions about them, "
@@ -68,22 +79,22 @@ class EasyVqa:
         )
 
     def training(self, rows: int, seed: int) -> "QuestionBatches":
-        """Every question once an epoch."""
+        """Return an endless source with every question once an epoch."""
         return QuestionBatches(self.splits["train"], rows, seed)
 
     def held_out(self, split: str, rows: int) -> Sequence[Batch]:
-        """The questions of a split in the order of its file."""
+        """Return the questions of a split in the order of its file."""
         return OneEpoch(QuestionBatches(self.splits[split], rows, None))
 
     def asked(self, split: str) -> Sequence[Question]:
-        """The questions of a split."""
+        """Return the questions of a split."""
         return self.splits[split].questions
 
     def image(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
-        """An image of the test split.
+        """Return an image of the test split.
 
         Raises:
-            UserError: For a number that none has.
+            UserError: If there is no such image.
         """
         images = self.splits["test"].images
         if not 0 <= number < len(images):
@@ -91,7 +102,7 @@ class EasyVqa:
         return images[number]
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's questions, answers and images."""
+        """Return the fingerprint of every split's questions, answers and images."""
         return {
             name: fingerprint([*(" ".join((*each.words, each.answer)) for each in split.questions), split.images])
             for name, split in self.splits.items()
@@ -99,9 +110,12 @@ class EasyVqa:
 
 
 class QuestionBatches:
-    """Endless batches of `rows` questions with their images, epoch after epoch, in an order drawn from (seed, epoch).
+    """Endless batches of questions with their images, epoch after epoch, in an order sampled from (seed, epoch).
 
-    Without a seed the order is that of the split; rows that fill up the last batch have the index -1.
+    Args:
+        split: The questions.
+        rows: The rows of a batch; those that fill up the last batch have the index -1.
+        seed: The seed of the order; None for that of the split.
     """
 
     def __init__(self, split: Split, rows: int, seed: int | None):
@@ -110,7 +124,7 @@ class QuestionBatches:
         self.batches_per_epoch = self._plan.batches_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of one step."""
+        """Return the batch of one step."""
         bucket, chosen = self._plan[step]
         split = self._split
         return TERMS.batch(
@@ -119,10 +133,10 @@ class QuestionBatches:
 
 
 def easy_vqa(data_dir: str | None) -> EasyVqa:
-    """The questions and images of data.zip in `data_dir`, or of the folders train/ and test/ there.
+    """Open easy-VQA from data.zip in `data_dir`, or from the folders train/ and test/ there.
 
     Raises:
-        UserError: For files that are missing or not as published, and where Pillow is not installed.
+        UserError: If files are missing or not as published, or Pillow is not installed.
     """
     if data_dir is None:
         raise UserError(f"easy_vqa needs its files: {_HOW}")
@@ -142,7 +156,7 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
 
 
 def placeholder_questions() -> EasyVqa:
-    """One question about one gray image in every split: the shapes of the set without its files."""
+    """Return a set with one question about one gray image in every split, without reading files."""
     question = Question(tokenize_question("what color is the shape?"), "gray", "color")
     split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))
     return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))

@@ -26,9 +26,16 @@ def report(
     sums: Mapping[str, Any],
     asked: tuple[Iterable[Question], Iterable[Question]] | None = None,
 ) -> EvaluationReport:
-    """Report the mean loss and the accuracy: of all questions, of each kind, and of relational questions and others.
+    """Report the mean loss and the accuracy: of all questions, of each kind, and of one-hop and relational questions.
 
-    With the questions of training and those that were `asked`, also the accuracy of `question_only_accuracy`.
+    Args:
+        terms: The vocabulary.
+        sums: The summed loss, and the numbers of questions and of right answers by kind.
+        asked: The training questions and the evaluated ones; if given, the accuracy of `question_only_accuracy` is
+            reported too.
+
+    Returns:
+        The report.
     """
     count = np.asarray(sums["asked"], np.float64)
     alone = {} if asked is None else question_only_accuracy(*asked)
@@ -49,9 +56,15 @@ def report(
 
 
 def attention_sums(view: StateView, batch: Batch, terms: QuestionVocabulary) -> dict[str, Array]:
-    """Sum, for every hop (rows), the weight on the first and last cell, and count the questions.
+    """Sum the weight of every hop on the first and last relevant cell, and count the questions.
 
-    Columns are the questions that are not relational, and those that are.
+    Args:
+        view: The model and its variables.
+        batch: The questions.
+        terms: The vocabulary.
+
+    Returns:
+        Arrays [hop, group] by cell, and the counts [group]; groups are one-hop and relational questions.
     """
     site = sites_between(view.model.sites, *AXES)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("image", "tokens", "lengths")}

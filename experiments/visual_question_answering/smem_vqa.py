@@ -25,11 +25,17 @@ SITE = "answer/hops"
 
 @dataclasses.dataclass(frozen=True)
 class SMemVQAConfig(Config, path="config.model"):
-    """Words and places of `width` features, and so many `num_hops` to places of the grid that `image_encoder` makes.
+    """The configuration of a spatial memory network.
 
-    `positions` tell the places apart. `readout`: mean sums all places alike in every hop, nothing takes no hop.
-    `dropout` acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word
-    may not guide the first hop. `vocab_size`: None for as many as the task has tokens.
+    Attributes:
+        width: Features of words and of grid positions.
+        num_hops: The number of hops.
+        image_encoder: The convolutions.
+        positions: The position embeddings of the grid.
+        readout: How the image is read; mean weights all positions alike in every hop, nothing takes no hop.
+        dropout: The rate of dropout on the input of the output layer.
+        word_dropout: The probability that a word may not guide the first hop in training.
+        vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
     width: Positive = 128
@@ -43,15 +49,15 @@ class SMemVQAConfig(Config, path="config.model"):
 
 
 class SMemVQA(StatelessModule):
-    """Hops to the places S of an image, of a question whose words have the vectors V (section 3.1 and 3.2).
+    """Hops to the positions S of an image, for a question whose words have the vectors V (sections 3.1 and 3.2).
 
-    The question is the sum Q = W_Q V + b_Q of its words, weighted by where they stand; O_0 = Q. The first hop is guided
-    by single words: C = V (S W_A + b_A)', and a place weighs as the word that fits it best, softmax(max over words of
-    C). Every later hop k is guided by all that is known: C = (S W_E + b_E) O_(k-1), with the W_E of the hop before. A
-    hop adds what it sees, O_k = O_(k-1) + w_k (S W_Ek + b_Ek), and the class is scored from the last,
-    W_P relu(O) + b_P.
+    The question is the sum Q = W_Q V + b_Q of its words, weighted by their position; O_0 = Q. The first hop is guided
+    by single words: C = V (S W_A + b_A)', and the logit of a position is that of its best word: softmax(max over words
+    of C). Every later hop k is guided by all that is known: C = (S W_E + b_E) O_(k-1), with the W_E of the hop before.
+    A hop adds what it reads, O_k = O_(k-1) + w_k (S W_Ek + b_Ek), and the class is scored from the last, W_P relu(O) +
+    b_P.
 
-    inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
+    Inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
     Outputs: logits [B, C].
     """
 
@@ -85,7 +91,7 @@ class SMemVQA(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
-        """The logits of the classes; what stands at or beyond a question's length is never read."""
+        """Return the logits of the classes; tokens at or beyond a question's length are never read."""
         keys = jax.random.split(key) if train and key is not None else (None, None)
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         real_BxT = real_positions(lengths_B, tokens_BxT.shape[1])
@@ -112,7 +118,18 @@ class SMemVQA(StatelessModule):
         places_BxLxC: Float[Array, "B L C"],
         asked: Capture | None,
     ) -> tuple[Float[Array, "B N"], list[CapturedAttention | None]]:
-        """What is known behind the last hop, and how each of them weighed the places."""
+        """Run all hops.
+
+        Args:
+            known_BxN: O_0.
+            words_BxTxN: The word vectors.
+            guides_BxT: The words that may guide the first hop.
+            places_BxLxC: The grid positions.
+            asked: What to capture.
+
+        Returns:
+            The last O, and what was captured of each hop.
+        """
         looks: list[CapturedAttention | None] = []
         evidence_BxLxN = None
         for hop in range(self.config.num_hops):
@@ -131,11 +148,19 @@ class SMemVQA(StatelessModule):
 
 
 def guides(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None) -> Bool[Array, "B T"]:
-    """The words that may guide the first hop: of the real ones each is left out with probability `rate`, never all.
+    """Return the words that may guide the first hop, each left out with probability `rate` but never all.
 
-    The paper leaves none out. At each place only the best word learns, and softmax ignores what all places have in
-    common, so that a word which fits everywhere ("shape" in "what shape is red ?") costs nothing and keeps those that
-    tell places apart from ever learning. Without a key, nothing is left out.
+    The paper leaves none out. At each position only the best word learns, and softmax ignores what all positions have
+    in common, so that a word that fits everywhere ("shape" in "what shape is red ?") costs nothing and keeps those that
+    distinguish positions from ever learning.
+
+    Args:
+        real_BxT: The real words.
+        rate: The probability of leaving one out.
+        key: The random key; None to leave none out.
+
+    Returns:
+        Which words may guide.
     """
     if key is None or rate == 0:
         return real_BxT
@@ -146,19 +171,28 @@ def guides(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None
 def best_word(
     words_BxTxN: Float[Array, "B T N"], places_BxLxN: Float[Array, "B L N"], guides_BxT: Bool[Array, "B T"]
 ) -> Float[Array, "B L"]:
-    """How well each place fits the word that fits it best among `guides`; 0 for a question that has none."""
+    """Compute how well each position fits the best of the guiding words.
+
+    Args:
+        words_BxTxN: The word vectors.
+        places_BxLxN: The grid positions.
+        guides_BxT: The words that may guide.
+
+    Returns:
+        The logits [example, position]; 0 for a question without guides.
+    """
     fits_BxTxL = jnp.einsum("btn,bln->btl", words_BxTxN, places_BxLxN)
     best_BxL = jnp.max(jnp.where(guides_BxT[..., None], fits_BxTxL, -jnp.inf), axis=1)
     return jnp.where(jnp.any(guides_BxT, axis=1, keepdims=True), best_BxL, 0)
 
 
 def image_of(interface: TaskInterface) -> tuple[int, ...]:
-    """The height, width and channels of the images."""
+    """Return the height, width and channels of the images."""
     return interface.inputs["image"].shape[1:]
 
 
 def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task of images, questions and classes; without attention it has no maps."""
+    """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends = config.readout is ImageReadout.ATTENTION
     sites = (grid_site(SITE, config.image_encoder, image_of(interface), config.num_hops),) if attends else ()
     return Model(Functional(lambda builder: SMemVQA(config, interface, builder), precision), sites)

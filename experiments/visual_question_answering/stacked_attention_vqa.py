@@ -28,12 +28,18 @@ _SHORTEST = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class StackedAttentionConfig(Config, path="config.model"):
-    """Words of `embedding` features, read by `encoder`, and `num_glimpses` at the grid that `image_encoder` makes.
+    """The configuration of a question encoder, glimpses at an image grid, and a classifier.
 
-    `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
-    apart. `readout`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
-    convolutions read and on what the classifier's layers read. `vocab_size`: None for as many as the task has
-    tokens.
+    Attributes:
+        embedding: Features of the word embeddings.
+        encoder: The recurrent layers over words.
+        num_glimpses: The number of glimpses.
+        hidden: Features of the first convolution, and of the classifier's first layer.
+        image_encoder: The convolutions of the image.
+        positions: The position embeddings of the grid.
+        readout: How the image is read; mean is one glimpse at all positions alike, nothing none.
+        dropout: The rate of dropout on word vectors and on the inputs of the glimpses' and the classifier's layers.
+        vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
     embedding: Positive = 64
@@ -48,22 +54,22 @@ class StackedAttentionConfig(Config, path="config.model"):
 
     @property
     def seen_width(self) -> int:
-        """The features of what is seen of an image."""
+        """The number of features that are read from an image."""
         return {ImageReadout.ATTENTION: self.num_glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
             self.readout
         ] * self.image_encoder.width
 
 
 class StackedAttention(StatelessModule):
-    """Weighted sums of the places of an image, each place phi_l of Euclidean length 1, and the class (section 3).
+    """Weighted sums of image positions, each phi_l of Euclidean length 1, and a classifier (section 3).
 
-    s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
-    side by side weigh the places: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1))_g, where another bias would
-    be the same for all places. Glimpse g is x_g = sum over l of a_gl phi_l, and the class is scored by two layers,
-    W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) + b_4. W_1 is here a matrix of phi and one of s, so that s is multiplied
-    once for all places.
+    s is the state of the recurrent layers after the question's last word. Two convolutions of 1 x 1 over the
+    concatenation of phi_l and s weight the positions: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1))_g,
+    where another bias would be the same for all positions. Glimpse g is x_g = sum over l of a_gl phi_l, and the class
+    is scored by two layers, W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) + b_4. W_1 is split into a matrix of phi and one
+    of s, so that s is multiplied once for all positions.
 
-    inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
+    Inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
     Outputs: logits [B, C].
     """
 
@@ -96,7 +102,7 @@ class StackedAttention(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
-        """The logits of the classes; what stands at or beyond a question's length is never read."""
+        """Return the logits of the classes; tokens at or beyond a question's length are never read."""
         keys = jax.random.split(key, 7) if train and key is not None else (None,) * 7
         rate = self.config.dropout
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
@@ -123,7 +129,7 @@ class StackedAttention(StatelessModule):
         keys: Sequence[Key[Array, ""] | None],
         asked: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[CapturedAttention | None]]:
-        """All glimpses side by side, and how each of them weighed the places."""
+        """Compute all glimpses, and return what was captured of each."""
         if self.config.readout is ImageReadout.MEAN:
             return jnp.mean(places_BxLxC, axis=1), []
         rate = self.config.dropout
@@ -139,12 +145,12 @@ class StackedAttention(StatelessModule):
 
 
 def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-    """The vectors x / max(|x|, 1e-6)."""
+    """Normalize vectors: x / max(|x|, 1e-6)."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
 
 
 def build(config: StackedAttentionConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task of images, questions and classes; without attention it has no maps."""
+    """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends, image = config.readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
     sites = (grid_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
     return Model(Functional(lambda builder: StackedAttention(config, interface, builder), precision), sites)

@@ -31,16 +31,22 @@ _COUNTED = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class SceneQuestions(Config, path="scenes"):
-    """Questions about scenes of `min_items` to `max_items` items in three by three cells of `pixels` x `pixels`.
+    """Questions about scenes of items in three by three cells.
 
     Items of a scene differ in shape and in color. Half of the questions are of a kind of `ONE_HOP`, such as "what color
     is the star ?", "what shape is red ?", "where is the red thing ?"; half lead from an item to the one in a
     neighboring cell: "what color is the thing right of the star ?", "what shape is below the red thing ?".
-    Training asks `questions_per_scene` questions about one scene, which takes less time to render. `validation` and
-    `test`: the numbers of questions of these splits, each about a scene of its own.
+
+    Attributes:
+        pixels: The height and width of a cell in pixels.
+        min_items: The fewest items of a scene.
+        max_items: The most items of a scene.
+        questions_per_scene: Training questions about one scene, which take less time to render.
+        validation: Validation questions, each about its own scene.
+        test: Test questions, each about its own scene.
 
     Raises:
-        UserError: For sizes of which no scene can be made.
+        UserError: If a value is out of range, or no scene has so many items.
     """
 
     pixels: Annotated[int, Range(4)] = 16
@@ -58,12 +64,12 @@ class SceneQuestions(Config, path="scenes"):
 
     @property
     def kind(self) -> SceneGenerator:
-        """What the scenes are."""
+        """The generator of the scenes."""
         return SceneGenerator(_SIDE, self.pixels, self.min_items, self.max_items, one_of_each=True)
 
     @property
     def terms(self) -> QuestionVocabulary:
-        """What the questions are made of; words in the order of the alphabet."""
+        """The vocabulary of the questions, in alphabetical order."""
         kind = self.kind
         places = tuple(kind.place(cell) for cell in range(_SIDE**2))
         spoken = {*tokenize_question("what color shape where is the thing ?"), *kind.colors, *kind.shapes}
@@ -75,11 +81,11 @@ class SceneQuestions(Config, path="scenes"):
 
     @property
     def said(self) -> str:
-        """What is drawn, in a line."""
+        """A line that describes the questions."""
         return f"data scenes: drawn anew at every step; {self.validation:,} validation, {self.test:,} test questions"
 
     def training(self, rows: int, seed: int) -> GeneratedBatches:
-        """Questions about scenes that are drawn anew at every step."""
+        """Return an endless source of questions about scenes that are sampled anew at every step."""
         terms, kind, each = self.terms, self.kind, self.questions_per_scene
 
         def draw(random: np.random.Generator) -> Batch:
@@ -91,18 +97,18 @@ class SceneQuestions(Config, path="scenes"):
         return GeneratedBatches(draw, seed)
 
     def held_out(self, split: str, rows: int) -> Sequence[Batch]:
-        """The questions of a split, painted when they are asked for."""
+        """Return the questions of a split, rendered on demand."""
         return _HeldOut(self, split, rows)
 
     def asked(self, split: str) -> list[Question]:
-        """The questions of a split without their images; of training as many as tell what their words alone do."""
+        """Return the questions of a split without their images; for training, a sample of 10,000."""
         return [self.numbered(split, number)[1] for number in range(_COUNTED if split == "train" else self.size(split))]
 
     def image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
-        """The scene of a question of the test split, its items drawn anew.
+        """Render the scene of a question of the test split.
 
         Raises:
-            UserError: For a number that none has.
+            UserError: If there is no such question.
         """
         if not 0 <= number < self.test:
             raise UserError(f"image {number}: the test split has images 0 to {self.test - 1}")
@@ -110,20 +116,20 @@ class SceneQuestions(Config, path="scenes"):
         return render_scene(self.kind, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
 
     def fingerprint(self) -> dict[str, str]:
-        """Nothing: no file is read."""
+        """Return nothing: no file is read."""
         return {}
 
     def size(self, split: str) -> int:
-        """How many questions a split has."""
+        """Return the number of questions of a split."""
         return {"validation": self.validation, "test": self.test}[split]
 
     def numbered(self, split: str, number: int) -> tuple[Scene, Question]:
-        """The scene and the question of this number, the same in batches of any size."""
+        """Return the scene and the question of this number, the same in batches of any size."""
         items, (question,) = self.draw(np.random.default_rng((_SEEDS[split], 0, number)), 1)
         return items, question
 
     def draw(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
-        """A scene in which some item has a neighbor, and so many questions: first the kind, then what it is about."""
+        """Sample a scene in which some item has a neighbor, and questions about it."""
         kind, by_kind = self.kind, collections.defaultdict[str, list[Question]](list)
         while not all(name in by_kind for name in RELATIONAL):
             items = kind.draw(random)
@@ -161,7 +167,7 @@ class _HeldOut(Sequence[Batch]):
 
 
 def ask(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
-    """All questions about a scene that have one right answer: those that name an item which no other could be."""
+    """Yield all questions about a scene that have one right answer: those that name an item unambiguously."""
     at = {item.cell: item for item in items}
     for item in items:
         names = []
@@ -189,9 +195,9 @@ def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:
 
 
 def scene_questions(options: str) -> SceneQuestions:
-    """The questions that options such as "min_items=4,test=500" describe.
+    """Build the questions of options such as "min_items=4,test=500".
 
     Raises:
-        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
+        UserError: If an option is unknown, a value is no whole number, or sizes are impossible.
     """
     return from_config(SceneQuestions, parse_int_options("scenes", options, "min_items=4,test=500"), "scenes")

@@ -47,9 +47,14 @@ KNOWN = ("scenes", "easy_vqa")
 def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
     """Open a question set.
 
-    `name` is "scenes" or "scenes/min_items=4,test=500", synthetic
-    (experiments.visual_question_answering.synthetic_scenes), or "easy_vqa", whose files are in `data_dir`
-    (experiments.visual_question_answering.easy_vqa_data).
+    Args:
+        name: "scenes" or "scenes/min_items=4,test=500", synthetic
+            (experiments.visual_question_answering.synthetic_scenes), or "easy_vqa"
+            (experiments.visual_question_answering.easy_vqa_data).
+        data_dir: The folder of easy-VQA's files.
+
+    Returns:
+        The question set.
 
     Raises:
         UserError: If the name is unknown, or files are missing or invalid.
@@ -60,10 +65,10 @@ def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
 
 
 def check_name(name: str) -> None:
-    """Refuse the name of no set.
+    """Check the name of a question set.
 
     Raises:
-        UserError: As described above.
+        UserError: If the set is unknown, or easy_vqa is given options.
     """
     kind, _, options = name.partition("/")
     if kind not in KNOWN:
@@ -78,14 +83,17 @@ _ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class VisualQuestionAnsweringConfig(Config, path="config.task"):
-    """Questions about images, and the rows of a batch of them.
+    """Questions about images.
 
-    `dataset`: "scenes" (colored shapes in three by three cells, drawn and asked about here;
-    "scenes/min_items=4,test=500" says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation
-    questions the first `num_probe_examples` are mapped.
+    Attributes:
+        dataset: "scenes" (synthetic colored shapes in three by three cells, with options as in
+            "scenes/min_items=4,test=500"), or "easy_vqa".
+        data_dir: The folder of easy-VQA's files.
+        batch_size: Questions in a batch.
+        num_probe_examples: Validation questions whose maps are stored.
 
     Raises:
-        UserError: For the name of no set.
+        UserError: If the set is unknown.
     """
 
     dataset: str = "scenes"
@@ -123,25 +131,25 @@ class VisualQuestionAnswering(BaseTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What the set is."""
+        """A line that describes the question set."""
         return (self.questions.said,)
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split that was read."""
+        """Return the fingerprint of every split that was read."""
         return self.questions.fingerprint()
 
     def source(self, seed: int) -> BatchSource:
-        """The training questions in the order of a seed."""
+        """Return the training questions in the order of a seed."""
         return self.questions.training(self.config.batch_size, seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of questions, by which every sum is divided; rows that only fill a batch do not count."""
+        """Return the number of questions, without rows that only fill a batch."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over the questions of -log p(answer), in nats."""
+        """Return the mean over questions of -log p(answer), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
@@ -149,7 +157,7 @@ class VisualQuestionAnswering(BaseTask):
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _evaluations(self, split: str, batches: Sequence[Batch]) -> tuple[Evaluation, ...]:
-        """Right answers by kind and, where cells are known, how much of every look falls on them."""
+        """Return the evaluations of right answers by kind and, if cells are known, of the attention mass on them."""
         at_end = split == "test"
 
         def finish(sums: Mapping[str, Any], rows: object) -> Any:
@@ -162,7 +170,7 @@ class VisualQuestionAnswering(BaseTask):
         return tuple(found)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """The summed loss, and of each kind how many questions there are and how many are answered right."""
+        """Sum the loss, and count the questions and the right answers of each kind."""
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
@@ -176,7 +184,7 @@ class VisualQuestionAnswering(BaseTask):
         return attention_sums(view, batch, self.terms), None
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """The images and questions of the probe with their answers, and the cells to look at."""
+        """Label the probe with images, questions, answers and the relevant cells."""
         shown = self._shown
         questions = [
             " ".join(self.terms.words[token - 1] for token in tokens[:length])
@@ -187,14 +195,13 @@ class VisualQuestionAnswering(BaseTask):
         return make_labels(self.terms, sites, shown["image"], titles, shown["cells"])
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """The most probable answer to each question, and how probable it is.
+        """Return the most probable answer to each question, with its probability.
 
-        A text is a question, behind the number of the image of the test split that it is about: "3: where is the
-        star ?". Without one it is about the first.
+        A text is a question, after the number of an image of the test split: "3: where is the star ?". Without a number
+        it is about the first image.
 
         Raises:
-            UserError: For a language, for a way of decoding, for images that there are not, and for words that no
-                question has.
+            UserError: If a language or a decoding option is given, there is no such image, or a word is unknown.
         """
         refuse_decoding(request, "answers questions about images")
         asked = []
@@ -218,9 +225,19 @@ def make_labels(
     titles: Sequence[str],
     cells_Bx2: Int[np.ndarray, "B 2"] | None,
 ) -> AxisLabels:
-    """The images, and the places that lie in the cells to look at.
+    """Label maps with images, and the positions that lie in the relevant cells.
 
     The last cell is a sure link of the answer; those that lead there are possible ones.
+
+    Args:
+        terms: The vocabulary.
+        sites: The attention modules.
+        image_BxYxXx3: The images.
+        titles: The title of each example.
+        cells_Bx2: The first and last relevant cell; None if unknown.
+
+    Returns:
+        The labels.
     """
     looking = sites_between(sites, *AXES)
     links = {}
@@ -243,12 +260,12 @@ def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> 
 
 
 def build(config: VisualQuestionAnsweringConfig, directory: Path, rows_multiple: int = 1) -> VisualQuestionAnswering:
-    """The task over its questions; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
+    """Build the task over its questions; batches have a multiple of `rows_multiple` (devices x microbatches) rows."""
     return VisualQuestionAnswering(config, open_questions(config.dataset, data_dir=config.data_dir), rows_multiple)
 
 
 def synthetic(config: VisualQuestionAnsweringConfig, rows_multiple: int = 1) -> VisualQuestionAnswering:
-    """The task as it is, for scenes are made up anyway; of files, over one made-up question."""
+    """Build the task without files: synthetic scenes as they are, or one placeholder question for easy-VQA."""
     questions = placeholder_questions() if config.dataset == "easy_vqa" else open_questions(config.dataset)
     return VisualQuestionAnswering(config, questions, rows_multiple)
 
