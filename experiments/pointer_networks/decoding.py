@@ -40,7 +40,7 @@ class Problem(enum.Enum):
         return 3 * (2 * count - 5) + 1 if self is Problem.DELAUNAY else count + 1
 
     def rule(self, lengths_B: Int[Array, " B"]) -> TokenRule:
-        """Return the constraint on answers: no repeated point, three corners or more, complete tours, whole triangles."""
+        """Return the constraint on answers: no repeated point, at least three corners, complete tours and triangles."""
         match self:
             case Problem.HULL:
                 return NoRepeatedTokens(jnp.minimum(lengths_B, 3), POINTER_END)
