@@ -79,10 +79,10 @@ def main(arguments: Arguments) -> None:
     planned = plan_runs(spec, arguments.config)
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
-    ledger, about = _begin(arguments, spec, planned)
+    trial_store, about = _begin(arguments, spec, planned)
     if not arguments.report_only:
-        about = _train(arguments, spec, planned, ledger, about)
-    _report(arguments, spec, planned, ledger, about)
+        about = _train(arguments, spec, planned, trial_store, about)
+    _report(arguments, spec, planned, trial_store, about)
 
 
 def _work(arguments: Arguments) -> None:
@@ -93,15 +93,15 @@ def _work(arguments: Arguments) -> None:
     from transformer.training.writers.trackers import requested_trackers
     from transformer.trust import names_in
 
-    ledger = TrialStore.existing(parse_path(arguments.workdir))
+    trial_store = TrialStore.existing(parse_path(arguments.workdir))
     vouched = {*arguments.trusted, *names_in(arguments.config)}
-    for trial in ledger.trials():
+    for trial in trial_store.trials():
         check_recorded(trial, vouched)
     run_as_worker(
-        ledger,
+        trial_store,
         None,
-        total=len(ledger.trials()),
-        metric=str(ledger.facts().get("metric", "")),
+        total=len(trial_store.trials()),
+        metric=str(trial_store.facts().get("metric", "")),
         vectorize=arguments.vmap,
         data_dir=arguments.data_dir,
         vouched=vouched,
@@ -138,7 +138,7 @@ def _checks_on_cpu() -> None:
 def _begin(
     arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]"
 ) -> "tuple[TrialStore, dict[str, Any]]":
-    """The study's ledger, new or continued, and the facts of its arms.
+    """The study's trial store, new or continued, and the facts of its arms.
 
     A refused study leaves no directory, so that the corrected one can use it.
     """
@@ -163,16 +163,16 @@ def _begin(
     if about is None:
         print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
         about = check_arms(spec, base, planned, arguments.data_dir)
-    ledger = TrialStore.open(path, study_identity(spec, base))
+    trial_store = TrialStore.open(path, study_identity(spec, base))
     write_metadata(path, about)
-    return ledger, about
+    return trial_store, about
 
 
 def _train(
     arguments: Arguments,
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
-    ledger: "TrialStore",
+    trial_store: "TrialStore",
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials, then measure the gradients at initialization."""
@@ -181,24 +181,24 @@ def _train(
     from transformer.trust import names_in
 
     if arguments.retry_failed:
-        print(f"{ledger.forget_failed()} failed runs are tried again", flush=True)
-    ledger.plan([each.trial for each in planned])
+        print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
+    trial_store.plan([each.trial for each in planned])
     vouched = set(arguments.trusted).union(*(names_in(each.trial.config) for each in planned))
     tried = len(list(spec.combinations())) * len(spec.tasks)
     print(
         f"{len(planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
         + (f" x {tried} tasks and tuned values" if tried > 1 else "")
-        + f" in {ledger.path}",
+        + f" in {trial_store.path}",
         flush=True,
     )
     run_workers(
         [
             *process_words("ablate"),
             *arguments.without("num_workers", "seeds", "retry_failed", "no_retry_failed", "no_report_only", "trust"),
-            # What the arms name, the workers do not see: they read the ledger.
+            # What the arms name, the workers do not see: they read the trial store.
             f"--trust={','.join(sorted(name for name in vouched if ',' not in name))}",
         ],
-        ledger,
+        trial_store,
         workers=arguments.num_workers or 1,
         total=len(planned),
         metric=spec.selection_metric,
@@ -207,7 +207,7 @@ def _train(
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
     about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
-    write_metadata(ledger.path, about)
+    write_metadata(trial_store.path, about)
     return about
 
 
@@ -215,7 +215,7 @@ def _report(
     arguments: Arguments,
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
-    ledger: "TrialStore",
+    trial_store: "TrialStore",
     about: dict[str, Any],
 ) -> None:
     """Analyze the ended runs, write page, JSON and CSV, print the table and their paths."""
@@ -227,7 +227,7 @@ def _report(
     from transformer.studies.ablations.study_metadata import write_result
     from transformer.studies.ablations.text import arms_table, runs_csv
 
-    ended = _ended(arguments, planned, ledger)
+    ended = _ended(arguments, planned, trial_store)
     if not ended:
         raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
     result = analyze(
@@ -245,24 +245,24 @@ def _report(
             **provenance([each.path for each in ended]),
         },
     )
-    files = write_result(result, ledger.path, render(result), runs_csv(result))
+    files = write_result(result, trial_store.path, render(result), runs_csv(result))
     print("\n".join(["", *result["warnings"], "", arms_table(result), "", *result["summary"]]))
     failed = [each for each in ended if each.state == "failed"]
     for each in failed:
-        outcome = ledger.outcome(each.planned.trial)
+        outcome = trial_store.outcome(each.planned.trial)
         print(f"failed: {each.planned.where}: {outcome.message if outcome else ''} ({each.directory})")
     if failed:
         print("train the failed runs again with --retry_failed")
     print(f"page: {files['html']}   numbers: {files['json'].name}, {files['csv'].name}", flush=True)
 
 
-def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", ledger: "TrialStore") -> "list[EndedRun]":
+def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "TrialStore") -> "list[EndedRun]":
     """The runs that have ended, each with its directory and the command that trains it again."""
     from transformer.studies.ablations.collect_results import EndedRun
 
     ended = []
     for each in planned:
-        outcome, path = ledger.outcome(each.trial), ledger.directory(each.trial)
+        outcome, path = trial_store.outcome(each.trial), trial_store.directory(each.trial)
         if outcome is None:
             continue
         command = retrain_command(
@@ -270,7 +270,7 @@ def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", ledger: "Trial
             arguments.config_words,
             each.trial,
             recorded=str(path),
-            workdir=f"{Path(str(ledger.path)).name}-again/{each.trial.name}",
+            workdir=f"{Path(str(trial_store.path)).name}-again/{each.trial.name}",
             data_dir=arguments.data_dir,
         )
         ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command))

@@ -72,11 +72,11 @@ def main(arguments: Arguments) -> None:
     metric = parse_metric_name(arguments.metric)
     trackers = requested_trackers(arguments.trackers)
     sweep = _sweep(arguments)
-    ledger, total = sweep.ledger, sweep.total
+    trial_store, total = sweep.trial_store, sweep.total
     if arguments.worker:
         run_as_worker(
-            ledger,
-            sweep.proposer,
+            trial_store,
+            sweep.search_algorithm,
             total=total,
             metric=arguments.metric,
             vectorize=arguments.vmap,
@@ -92,18 +92,22 @@ def main(arguments: Arguments) -> None:
                 *process_words("sweep"),
                 *arguments.without("num_workers", "retry_failed", "no_retry_failed", "no_worker"),
             ],
-            ledger,
+            trial_store,
             workers=workers,
             total=total,
             metric=arguments.metric,
             maximize=arguments.direction == "maximize",
             also=page.write,
         )
-    rows = read_trial_statuses(ledger, ledger.trials()[:total], metric)
-    table = write_csv(ledger, rows, metric)
+    rows = read_trial_statuses(trial_store, trial_store.trials()[:total], metric)
+    table = write_csv(trial_store, rows, metric)
     if not arguments.worker:
         best = best_finished(rows, maximize=arguments.direction == "maximize")
-        print(summarize(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
+        print(
+            summarize(
+                trial_store, rows, metric, best, "" if best is None else _once_more(arguments, trial_store, best.trial)
+            )
+        )
         print(f"all trials: {page.path} and {table}")
 
 
@@ -114,16 +118,16 @@ def _page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "Sweep
     command = shlex.join([*command_words("sweep"), *arguments.without("retry_failed", "no_retry_failed")])
     name = str(arguments.config["name"])
     about = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
-    return SweepPage(sweep.ledger, about, lambda trial: _once_more(arguments, sweep.ledger, trial))
+    return SweepPage(sweep.trial_store, about, lambda trial: _once_more(arguments, sweep.trial_store, trial))
 
 
-def _once_more(arguments: Arguments, ledger: "TrialStore", trial: "Trial") -> str:
+def _once_more(arguments: Arguments, trial_store: "TrialStore", trial: "Trial") -> str:
     """Return the command that trains a trial again."""
     return retrain_command(
         arguments.config_file,
         arguments.config_words,
         trial,
-        recorded=str(ledger.directory(trial)),
+        recorded=str(trial_store.directory(trial)),
         workdir="runs/best",
         data_dir=arguments.data_dir,
     )
@@ -132,9 +136,9 @@ def _once_more(arguments: Arguments, ledger: "TrialStore", trial: "Trial") -> st
 class _Sweep(NamedTuple):
     """A sweep that is ready for workers."""
 
-    ledger: "TrialStore"
+    trial_store: "TrialStore"
     total: int
-    proposer: "SearchAlgorithm | None"
+    search_algorithm: "SearchAlgorithm | None"
     vouched: frozenset[str]
 
 
@@ -178,22 +182,24 @@ def _sweep(arguments: Arguments) -> _Sweep:
     )
     if engine in PLANNED_AHEAD and len(trials) < total and arguments.num_trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
-    ledger = TrialStore.open(parse_path(arguments.workdir), facts)
+    trial_store = TrialStore.open(parse_path(arguments.workdir), facts)
     vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
-    for trial in ledger.trials():
+    for trial in trial_store.trials():
         check_recorded(trial, vouched)
     if arguments.retry_failed:
-        print(f"{ledger.forget_failed()} failed trials are pending again")
+        print(f"{trial_store.forget_failed()} failed trials are pending again")
     if engine in PLANNED_AHEAD:
-        ledger.plan(trials)
-        return _Sweep(ledger, len(trials), None, vouched)
+        trial_store.plan(trials)
+        return _Sweep(trial_store, len(trials), None, vouched)
     if not arguments.worker:
-        return _Sweep(ledger, total, None, vouched)  # each worker asks the engine itself
+        return _Sweep(trial_store, total, None, vouched)  # each worker asks the engine itself
     from transformer.studies.sweeps.optuna_search import open_optuna_search
 
     maximize = arguments.direction == "maximize"
-    proposer = open_optuna_search(engine, ledger, base, space, seed=seed, maximize=maximize, url=arguments.storage)
-    return _Sweep(ledger, total, proposer, vouched)
+    search_algorithm = open_optuna_search(
+        engine, trial_store, base, space, seed=seed, maximize=maximize, url=arguments.storage
+    )
+    return _Sweep(trial_store, total, search_algorithm, vouched)
 
 
 def _space(arguments: Arguments) -> "SearchSpace":

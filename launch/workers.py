@@ -88,7 +88,7 @@ def divide_machine(
 
 def run_workers(
     command: Sequence[str],
-    ledger: "TrialStore",
+    trial_store: "TrialStore",
     *,
     workers: int,
     total: int,
@@ -104,7 +104,7 @@ def run_workers(
 
     Args:
         command: The command, which is called with --worker.
-        ledger: The trials of the sweep.
+        trial_store: The trials of the sweep.
         workers: The number of workers.
         total: The number of trials.
         metric: The sweep's metric, as "split/name".
@@ -121,9 +121,9 @@ def run_workers(
     from transformer.studies.sweeps.sweep_progress import open_progress_display, read_trial_statuses
 
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
-    trials = ledger.trials()[:total]
-    left = total - sum(ledger.outcome(trial) is not None for trial in trials)
-    folder = storage_of(ledger.path).scratch(ledger.path) / "workers"
+    trials = trial_store.trials()[:total]
+    left = total - sum(trial_store.outcome(trial) is not None for trial in trials)
+    folder = storage_of(trial_store.path).scratch(trial_store.path) / "workers"
     folder.mkdir(parents=True, exist_ok=True)
     places = places[:left]
     own = {**environment, _PARENT: str(os.getpid()), _WORKERS: str(len(places))}
@@ -138,21 +138,21 @@ def run_workers(
     try:
         with contextlib.closing(watch), _stopped(slots):
             while True:
-                rows = read_trial_statuses(ledger, ledger.trials()[:total], parse_metric_name(metric))
+                rows = read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric))
                 watch.show(rows, total)
                 if time.monotonic() >= due:
                     # At the end it must be written; until then a disk that fails once keeps no trial from going on.
                     with contextlib.suppress(OSError):
                         also(rows, False)
                     due = time.monotonic() + _SHOWN_ANEW
-                finished = sum(ledger.outcome(row.trial) is not None for row in rows)
+                finished = sum(trial_store.outcome(row.trial) is not None for row in rows)
                 if not any([slot.attend(finished) for slot in slots]):
                     break
                 time.sleep(_PERIOD)
-            watch.show(read_trial_statuses(ledger, ledger.trials()[:total], parse_metric_name(metric)), total)
+            watch.show(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), total)
     finally:
         # Behind the workers' end, also where Ctrl-C brought it: what was shown as running runs no longer.
-        also(read_trial_statuses(ledger, ledger.trials()[:total], parse_metric_name(metric)), True)
+        also(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         one = given_up[0]
@@ -173,8 +173,8 @@ def become_worker() -> None:
 
 
 def run_as_worker(
-    ledger: "TrialStore",
-    proposer: "SearchAlgorithm | None",
+    trial_store: "TrialStore",
+    search_algorithm: "SearchAlgorithm | None",
     *,
     total: int,
     metric: str,
@@ -188,8 +188,8 @@ def run_as_worker(
     If several trials in a row fail, or a disk does, it says so in one line and exits with UNFIT_EXIT_CODE.
 
     Args:
-        ledger: The trials of the sweep.
-        proposer: Proposes further trials; None to train only those planned.
+        trial_store: The trials of the sweep.
+        search_algorithm: Proposes further trials; None to train only those planned.
         total: The number of trials.
         metric: The sweep's metric, as "split/name".
         vectorize: Whether to train trials of one program together if that is faster.
@@ -207,7 +207,15 @@ def run_as_worker(
     workers = int(os.environ.get(_WORKERS, "1"))
     trainer = ModelTrainer(data_dir, vouched, trackers)
     try:
-        run_worker(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorize=vectorize, workers=workers)
+        run_worker(
+            trial_store,
+            search_algorithm,
+            total=total,
+            metric=metric,
+            trainer=trainer,
+            vectorize=vectorize,
+            workers=workers,
+        )
     except TooManyFailures as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(UNFIT_EXIT_CODE) from None

@@ -153,7 +153,7 @@ def _looked_at(run: Path, values: dict[str, Any]) -> Found:
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         try:
             step, leaves = _resumed(run, values)
-            read = {"state": leaves, "maps": _maps(run), "ledger": _ledger(run / "sweep")}
+            read = {"state": leaves, "maps": _maps(run), "ledger": _trial_store(run / "sweep")}
         except UserError as error:
             return Found(f"refused: {error}", step, None)
         except Exception as error:  # a crash in words of a library is no silence either
@@ -197,15 +197,15 @@ def _maps(run: Path) -> Any:
 
 
 def _plan(folder: Path) -> None:
-    ledger = TrialStore.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
+    trial_store = TrialStore.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
     trials = [trial_of_config({"rate": number / 7}, {"seed": number}) for number in range(6)]
-    ledger.plan(trials)
+    trial_store.plan(trials)
     # Of what has begun nothing may be lost in silence; the others would be planned again.
     for trial in (trials[0], trials[-1]):
-        with ledger.lease(trial) as lease:
+        with trial_store.lease(trial) as lease:
             lease.begin(0)
 
 
-def _ledger(folder: Path) -> Any:
-    ledger = TrialStore.existing(folder)
-    return ledger.facts(), [trial._asdict() for trial in ledger.trials()]
+def _trial_store(folder: Path) -> Any:
+    trial_store = TrialStore.existing(folder)
+    return trial_store.facts(), [trial._asdict() for trial in trial_store.trials()]

@@ -36,7 +36,7 @@ from transformer.training.init_from import _reading_checkpoints
 from transformer.training.rollback import read_rollback_record
 
 # How many of them are refused at least, where some of it may be anything or a wrong line is told and left out.
-LEAST = {"checkpoints.json": 0, "samples.jsonl": 1, "sweep.json": 0, "ledger/*/attempts.jsonl": 0}
+LEAST = {"checkpoints.json": 0, "samples.jsonl": 1, "sweep.json": 0, "trial_status/*/attempts.jsonl": 0}
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         _checkpoint(directory, config)
         _maps(directory)
     trial = make_trial(TRANSLATION, {"seed": 1})
-    ledger = TrialStore.open(sweep, {"metric": "validation/loss"})
-    ledger.plan([trial, make_trial(TRANSLATION, {"seed": 2})])
-    with ledger.lease(trial) as lease:
+    trial_store = TrialStore.open(sweep, {"metric": "validation/loss"})
+    trial_store.plan([trial, make_trial(TRANSLATION, {"seed": 2})])
+    with trial_store.lease(trial) as lease:
         lease.begin(0)
         lease.record(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
     ablation.mkdir()
@@ -134,13 +134,13 @@ def _read_checkpoint(folder: Path) -> None:
 
 
 def _read_sweep(folder: Path) -> None:
-    ledger = TrialStore.existing(folder)
-    ledger.facts()
-    for trial in ledger.trials():
+    trial_store = TrialStore.existing(folder)
+    trial_store.facts()
+    for trial in trial_store.trials():
         check_recorded(trial, ())
-        ledger.outcome(trial)
-        ledger.times(trial)
-        with ledger.lease(trial) as lease:
+        trial_store.outcome(trial)
+        trial_store.times(trial)
+        with trial_store.lease(trial) as lease:
             lease.attempts()
 
 
@@ -199,7 +199,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
     run = Path(shutil.copytree(folders["translation"], tmp_path / "run"))
     sweep = Path(shutil.copytree(folders["sweep"], tmp_path / "sweep"))
     os.mkfifo(run / "checkpoints" / "1" / "state" / "pipe")
-    os.mkfifo(sweep / "ledger" / "pipe")
+    os.mkfifo(sweep / "trial_status" / "pipe")
 
     def begin_from(folder: Path) -> None:
         with _reading_checkpoints(folder, str(folder)):

@@ -53,14 +53,14 @@ class Fakes:
         self.fail: set[int] = set()  # seeds whose runs fail
         self.most = 1000  # runs before they stop
 
-    def run_workers(self, command: Sequence[str], ledger: TrialStore, **how: Any) -> None:
+    def run_workers(self, command: Sequence[str], trial_store: TrialStore, **how: Any) -> None:
         assert command[:3] == [sys.executable, "-m", "launch.ablate"]
-        assert how["total"] == len(ledger.trials())
-        for trial in ledger.trials():
-            if ledger.outcome(trial) is None and len(self.trained) < self.most:
+        assert how["total"] == len(trial_store.trials())
+        for trial in trial_store.trials():
+            if trial_store.outcome(trial) is None and len(self.trained) < self.most:
                 self.trained.append(trial.name)
-                with ledger.lease(trial) as lease:
-                    lease.record(self._train(trial, ledger.directory(trial)))
+                with trial_store.lease(trial) as lease:
+                    lease.record(self._train(trial, trial_store.directory(trial)))
 
     def _train(self, trial: Trial, directory: Path) -> TrialOutcome:
         if trial.config["seed"] in self.fail:
@@ -92,7 +92,7 @@ def fakes(monkeypatch) -> Fakes:
 
 @pytest.fixture
 def study(tmp_path) -> Path:
-    fields = {**PLAIN, "seeds": (1, 2, 3), "tuned": {"optimizer.warmup_steps": (0, 2)}}
+    fields = {**PLAIN, "seeds": (1, 2, 3), "tuning_grid": {"optimizer.warmup_steps": (0, 2)}}
     return write_study(tmp_path / "study.py", BASE, fields)
 
 
@@ -111,12 +111,12 @@ def test_numbers_are_those_of_the_runs(capsys, tmp_path, study, fakes):
     assert call(f"--config={study}", f"--workdir={run}") == 0
     result = json.loads((run / "ablation.json").read_text())
     found = list(recomputed(run))
-    assert len(found) == len(result["cells"]) == 2 * 3 * 2
-    for cell in result["cells"]:
+    assert len(found) == len(result["runs"]) == 2 * 3 * 2
+    for cell in result["runs"]:
         assert Path(result["about"]["workdir"], cell["directory"], "metrics.jsonl").is_file()
     for arm in result["arms"]:
         # Two updates of warm-up are better than none by 0.125, on every seed.
-        assert arm["chosen"] == {"": {"optimizer.warmup_steps": 2}}
+        assert arm["selected_hyperparameters"] == {"": {"optimizer.warmup_steps": 2}}
         own = [
             (config["seed"], reported)
             for config, _, reported in found
@@ -128,7 +128,7 @@ def test_numbers_are_those_of_the_runs(capsys, tmp_path, study, fakes):
     assert (pair["arm"], pair["difference"]) == ("pre", pytest.approx(-1.0))
     rows = list(csv.DictReader((run / "ablation.csv").open()))
     of_rows = {
-        (row["arm"], int(row["seed"]), int(row["optimizer.warmup_steps"])): float(row["reported"]) for row in rows
+        (row["arm"], int(row["seed"]), int(row["optimizer.warmup_steps"])): float(row["reported_value"]) for row in rows
     }
     assert of_rows == {
         (config["model"]["norm_placement"], config["seed"], config["optimizer"]["warmup_steps"]): reported
@@ -247,7 +247,7 @@ def test_config_files_without_a_study_are_told_in_one_line(capsys, tmp_path, bod
 
 def test_metrics_that_runs_do_not_report_are_told_with_theirs_and_can_be_corrected(capsys, tmp_path, fakes):
     run = tmp_path / "run"
-    file = write_study(tmp_path / "study.py", BASE, {**PLAIN, "reported": "test/bleu"})
+    file = write_study(tmp_path / "study.py", BASE, {**PLAIN, "reported_metric": "test/bleu"})
     assert call(f"--config={file}", f"--workdir={run}") == 2
     said = capsys.readouterr().err
     assert "metric 'test/bleu' is not reported" in said
@@ -309,7 +309,7 @@ def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(stud
     assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
 
 
-def work_in_this_process(command: Sequence[str], ledger: TrialStore, **how: Any) -> None:
+def work_in_this_process(command: Sequence[str], trial_store: TrialStore, **how: Any) -> None:
     """The work of one worker, without a process of its own: test_sweep.py and test_workers.py start those."""
     assert command[:3] == [sys.executable, "-m", "launch.ablate"]
     assert call(*command[3:], "--worker") == 0
@@ -330,7 +330,7 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
             # One program trains both: that arms may be of several, test_fairness.py says.
             "arms": {"slow": {}, "fast": {"optimizer.learning_rate": 3e-2}},
             "reference": "slow",
-            "reported": "test/loss",
+            "reported_metric": "test/loss",
         },
     )
     run = tmp_path / "run"
@@ -338,17 +338,17 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
     result = json.loads((run / "ablation.json").read_text())
     page = (run / "ablation.html").read_text()
     rows = {row["directory"]: row for row in csv.DictReader((run / "ablation.csv").open())}
-    assert len(result["cells"]) == len(rows) == 4
-    for cell in result["cells"]:
+    assert len(result["runs"]) == len(rows) == 4
+    for cell in result["runs"]:
         records = [json.loads(line) for line in (run / cell["directory"] / "metrics.jsonl").read_text().splitlines()]
-        assert cell["reported"] == [each["loss"] for each in records if each["split"] == "test"][-1]
-        assert cell["chosen"] == [each["loss"] for each in records if each["split"] == "validation"][-1]
-        assert float(rows[cell["directory"]]["reported"]) == cell["reported"]
-        assert repr(cell["reported"]) in page
+        assert cell["reported_value"] == [each["loss"] for each in records if each["split"] == "test"][-1]
+        assert cell["selection_value"] == [each["loss"] for each in records if each["split"] == "validation"][-1]
+        assert float(rows[cell["directory"]]["reported_value"]) == cell["reported_value"]
+        assert repr(cell["reported_value"]) in page
     differences = {
         seed: arms["fast"] - arms["slow"]
         for seed in (1, 2)
-        for arms in [{cell["arm"]: cell["reported"] for cell in result["cells"] if cell["seed"] == seed}]
+        for arms in [{cell["arm"]: cell["reported_value"] for cell in result["runs"] if cell["seed"] == seed}]
     }
     (pair,) = result["comparisons"]
     assert {each["seed"]: each["value"] for each in pair["differences"]} == pytest.approx(differences, rel=1e-12)
@@ -357,7 +357,7 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
         assert set(arm["bands"]) == {"validation/loss", "train/loss"}
         assert set(arm["heads"]) == {"entropy", "sink"}
         assert arm["shared"]["same"] > 0
-    cell = result["cells"][0]
+    cell = result["runs"][0]
     words = shlex.split(cell["command"])
     words = words[words.index("launch.train") + 1 :]
     words = [f"--workdir={tmp_path / 'again'}" if word.startswith("--workdir=") else word for word in words]

@@ -212,7 +212,7 @@ def test_an_ablation_compares_its_arms(installed: Installed) -> None:
     result = json.loads((installed.folder / "study" / "ablation.json").read_text())
     assert result["about"]["command"] == "headwise ablate --config=my.py --workdir=study"
     assert result["about"]["maps_command"] == "headwise maps"
-    assert all("headwise train --config=my.py" in cell["command"] for cell in result["cells"])
+    assert all("headwise train --config=my.py" in cell["command"] for cell in result["runs"])
 
 
 @pytest.mark.slow

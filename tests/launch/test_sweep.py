@@ -81,19 +81,19 @@ def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, caps
     words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
     done = start(*words, "--worker")
     assert done.returncode == 0, done.stdout + done.stderr
-    ledger = TrialStore.existing(tmp_path / "s")
-    trials = ledger.trials()
+    trial_store = TrialStore.existing(tmp_path / "s")
+    trials = trial_store.trials()
     assert [dict(trial.overrides) for trial in trials] == [
         {"optimizer.learning_rate": 1e-3},
         {"optimizer.learning_rate": 1e-2},
     ]
     values = {}
     for trial in trials:
-        directory = ledger.directory(trial)
+        directory = trial_store.directory(trial)
         assert json.loads((directory / "config.json").read_text()) == trial.config
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         last = [line["loss"] for line in lines if line["split"] == "validation" and "loss" in line][-1]
-        assert ledger.outcome(trial) == TrialOutcome(TrialState.DONE, last, 4, "")
+        assert trial_store.outcome(trial) == TrialOutcome(TrialState.DONE, last, 4, "")
         values[trial.name] = last
     with (tmp_path / "s" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -118,9 +118,9 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
     assert "validation/loss" in wrong.stderr
     done = start(*words, "--num_workers", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    ledger = TrialStore.existing(tmp_path / "s")
-    assert {ledger.state(trial) for trial in ledger.trials()} == {TrialState.DONE}
-    first = ledger.directory(ledger.trials()[0])
+    trial_store = TrialStore.existing(tmp_path / "s")
+    assert {trial_store.state(trial) for trial in trial_store.trials()} == {TrialState.DONE}
+    first = trial_store.directory(trial_store.trials()[0])
     assert len(json.loads((first / "environment.json").read_text())) == 2
     steps = [json.loads(line)["step"] for line in (first / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
@@ -210,7 +210,7 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
     ]
     code, out, err = call(capsys, *words, "--num_trials=9", "--config.seed=4", "--retry_failed", "--vmap")
     assert code == 0, err
-    (command, ledger), settings = given[0]
+    (command, trial_store), settings = given[0]
     assert command == [
         *(sys.executable, "-m", "launch.sweep"),
         f"--config={config_file()}",
@@ -222,5 +222,5 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
     ]
     assert (settings["workers"], settings["total"]) == (2, 2)
     assert "the space holds 2 different trials, fewer than --num_trials=9: all are tried" in out
-    assert {trial.config["seed"] for trial in ledger.trials()} == {4}
+    assert {trial.config["seed"] for trial in trial_store.trials()} == {4}
     assert "0 of 2 finished; 2 pending" in out

@@ -89,8 +89,8 @@ if __name__ == "__main__":
     assert sys.argv[2] == "--worker"
     if "light" not in os.environ:
         become_worker()
-    ledger = TrialStore.existing(path)
-    run_worker(ledger, None, total=len(ledger.trials()), metric="validation/loss", trainer=Odd(0.02))
+    trial_store = TrialStore.existing(path)
+    run_worker(trial_store, None, total=len(trial_store.trials()), metric="validation/loss", trainer=Odd(0.02))
 """
 
 
@@ -104,16 +104,18 @@ def program(tmp_path, monkeypatch):
     return {**os.environ, **CPU, "PYTHONPATH": path, "GIVEN": "here", "light": "1"}
 
 
-def run(ledger, environment, count=2, **more):
-    about = {"total": len(ledger.trials()), "metric": "validation/loss", "environment": environment}
-    run_workers([sys.executable, "-m", "odd_worker", str(ledger.path)], ledger, workers=count, **about, **more)
+def run(trial_store, environment, count=2, **more):
+    about = {"total": len(trial_store.trials()), "metric": "validation/loss", "environment": environment}
+    run_workers(
+        [sys.executable, "-m", "odd_worker", str(trial_store.path)], trial_store, workers=count, **about, **more
+    )
 
 
 def test_workers_do_all_and_one_that_dies_is_replaced(tmp_path, program, capsys):
     trials = [trial(2, seed=seed) for seed in range(4)] + [trial(2, ends="kills once")]
-    ledger = sweep(tmp_path / "s", trials)
-    run(ledger, program)
-    assert {ledger.state(each) for each in trials} == {TrialState.DONE}
+    trial_store = sweep(tmp_path / "s", trials)
+    run(trial_store, program)
+    assert {trial_store.state(each) for each in trials} == {TrialState.DONE}
     said = capsys.readouterr().out
     assert "5 of 5 finished: 5 done" in said
     assert said.count("  done ") == 5
@@ -125,21 +127,21 @@ def test_workers_do_all_and_one_that_dies_is_replaced(tmp_path, program, capsys)
         assert marks <= {",".join(map(str, half)) for half in halves}
     # All is done: no process is started again.
     (tmp_path / "odd_worker.py").unlink()
-    run(ledger, program)
+    run(trial_store, program)
 
 
 def test_a_workers_mistake_stops_them_all_and_is_told(tmp_path, program):
-    ledger = sweep(tmp_path / "s", [trial(1, ends="mistake"), trial(500, seed=1)])
+    trial_store = sweep(tmp_path / "s", [trial(1, ends="mistake"), trial(500, seed=1)])
     with pytest.raises(UserError, match=r"^--metric=x is unknown$"):
-        run(ledger, program)
-    assert [ledger.state(each).value for each in ledger.trials()] == ["pending", "pending"]
+        run(trial_store, program)
+    assert [trial_store.state(each).value for each in trial_store.trials()] == ["pending", "pending"]
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_path, program, told):
-    ledger = sweep(tmp_path / "s", [trial(1000, steps=1000)])
+    trial_store = sweep(tmp_path / "s", [trial(1000, steps=1000)])
     about = SweepInfo("rates", parse_metric_name("validation/loss"), False, 1, "python -m launch.sweep --config=x.py")
-    page = SweepPage(ledger, about, lambda trial: "")
+    page = SweepPage(trial_store, about, lambda trial: "")
 
     def shown():
         return json.loads(page.path.read_text().split('id="data">')[1].split("</script>")[0])
@@ -152,7 +154,7 @@ def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_p
             time.sleep(5)  # cut short by the signal, which a process gets when it may
 
     with pytest.raises(KeyboardInterrupt):
-        run(ledger, program, count=1, also=write)
+        run(trial_store, program, count=1, also=write)
     found = shown()
     assert (found["state"], found["counts"], found["command"]) == (
         "stopped",
@@ -165,46 +167,48 @@ def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_p
 
 def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):
     monkeypatch.setattr(workers, "MAX_DEATHS", 2)
-    ledger = sweep(tmp_path / "s", [trial(1, ends="kills")])
+    trial_store = sweep(tmp_path / "s", [trial(1, ends="kills")])
     with pytest.raises(RuntimeError, match=r"every worker was given up: one died 2 times in a row; .*0\.log"):
-        run(ledger, program, count=1)
-    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
+        run(trial_store, program, count=1)
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.PENDING
 
 
 def test_a_worker_that_is_unfit_is_not_started_again(tmp_path, program):
-    ledger = sweep(tmp_path / "s", [trial(1, ends="unfit")])
+    trial_store = sweep(tmp_path / "s", [trial(1, ends="unfit")])
     with pytest.raises(RuntimeError, match=r"one found that another would fail as well; .*0\.log"):
-        run(ledger, program, count=1)
-    assert len((tmp_path / "s" / "trials" / f"{ledger.trials()[0].name}.marks").read_text().splitlines()) == 1
+        run(trial_store, program, count=1)
+    assert len((tmp_path / "s" / "trials" / f"{trial_store.trials()[0].name}.marks").read_text().splitlines()) == 1
 
 
 def test_a_trial_that_kills_every_worker_has_failed_before_the_last_is_given_up(tmp_path, program):
-    ledger = sweep(tmp_path / "s", [trial(1, ends="kills"), trial(1)])
-    run(ledger, program, count=1)
-    assert [ledger.state(each).value for each in ledger.trials()] == ["failed", "done"]
+    trial_store = sweep(tmp_path / "s", [trial(1, ends="kills"), trial(1)])
+    run(trial_store, program, count=1)
+    assert [trial_store.state(each).value for each in trial_store.trials()] == ["failed", "done"]
 
 
 def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
-    ledger = sweep(tmp_path / "s", [trial(1000)])
+    trial_store = sweep(tmp_path / "s", [trial(1000)])
     starter = (
         "import sys, time\nfrom launch.workers import run_workers\n"
         "from transformer.studies.sweeps.trial_store import TrialStore\n"
-        "from pathlib import Path\nledger = TrialStore.existing(Path(sys.argv[1]))\n"
+        "from pathlib import Path\ntrial_store = TrialStore.existing(Path(sys.argv[1]))\n"
         "command = [sys.executable, '-m', 'odd_worker', sys.argv[1]]\n"
-        "run_workers(command, ledger, workers=1, total=1, metric='validation/loss')"
+        "run_workers(command, trial_store, workers=1, total=1, metric='validation/loss')"
     )
     environment = {name: value for name, value in program.items() if name != "light"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    parent = subprocess.Popen([sys.executable, "-c", starter, ledger.path], env=environment, stdout=subprocess.DEVNULL)
-    while ledger.state(ledger.trials()[0]) != TrialState.RUNNING:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", starter, trial_store.path], env=environment, stdout=subprocess.DEVNULL
+    )
+    while trial_store.state(trial_store.trials()[0]) != TrialState.RUNNING:
         assert parent.poll() is None
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    while ledger.state(ledger.trials()[0]) == TrialState.RUNNING:
+    while trial_store.state(trial_store.trials()[0]) == TrialState.RUNNING:
         time.sleep(0.05)
-    with ledger.lease(ledger.trials()[0]) as lease:
+    with trial_store.lease(trial_store.trials()[0]) as lease:
         assert [attempt.left for attempt in lease.attempts()] == [True]
     # Programs that lie in a sweep's directory may be whoever's wrote it.
     assert not (tmp_path / "s" / "compiled").exists()

@@ -35,14 +35,14 @@ def whole_result(arms: Sequence[str] = tuple(HABITS), tasks: Sequence[str] = ("p
         question="Does it matter where the norms of a small translator stand?",
         arms={arm: {"model.norm_placement": arm} for arm in arms},
         reference=arms[0],
-        tuned={RATE: RATES, WARMUP: WARMUPS},
+        tuning_grid={RATE: RATES, WARMUP: WARMUPS},
         tasks={task: {"task.dataset": task} for task in tasks},
         target=0.6,
-        notable=0.02,
+        smallest_effect_of_interest=0.02,
     )
     cells = [
-        _cell(arm, task, seed, tuned)
-        for arm, task, seed, tuned in itertools.product(arms, tasks, spec.seeds, spec.combinations())
+        _cell(arm, task, seed, hyperparameters)
+        for arm, task, seed, hyperparameters in itertools.product(arms, tasks, spec.seeds, spec.combinations())
     ]
     return analyze(spec, cells, _about(arms))
 
@@ -59,16 +59,22 @@ def least_result() -> Facts:
     return analyze(spec, cells, {"name": "heads", "arms": {}, "initial_gradients": None})
 
 
-def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> RunResult:
+def _cell(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) -> RunResult:
     """One run: its curve falls toward what its tuned values allow, unless these are too much for its arm."""
-    name = hashlib.sha256(repr((arm, task, seed, tuned)).encode()).hexdigest()[:16]
+    name = hashlib.sha256(repr((arm, task, seed, hyperparameters)).encode()).hexdigest()[:16]
     rng = np.random.default_rng(int(name, 16))
     base, suited, most, slow = HABITS.get(arm, HABITS["pre"])
     level = base + (0.13 if task == "reversal" else 0.0) + 0.02 * np.random.default_rng(seed).normal()
-    level += 0.09 * np.log10(tuned[RATE] / suited) ** 2 + 0.004 * rng.normal() + 0.00006 * abs(tuned[WARMUP] - 100)
-    diverged = bool(tuned[RATE] > most * (1 + tuned[WARMUP] / 40) * np.exp(0.5 * rng.normal()))
+    level += (
+        0.09 * np.log10(hyperparameters[RATE] / suited) ** 2
+        + 0.004 * rng.normal()
+        + 0.00006 * abs(hyperparameters[WARMUP] - 100)
+    )
+    diverged = bool(hyperparameters[RATE] > most * (1 + hyperparameters[WARMUP] / 40) * np.exp(0.5 * rng.normal()))
     steps = np.arange(20, STEPS + 1, 20)
-    loss = level + 4.2 * np.exp(-steps / (slow + tuned[WARMUP] / 8)) * (1 + 0.02 * rng.normal(size=steps.size))
+    loss = level + 4.2 * np.exp(-steps / (slow + hyperparameters[WARMUP] / 8)) * (
+        1 + 0.02 * rng.normal(size=steps.size)
+    )
     # It grows for a while before it stops.
     loss = np.where(diverged, 3 + 0.4 * np.arange(steps.size) + 0.2 * rng.normal(size=steps.size), loss)
     steps, loss = (steps[:8], loss[:8]) if diverged else (steps, loss)
@@ -78,16 +84,16 @@ def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> RunResult
         "entropy": {site: _points(steps, 2.6 - (0.4 + 0.3 * at + base) * learned) for at, site in enumerate(SITES)},
         "sink": {site: _points(steps, 0.04 + (0.9 - base) * (at + 1) / 4 * learned) for at, site in enumerate(SITES)},
     }
-    flags = {"seed": seed, "model.norm_placement": arm, "task.dataset": task, **tuned}
+    flags = {"seed": seed, "model.norm_placement": arm, "task.dataset": task, **hyperparameters}
     words = " ".join(f"--config.{key}={value}" for key, value in flags.items())
     return RunResult(
         arm=arm,
         task=task,
         seed=seed,
-        tuned=dict(tuned),
+        hyperparameters=dict(hyperparameters),
         state="failed" if failed else "diverged" if diverged else "done",
-        chosen=float(loss[-1]),
-        reported=None if diverged or failed else float(level + 0.01 + 0.003 * rng.normal()),
+        selection_value=float(loss[-1]),
+        reported_value=None if diverged or failed else float(level + 0.01 + 0.003 * rng.normal()),
         curves={"validation/loss": _points(steps, loss), "train/loss": _points(steps, 0.96 * loss)},
         flops=2.3e10,
         heads=heads,

@@ -49,14 +49,16 @@ def trial(ticks: int, **about: Any) -> Trial:
 
 
 def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> TrialStore:
-    """The ledger of a sweep of these trials."""
+    """The trial store of a sweep of these trials."""
     about: Mapping[str, Any] = {"config": {"ticks": 1}, "metric": "validation/loss", "direction": "minimize", **facts}
-    ledger = TrialStore.open(path, about)
-    ledger.plan(trials)
-    return ledger
+    trial_store = TrialStore.open(path, about)
+    trial_store.plan(trials)
+    return trial_store
 
 
 if __name__ == "__main__":
-    ledger = TrialStore.existing(Path(sys.argv[1]))
-    run_worker(ledger, None, total=int(sys.argv[2]), metric="validation/loss", trainer=Sleeping(float(sys.argv[3])))
+    trial_store = TrialStore.existing(Path(sys.argv[1]))
+    run_worker(
+        trial_store, None, total=int(sys.argv[2]), metric="validation/loss", trainer=Sleeping(float(sys.argv[3]))
+    )
     assert "jax" not in sys.modules

@@ -21,20 +21,23 @@ WRONG = {
     "seed below 0": ({"seeds": (1, -1)}, "ablation.seeds[1]=-1 must be at least 0"),
     "seed of another type": ({"seeds": (1, 2.5)}, "ablation.seeds[1]=2.5 is a float"),
     "no tasks": ({"tasks": {}}, "ablation.tasks is empty"),
-    "metric without a split": ({"reported": "loss"}, "metric 'loss' is not written as split/name"),
-    "followed without a name": ({"followed": ("train/",)}, "metric 'train/' is not written"),
+    "metric without a split": ({"reported_metric": "loss"}, "metric 'loss' is not written as split/name"),
+    "followed without a name": ({"plotted_metrics": ("train/",)}, "metric 'train/' is not written"),
     "direction": ({"direction": "smaller"}, "ablation.direction='smaller' is unknown"),
     "target": ({"target": float("inf")}, "ablation.target=inf must be a finite number"),
-    "notable": ({"notable": 0.0}, "ablation.notable=0.0 must be above 0"),
-    "nothing tuned": ({"tuned": {"steps": ()}}, "ablation.tuned['steps'] is empty"),
-    "tuned twice": ({"tuned": {"steps": (4, 4)}}, "ablation.tuned['steps'] has 4 twice"),
-    "tuned as one value": ({"tuned": {"steps": 4}}, "ablation.tuned['steps']=4 must be a tuple"),
+    "notable": ({"smallest_effect_of_interest": 0.0}, "ablation.smallest_effect_of_interest=0.0 must be above 0"),
+    "nothing tuned": ({"tuning_grid": {"steps": ()}}, "ablation.tuning_grid['steps'] is empty"),
+    "tuned twice": ({"tuning_grid": {"steps": (4, 4)}}, "ablation.tuning_grid['steps'] has 4 twice"),
+    "tuned as one value": ({"tuning_grid": {"steps": 4}}, "ablation.tuning_grid['steps']=4 must be a tuple"),
     "an arm sets the seed": ({"arms": {"a": {"seed": 3}, "post": {}}}, "arm 'a' sets seed"),
-    "tuned sets the seed": ({"tuned": {"seed": (1, 2)}}, "tuned sets seed"),
-    "tuned and set": ({"tuned": {"model.norm_placement": ("pre",)}}, "arm 'post' sets model.norm_placement and tuned"),
+    "tuned sets the seed": ({"tuning_grid": {"seed": (1, 2)}}, "tuning_grid sets seed"),
+    "tuned and set": (
+        {"tuning_grid": {"model.norm_placement": ("pre",)}},
+        "arm 'post' sets model.norm_placement and tuning_grid",
+    ),
     "tuned in a group that is set": (
-        {"arms": {"post": {"model": {}}, "pre": {}}, "tuned": {"model.heads": (1, 2)}},
-        "arm 'post' sets model and tuned tries values of model.heads",
+        {"arms": {"post": {"model": {}}, "pre": {}}, "tuning_grid": {"model.heads": (1, 2)}},
+        "arm 'post' sets model and tuning_grid tries values of model.heads",
     ),
     "arm and task": (
         {"tasks": {"t": {"model.norm_placement": "pre"}}},
@@ -68,10 +71,10 @@ def test_a_missing_field_is_named():
 def test_plain_values_become_the_study_s_own():
     spec = ablation(
         arms={"post": ConfigDict({"model": {"family": "decoder"}}), "pre": {}},
-        tuned={"optimizer.learning_rate": [1e-3, 3e-3], "optimizer.warmup_steps": [0, 10]},
+        tuning_grid={"optimizer.learning_rate": [1e-3, 3e-3], "optimizer.warmup_steps": [0, 10]},
         direction="maximize",
         initial_gradients={"decoder": {"depths": [6, 12], "depth_keys": ["model.layers"], "overrides": {"a": 1}}},
-        followed=["train/loss", "validation/accuracy"],
+        plotted_metrics=["train/loss", "validation/accuracy"],
     )
     assert spec.arms["post"] == {"model": {"family": "decoder"}}
     assert spec.direction is Direction.MAXIMIZE
@@ -95,7 +98,7 @@ def test_seeds_of_a_flag_take_the_place_of_the_study_s():
 
 
 def test_every_seed_task_arm_and_value_is_one_run():
-    spec = ablation(tuned={"optimizer.warmup_steps": (0, 2)}, tasks={"short": {"steps": 4}, "long": {"steps": 6}})
+    spec = ablation(tuning_grid={"optimizer.warmup_steps": (0, 2)}, tasks={"short": {"steps": 4}, "long": {"steps": 6}})
     planned = plan_runs(spec, base())
     assert len({each.trial.name for each in planned}) == len(planned) == 2 * 2 * 2 * 2
     # The first half is the first seed, whole.
@@ -103,7 +106,7 @@ def test_every_seed_task_arm_and_value_is_one_run():
     one = next(each for each in planned if (each.arm, each.task, each.seed) == ("post", "long", 2))
     config = one.trial.config
     assert (config["seed"], config["steps"], config["model"]["norm_placement"]) == (2, 6, "post")
-    assert config["optimizer"]["warmup_steps"] == one.tuned["optimizer.warmup_steps"]
+    assert config["optimizer"]["warmup_steps"] == one.hyperparameters["optimizer.warmup_steps"]
     assert one.where == "arm 'post', task 'long', seed 2, optimizer.warmup_steps=0"
 
 

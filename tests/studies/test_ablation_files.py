@@ -81,10 +81,10 @@ def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: P
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run([sys.executable, "-m", "launch.ablate", *words], cwd=ROOT, env=environment, check=True, timeout=3600)
     result = json.loads((tmp_path / "study/ablation.json").read_text(encoding="utf-8"))
-    cells = {(cell["arm"], cell["seed"]): cell for cell in result["cells"]}
+    cells = {(cell["arm"], cell["seed"]): cell for cell in result["runs"]}
     assert sorted(cells) == [(arm, seed) for arm in ("post", "pre") for seed in (1, 2, 3)]
     for seed in (1, 2, 3):
-        assert cells["post", seed]["reported"] > 2.3, cells["post", seed]
+        assert cells["post", seed]["reported_value"] > 2.3, cells["post", seed]
     arms = {arm["name"]: arm for arm in result["arms"]}
     # The study's target is a validation loss of 0.1. A constant rate of 3e-3 may lose it again behind that.
     assert {name: arm["to_target"]["reached"] for name, arm in arms.items()} == {"post": 0, "pre": 3}
@@ -92,5 +92,5 @@ def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: P
         "post": {"count": 0, "of": 3},
         "pre": {"count": 3, "of": 3},
     }
-    assert {name: arm["runs"]["diverged"] for name, arm in arms.items()} == {"post": 0, "pre": 0}
+    assert {name: arm["run_counts"]["diverged"] for name, arm in arms.items()} == {"post": 0, "pre": 0}
     assert result["summary"][0].startswith("Runs that learned: pre 3 of 3 and post 0 of 3; Fisher's exact test")

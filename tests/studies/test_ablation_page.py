@@ -60,7 +60,7 @@ def expected_in_row(result: dict, arm: dict) -> list[float | None]:
         row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["p_permutation"]]
         row.append(pair["power"]["detectable"])
         row += [number for entry in pair["power"]["seeds_for"] for number in (entry["difference"], entry["seeds"])]
-    runs, target = arm["runs"], arm["to_target"]
+    runs, target = arm["run_counts"], arm["to_target"]
     return [
         *row,
         runs["diverged"],
@@ -82,7 +82,7 @@ def test_the_table_of_arms_is_the_result(result, page):
     verdicts = [pair["verdict"] for pair in result["comparisons"] if pair["task"] is None]
     assert [words[1:] for words in page.locator("#arms-table .verdict").all_text_contents()] == verdicts
     assert set(verdicts) == {"better", "worse", "no difference seen"}
-    assert f"{result['arms'][1]['runs']['diverged']} of 120" in rows.nth(1).inner_text()
+    assert f"{result['arms'][1]['run_counts']['diverged']} of 120" in rows.nth(1).inner_text()
     assert page.locator("#summary li").all_inner_texts() == result["summary"]
     assert page.locator("#warnings li").all_inner_texts() == result["warnings"]
     page.get_by_text("Each task by itself").first.click()
@@ -226,7 +226,7 @@ def test_the_bar_hides_and_shows_an_arm_everywhere(page):
 
 @pytest.mark.browser
 def test_the_map_marks_what_diverged_and_says_its_means(result, page):
-    maps = [arm["map"] for arm in result["arms"]]
+    maps = [arm["heatmap"] for arm in result["arms"]]
     cells = [cell for each in maps for row in each["cells"] for cell in row]
     crossed = sum(cell["diverged"] > 0 for cell in cells)
     assert crossed > 3
@@ -236,7 +236,7 @@ def test_the_map_marks_what_diverged_and_says_its_means(result, page):
     assert some
     assert sorted(map(int, page.locator("#maps .cell-count").all_text_contents())) == sorted(some)
     assert page.locator("#maps .taken").count() == sum(
-        len({json.dumps(chosen) for chosen in arm["chosen"].values()}) for arm in result["arms"]
+        len({json.dumps(chosen) for chosen in arm["selected_hyperparameters"].values()}) for arm in result["arms"]
     )
     means = [cell["mean"] for row in maps[0]["cells"] for cell in row]
     shown = [number_of(text) for text in page.locator("#maps .cell-value").all_text_contents()[: len(means)]]
@@ -254,7 +254,7 @@ def test_the_map_marks_what_diverged_and_says_its_means(result, page):
 @pytest.mark.browser
 def test_the_runs_are_all_there_and_sort(result, page):
     rows = page.locator("#cells-table tbody tr")
-    assert rows.count() == len(result["cells"])
+    assert rows.count() == len(result["runs"])
 
     def column(number: int) -> list[float | None]:
         texts = page.locator(f"#cells-table tbody td:nth-child({number})").evaluate_all(
@@ -262,10 +262,10 @@ def test_the_runs_are_all_there_and_sort(result, page):
         )
         return [None if text == "–" else float(text) for text in texts]
 
-    assert column(8) == [cell["reported"] for cell in result["cells"]]
+    assert column(8) == [cell["reported_value"] for cell in result["runs"]]
     head = page.locator("#cells-table th", has_text="test/loss")
-    values = sorted(cell["reported"] for cell in result["cells"] if cell["reported"] is not None)
-    missing = [None] * (len(result["cells"]) - len(values))
+    values = sorted(cell["reported_value"] for cell in result["runs"] if cell["reported_value"] is not None)
+    missing = [None] * (len(result["runs"]) - len(values))
     for direction, expected in (("ascending", values), ("descending", values[::-1])):
         head.locator("button").click()
         assert head.get_attribute("aria-sort") == direction
@@ -277,16 +277,18 @@ def test_the_runs_are_all_there_and_sort(result, page):
     rows.first.get_by_text("copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == rows.first.locator("code").last.inner_text()
     shown = set(page.locator("#cells-table code").all_inner_texts())
-    assert {cell["command"] for cell in result["cells"]} <= shown
+    assert {cell["command"] for cell in result["runs"]} <= shown
     # The heads of a run beside those of the reference with its task, seed and values.
-    places = {(cell["arm"], cell["task"], cell["seed"], *cell["tuned"].values()): cell for cell in result["cells"]}
+    places = {
+        (cell["arm"], cell["task"], cell["seed"], *cell["hyperparameters"].values()): cell for cell in result["runs"]
+    }
     expected = set()
     for (arm, *where), cell in places.items():
         if cell["state"] == "done":
             beside = "" if arm == "pre" else f" --compare_to=runs/norms/{places['pre', *where]['directory']}"
             trust = " --trust=lab.mine" if arm == "deepnorm" else ""
             expected.add(f"python -m launch.maps --workdir=runs/norms/{cell['directory']}{beside}{trust}")
-    assert shown == expected | {cell["command"] for cell in result["cells"]}
+    assert shown == expected | {cell["command"] for cell in result["runs"]}
 
 
 @pytest.mark.browser

@@ -45,7 +45,7 @@ def test_the_data_can_be_saved(result, page, tmp_path):
     assert list(rows[0]) == list(expected[0])
     for row, other in zip(rows, expected, strict=True):
         for name in row:
-            numeric = name in ("chosen", "reported", RATE, WARMUP) and row[name]
+            numeric = name in ("selection_value", "reported_value", RATE, WARMUP) and row[name]
             assert (float(row[name]), float(other[name])) if numeric else row[name] == other[name]
             assert not numeric or float(row[name]) == float(other[name])
 

@@ -30,18 +30,30 @@ def cell(
     value: float | None,
     *,
     task: str = "",
-    tuned: Mapping[str, Any] | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
     state: str = "done",
-    chosen: float | None = None,
+    selection_value: float | None = None,
     curve: Sequence[Point] = (),
     flops: float | None = None,
     heads: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    chosen = value if chosen is None else chosen
-    place = "-".join(map(str, (arm, task, seed, *(tuned or {}).values())))
+    selection_value = value if selection_value is None else selection_value
+    place = "-".join(map(str, (arm, task, seed, *(hyperparameters or {}).values())))
     curves = {"validation/loss": tuple(curve)}
     return RunResult(
-        arm, task, seed, tuned or {}, state, chosen, value, curves, flops, heads or {}, 40, place, f"run {place}"
+        arm,
+        task,
+        seed,
+        hyperparameters or {},
+        state,
+        selection_value,
+        value,
+        curves,
+        flops,
+        heads or {},
+        40,
+        place,
+        f"run {place}",
     )
 
 
@@ -93,7 +105,7 @@ def test_a_study_of_two_arms() -> None:
 
 def test_a_result_is_json_and_the_order_of_the_cells_is_nothing_to_it() -> None:
     cells = [*row("pre", [1.0, math.nan, None, 1.1, 1.0]), *row("post", [math.inf, 2.0, 1.0, None, None])]
-    study = spec(target=0.9, followed=("validation/accuracy",))
+    study = spec(target=0.9, plotted_metrics=("validation/accuracy",))
     about = {"initial_gradients": {"ratio": [{"last_over_first": math.nan}]}}
     result = analyze(study, cells, about)
     assert result["about"] == {"initial_gradients": {"ratio": [{"last_over_first": None}]}}
@@ -104,18 +116,18 @@ def test_a_result_is_json_and_the_order_of_the_cells_is_nothing_to_it() -> None:
 
 
 def test_tuned_values_are_chosen_by_lost_seeds_then_by_the_mean() -> None:
-    tuned = {RATE: (1e-4, 1e-3, 1e-2)}
+    hyperparameters = {RATE: (1e-4, 1e-3, 1e-2)}
     cells = []
     for rate, pre, post in (
         (1e-4, [2.0] * 5, [1.5, 1.5, 1.5, 1.5, 1.4]),
         (1e-3, [1.0, 1.1, 1.0, 1.2, 1.0], [1.5, 1.5, 1.5, 1.5, 1.3]),
         (1e-2, [0.5, 0.5, 0.5, 0.5, None], [1.0, 1.0, None, None, None]),
     ):
-        cells += row("pre", pre, tuned={RATE: rate}) + row("post", post, tuned={RATE: rate})
-    result = analyze(spec(tuned=tuned), cells, {})
-    assert [arm["chosen"] for arm in result["arms"]] == [{"": {RATE: 1e-3}}, {"": {RATE: 1e-3}}]
+        cells += row("pre", pre, hyperparameters={RATE: rate}) + row("post", post, hyperparameters={RATE: rate})
+    result = analyze(spec(tuning_grid=hyperparameters), cells, {})
+    assert [arm["selected_hyperparameters"] for arm in result["arms"]] == [{"": {RATE: 1e-3}}, {"": {RATE: 1e-3}}]
     assert [entry["value"] for entry in arm_of(result, "post")["seeds"]] == [1.5, 1.5, 1.5, 1.5, 1.3]
-    runs = arm_of(result, "post")["runs"]
+    runs = arm_of(result, "post")["run_counts"]
     assert (runs["all"], runs["ended"], runs["diverged"], runs["failed"]) == (15, 15, 3, 0)
     assert runs["rate"] == pytest.approx(0.2)
     # The score interval of 3 in 15, by its formula.
@@ -127,19 +139,19 @@ def test_the_choice_is_on_validation_and_the_report_on_test() -> None:
     cells = []
     for seed in range(1, 6):
         for arm in ("pre", "post"):
-            cells.append(cell(arm, seed, 1.0 + seed, chosen=2.0, tuned={RATE: 1}))
-            cells.append(cell(arm, seed, 9.0 + seed, chosen=1.0, tuned={RATE: 2}))
-    result = analyze(spec(tuned={RATE: (1, 2)}), cells, {})
+            cells.append(cell(arm, seed, 1.0 + seed, selection_value=2.0, hyperparameters={RATE: 1}))
+            cells.append(cell(arm, seed, 9.0 + seed, selection_value=1.0, hyperparameters={RATE: 2}))
+    result = analyze(spec(tuning_grid={RATE: (1, 2)}), cells, {})
     assert arm_of(result, "pre")["mean"] == 12.0
     assert not any("which is also reported" in line for line in result["warnings"])
-    result = analyze(spec(tuned={RATE: (1, 2)}, reported="validation/loss"), cells, {})
+    result = analyze(spec(tuning_grid={RATE: (1, 2)}, reported_metric="validation/loss"), cells, {})
     assert any("which is also reported" in line for line in result["warnings"])
 
 
 def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> None:
     result = analyze(spec(learned_threshold=1.4), row("pre", PRE) + row("post", POST), {})
     post = arm_of(result, "post")
-    assert (post["runs"]["diverged"], post["runs"]["stuck"], post["n"]) == (0, 1, 5)
+    assert (post["run_counts"]["diverged"], post["run_counts"]["stuck"], post["n"]) == (0, 1, 5)
     assert post["learned"] == {"count": 4, "of": 5}
     assert post["mean"] == pytest.approx(np.mean(POST))
     assert [(entry["state"], entry["value"]) for entry in post["seeds"]][1] == ("stuck", POST[1])
@@ -149,7 +161,7 @@ def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> No
     # Of 5 and 4 out of 5: every table with these margins is as likely as this one, or less.
     assert pair["learned"] == {"arm": [4, 5], "reference": [5, 5], "p_holm": 1.0}
     assert result["warnings"] == []
-    assert [entry["state"] for entry in result["cells"] if entry["arm"] == "post"].count("stuck") == 1
+    assert [entry["state"] for entry in result["runs"] if entry["arm"] == "post"].count("stuck") == 1
 
 
 def test_who_learned_at_all_is_said_first() -> None:
@@ -187,37 +199,39 @@ def test_what_counts_can_give_at_least_is_said_as_corrected() -> None:
 
 
 def test_tuned_values_at_which_most_learn_are_chosen() -> None:
-    study = spec(tuned={RATE: (1, 2)}, learned_threshold=1.4)
+    study = spec(tuning_grid={RATE: (1, 2)}, learned_threshold=1.4)
     fast = [0.1, 0.1, 0.1, 1.5, 1.5]
     cells = [
         each
         for arm in ("pre", "post")
-        for each in row(arm, fast, tuned={RATE: 1}) + row(arm, [1.3] * 5, tuned={RATE: 2})
+        for each in row(arm, fast, hyperparameters={RATE: 1}) + row(arm, [1.3] * 5, hyperparameters={RATE: 2})
     ]
-    assert arm_of(analyze(study, cells, {}), "post")["chosen"] == {"": {RATE: 2}}
+    assert arm_of(analyze(study, cells, {}), "post")["selected_hyperparameters"] == {"": {RATE: 2}}
     # Where none learns, the mean of those that finished decides.
-    nobody = [each._replace(chosen=each.chosen + 2) for each in cells if each.chosen is not None]
-    assert arm_of(analyze(study, nobody, {}), "post")["chosen"] == {"": {RATE: 1}}
+    nobody = [
+        each._replace(selection_value=each.selection_value + 2) for each in cells if each.selection_value is not None
+    ]
+    assert arm_of(analyze(study, nobody, {}), "post")["selected_hyperparameters"] == {"": {RATE: 1}}
 
 
 def rates(arm: str, slow: Sequence[float | None], fast: Sequence[float | None]) -> list[RunResult]:
     """The runs of an arm at rates 1 and 2."""
-    return row(arm, slow, tuned={RATE: 1}) + row(arm, fast, tuned={RATE: 2})
+    return row(arm, slow, hyperparameters={RATE: 1}) + row(arm, fast, hyperparameters={RATE: 2})
 
 
 def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
     """Rate 2 is the best of both; one run of "pre" at it fails, which is nothing that its rate did."""
-    study = spec(tuned={RATE: (1, 2)})
+    study = spec(tuning_grid={RATE: (1, 2)})
     worse = [value + 1 for value in PRE]
     whole = rates("pre", worse, PRE) + rates("post", worse, POST)
     cells = [
-        each._replace(state="failed", chosen=None, reported=None)
-        if (each.arm, each.seed, each.tuned[RATE]) == ("pre", 2, 2)
+        each._replace(state="failed", selection_value=None, reported_value=None)
+        if (each.arm, each.seed, each.hyperparameters[RATE]) == ("pre", 2, 2)
         else each
         for each in whole
     ]
     result = analyze(study, cells, {})
-    assert arm_of(result, "pre")["chosen"] == {"": {RATE: 2}}
+    assert arm_of(result, "pre")["selected_hyperparameters"] == {"": {RATE: 2}}
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"]) == ("worse", 4)
     assert (
@@ -225,46 +239,49 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
         in (result["warnings"])
     )
     # The seed that is lost at one value is lost at the other: it is the only one at which rate 1 is any good.
-    lucky = [each._replace(chosen=-9.0) if (each.seed, each.tuned[RATE]) == (2, 1) else each for each in cells]
-    assert arm_of(analyze(study, lucky, {}), "pre")["chosen"] == {"": {RATE: 2}}
+    lucky = [
+        each._replace(selection_value=-9.0) if (each.seed, each.hyperparameters[RATE]) == (2, 1) else each
+        for each in cells
+    ]
+    assert arm_of(analyze(study, lucky, {}), "pre")["selected_hyperparameters"] == {"": {RATE: 2}}
     # One that diverged was tried, and counts as what its rate did.
     diverged = [each._replace(state="diverged") if each.state == "failed" else each for each in cells]
-    assert arm_of(analyze(study, diverged, {}), "pre")["chosen"] == {"": {RATE: 1}}
+    assert arm_of(analyze(study, diverged, {}), "pre")["selected_hyperparameters"] == {"": {RATE: 1}}
     assert analyze(study, whole, {})["warnings"] == [
         f"pre and post chose {RATE}=2, the largest tried: the best may lie beyond."
     ]
 
 
 def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
-    study = spec(tuned={RATE: (1, 2)})
+    study = spec(tuning_grid={RATE: (1, 2)})
     cells = rates("pre", [value + 1 for value in PRE], PRE) + rates("post", [value + 1 for value in PRE], POST)
     lost = [
-        each._replace(state="failed", chosen=None, reported=None)
-        if each.arm == "pre" and each.tuned[RATE] == 2
+        each._replace(state="failed", selection_value=None, reported_value=None)
+        if each.arm == "pre" and each.hyperparameters[RATE] == 2
         else each
         for each in cells
     ]
     result = analyze(study, lost, {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", 5, None)
-    assert pair["why"] == (
+    assert pair["reason"] == (
         f"pre has no run of {RATE}=2 to compare with its other values: what one arm has over the other may be its "
         "tuning (--retry_failed trains again what failed)."
     )
-    assert f"Nothing is said of post against pre: {pair['why']}" in result["summary"]
+    assert f"Nothing is said of post against pre: {pair['reason']}" in result["summary"]
     # The same where each value has runs, but no seed has all of them.
-    apart = [each for each in cells if each.arm == "post" or each.seed % 2 == each.tuned[RATE] % 2]
+    apart = [each for each in cells if each.arm == "post" or each.seed % 2 == each.hyperparameters[RATE] % 2]
     assert analyze(study, apart, {})["comparisons"][0]["verdict"] == "not said"
     assert analyze(study, cells, {})["comparisons"][0]["verdict"] == "worse"
 
 
 def test_sensitivity_is_of_seeds_that_have_every_value() -> None:
-    study = spec(tuned={RATE: (1, 2)})
+    study = spec(tuning_grid={RATE: (1, 2)})
     cells = [
-        each._replace(curves={"validation/loss": ((10, 9.0), (20, each.chosen))})
+        each._replace(curves={"validation/loss": ((10, 9.0), (20, each.selection_value))})
         for arm in ("pre", "post")
         for each in rates(arm, [2.0, 2.0, 5.0], [1.0, 1.0, 1.0])
-        if (arm, each.seed, each.tuned[RATE]) != ("pre", 3, 2)
+        if (arm, each.seed, each.hyperparameters[RATE]) != ("pre", 3, 2)
     ]
     told = {arm["name"]: arm["sensitivity"][0]["sensitivity"] for arm in analyze(study, cells, {})["arms"]}
     assert told == {"pre": 0.5, "post": 1.0}
@@ -285,12 +302,12 @@ def test_the_two_best_are_compared_where_neither_is_the_reference() -> None:
 
 
 def test_a_verdict_says_that_an_arm_chose_the_edge_of_what_was_tried() -> None:
-    study = spec(tuned={RATE: (1e-3, 1e-2)})
+    study = spec(tuning_grid={RATE: (1e-3, 1e-2)})
     cells = [
         each
         for arm, values in (("pre", PRE), ("post", POST))
         for rate in (1e-3, 1e-2)
-        for each in row(arm, [value + (rate == 1e-3) for value in values], tuned={RATE: rate})
+        for each in row(arm, [value + (rate == 1e-3) for value in values], hyperparameters={RATE: rate})
     ]
     told = analyze(study, cells, {})
     (verdict,) = (line for line in told["summary"] if line.startswith("post is worse than pre"))
@@ -307,7 +324,7 @@ def test_no_verdict_under_three_seeds(count: int) -> None:
     assert pair["power"] == {"deviation": None, "level": None, "detectable": None, "seeds_for": []}
     assert (pair["interval"] is None) == (count == 1)
     assert result["warnings"][0].startswith(f"{count} seed{'s' if count > 1 else ''} only: no verdict is given")
-    assert "no verdict is given under three" in pair["why"]
+    assert "no verdict is given under three" in pair["reason"]
 
 
 @pytest.mark.parametrize(("count", "warned"), [(3, True), (4, True), (5, False)])
@@ -322,7 +339,7 @@ def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
     result = analyze(spec(), row("pre", PRE) + row("post", [None] * 5), {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not said", 0, None, None)
-    assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["why"]
+    assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["reason"]
     post = arm_of(result, "post")
     assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
     assert any("post in 5 of 5 (95 % interval 57 to 100 %); never: pre" in line for line in result["summary"])
@@ -340,13 +357,13 @@ def test_equal_arms_show_no_difference() -> None:
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["p"], pair["p_holm"], pair["interval"]) == ("no difference seen", 1.0, 1.0, None)
     assert pair["power"]["seeds_for"] == []
-    assert "All 5 paired differences are 0" in pair["why"]
+    assert "All 5 paired differences are 0" in pair["reason"]
 
 
 def test_equal_differences_carry_no_t_statistic() -> None:
     """Three seeds of 1.000 against 0.998 are no p of 0; nor are they where rounding moves the last digits."""
     arms = ("a", "b", "c")
-    study = spec(arms, seeds=(1, 2, 3), reported="test/accuracy", direction=Direction.MAXIMIZE)
+    study = spec(arms, seeds=(1, 2, 3), reported_metric="test/accuracy", direction=Direction.MAXIMIZE)
     for noise in ((0.0, 0.0, 0.0), (0.0, 6e-8, -6e-8)):
         off = [0.998 + each for each in noise]
         result = analyze(study, row("a", [1.0] * 3) + row("b", off) + row("c", [1.1, 0.9, 1.0]), {})
@@ -354,11 +371,11 @@ def test_equal_differences_carry_no_t_statistic() -> None:
         assert (pair["verdict"], pair["interval"]) == ("not said", None)
         # Two of the eight choices of signs, over two comparisons.
         assert (pair["p"], pair["p_permutation"], pair["p_holm"]) == (0.25, 0.25, 0.5)
-        assert pair["why"] == (
+        assert pair["reason"] == (
             "All 3 paired differences are -0.002 (with every seed): they carry no t statistic, and flipping their "
             "signs gives p = 0.25, the least that 3 seeds can; a verdict takes 7 that agree."
         )
-        assert f"Nothing is said of b against a: {pair['why']}" in result["summary"]
+        assert f"Nothing is said of b against a: {pair['reason']}" in result["summary"]
         reference = arm_of(result, "a")
         assert (reference["mean"], reference["interval"], reference["iqm"]["interval"]) == (1.0, None, None)
         assert result["summary"][0].startswith("a has the best mean test/accuracy, 1 (with every seed)")
@@ -369,7 +386,7 @@ def test_seven_equal_differences_are_enough_for_a_verdict_over_two() -> None:
     result = analyze(study, row("a", [1.0] * 7) + row("b", [0.998] * 7) + row("c", [1.0] * 7), {})
     worse, same = result["comparisons"]
     assert (worse["verdict"], worse["p_holm"]) == ("worse", 2 * 2 / 2**7)
-    assert (same["verdict"], same["p_holm"], same["why"]) == (
+    assert (same["verdict"], same["p_holm"], same["reason"]) == (
         "no difference seen",
         1.0,
         "All 7 paired differences are 0: the arms are alike.",
@@ -394,7 +411,7 @@ def test_holm_over_the_arms() -> None:
     assert 0.0125 < ps[0] < 0.05
     assert pairs[0]["p_holm"] == pytest.approx(4 * ps[0])
     assert pairs[0]["verdict"] == "no difference seen"
-    assert "alone it would count as seen" in pairs[0]["why"]
+    assert "alone it would count as seen" in pairs[0]["reason"]
     assert {pair["p_holm"] for pair in pairs[1:]} == {1.0}
     # The power is that of the verdict: at 5 % over four, 2.477 deviations.
     assert pairs[0]["power"]["level"] == 0.0125
@@ -405,17 +422,17 @@ def test_holm_over_the_arms() -> None:
 
 
 def test_higher_can_be_better() -> None:
-    study = spec(direction=Direction.MAXIMIZE, tuned={RATE: (1, 2)}, learned_threshold=0.5, target=1.3)
-    low = [cell(arm, seed, 0.6, tuned={RATE: 1}) for arm in ("pre", "post") for seed in range(1, 6)]
-    low[0] = low[0]._replace(chosen=0.4)
+    study = spec(direction=Direction.MAXIMIZE, tuning_grid={RATE: (1, 2)}, learned_threshold=0.5, target=1.3)
+    low = [cell(arm, seed, 0.6, hyperparameters={RATE: 1}) for arm in ("pre", "post") for seed in range(1, 6)]
+    low[0] = low[0]._replace(selection_value=0.4)
     high = [
-        one._replace(curves={"validation/loss": ((10, 1.25), (20, one.chosen), (30, 1.3))})
-        for one in row("pre", PRE, tuned={RATE: 2}) + row("post", POST, tuned={RATE: 2})
+        one._replace(curves={"validation/loss": ((10, 1.25), (20, one.selection_value), (30, 1.3))})
+        for one in row("pre", PRE, hyperparameters={RATE: 2}) + row("post", POST, hyperparameters={RATE: 2})
     ]
     result = analyze(study, low + high, {})
-    assert arm_of(result, "pre")["chosen"] == {"": {RATE: 2}}
+    assert arm_of(result, "pre")["selected_hyperparameters"] == {"": {RATE: 2}}
     assert result["comparisons"][0]["verdict"] == "better"
-    assert arm_of(result, "pre")["runs"]["stuck"] == 1
+    assert arm_of(result, "pre")["run_counts"]["stuck"] == 1
     assert arm_of(result, "post")["to_target"]["steps"] == 20
     assert arm_of(result, "pre")["to_target"]["steps"] == 30
     assert result["summary"][0].startswith("post has the best mean test/loss, 1.35")
@@ -453,14 +470,14 @@ def test_when_the_target_is_reached() -> None:
 
 
 def test_sensitivity_and_the_map() -> None:
-    study = spec(seeds=(1, 2, 3), tuned={RATE: (1, 2, 3), WARMUP: (0, 100)})
+    study = spec(seeds=(1, 2, 3), tuning_grid={RATE: (1, 2, 3), WARMUP: (0, 100)})
     finals = {(1, 0): 2.0, (2, 0): 1.0, (3, 0): None, (1, 100): 2.5, (2, 100): 1.4, (3, 100): 9.0}
     cells = [
         cell(
             arm,
             seed,
             None if value is None else value + 0.1 * seed,
-            tuned={RATE: rate, WARMUP: warmup},
+            hyperparameters={RATE: rate, WARMUP: warmup},
             state="diverged" if value is None else "done",
             curve=[(10, 4.0 + 0.1 * seed), (20, value or 7.0)],
         )
@@ -469,7 +486,7 @@ def test_sensitivity_and_the_map() -> None:
         for seed in (1, 2, 3)
     ]
     pre = arm_of(analyze(study, cells, {}), "pre")
-    assert pre["chosen"] == {"": {RATE: 2, WARMUP: 0}}
+    assert pre["selected_hyperparameters"] == {"": {RATE: 2, WARMUP: 0}}
     rate, warmup = pre["sensitivity"]
     # Initial 4.3, the worst of the three; means over seeds 2.2 and 1.2, and 4.3 where every seed diverged.
     assert (rate["key"], rate["sensitivity"]) == (RATE, pytest.approx((1.0 + 0.0 + 3.1) / 3))
@@ -483,7 +500,7 @@ def test_sensitivity_and_the_map() -> None:
         "n": 3,
     }
     assert rate["points"][2] == {"value": 3, "mean": None, "low": None, "high": None, "diverged": 3, "n": 0}
-    found = pre["map"]
+    found = pre["heatmap"]
     assert (found["x_key"], found["x"], found["y_key"], found["y"]) == (RATE, [1, 2, 3], WARMUP, [0, 100])
     assert [[point["mean"] for point in line] for line in found["cells"]] == [
         [pytest.approx(2.2), pytest.approx(1.2), None],
@@ -491,9 +508,9 @@ def test_sensitivity_and_the_map() -> None:
     ]
     assert [point["diverged"] for point in found["cells"][0]] == [0, 0, 3]
     # A run that learns nothing costs no more than one that never began: 9.2 counts as 4.3.
-    study = spec(seeds=(1, 2, 3), tuned={RATE: (1, 2, 3), WARMUP: (100,)})
-    only = arm_of(analyze(study, [one for one in cells if one.tuned[WARMUP]], {}), "pre")
-    assert only["map"] is None
+    study = spec(seeds=(1, 2, 3), tuning_grid={RATE: (1, 2, 3), WARMUP: (100,)})
+    only = arm_of(analyze(study, [one for one in cells if one.hyperparameters[WARMUP]], {}), "pre")
+    assert only["heatmap"] is None
     assert only["sensitivity"][0]["sensitivity"] == pytest.approx((1.1 + 0.0 + 2.7) / 3)
     assert len(only["sensitivity"]) == 1
 
@@ -550,7 +567,7 @@ def test_tasks_are_averaged_seed_by_seed_and_judged_one_by_one() -> None:
     assert pre["mean"] == pytest.approx(1.55)
     both = sorted([*PRE, *(value + 1 for value in PRE)])
     assert pre["iqm"]["value"] == pytest.approx(sum(both[2:8]) / 6)
-    assert set(pre["chosen"]) == {"short", "long"}
+    assert set(pre["selected_hyperparameters"]) == {"short", "long"}
 
 
 def test_bands_of_several_tasks() -> None:
@@ -568,9 +585,9 @@ def test_bands_of_several_tasks() -> None:
 
 def test_failed_and_missing_runs_are_named() -> None:
     cells = row("pre", PRE) + row("post", POST)
-    cells[6] = cells[6]._replace(state="failed", chosen=None, reported=None)
-    cells[8] = cells[8]._replace(state="pending", chosen=None, reported=None)
-    cells[1] = cells[1]._replace(reported=None)
+    cells[6] = cells[6]._replace(state="failed", selection_value=None, reported_value=None)
+    cells[8] = cells[8]._replace(state="pending", selection_value=None, reported_value=None)
+    cells[1] = cells[1]._replace(reported_value=None)
     result = analyze(spec(), cells[:-1], {})
     assert result["warnings"] == [
         "2 of 10 runs have not ended: arm 'post', seed 4; arm 'post', seed 5.",
@@ -580,7 +597,7 @@ def test_failed_and_missing_runs_are_named() -> None:
         "seeds 4 and 5.",
     ]
     assert [entry["seed"] for entry in result["comparisons"][0]["differences"]] == [1, 3]
-    assert arm_of(result, "post")["runs"]["ended"] == 2
+    assert arm_of(result, "post")["run_counts"]["ended"] == 2
     many = [one._replace(state="failed") for one in row("pre", PRE) + row("post", POST)]
     assert analyze(spec(), many, {})["warnings"][0] == (
         "10 runs failed: arm 'pre', seed 1 (pre--1); arm 'pre', seed 2 (pre--2); arm 'pre', seed 3 (pre--3); "
@@ -589,9 +606,9 @@ def test_failed_and_missing_runs_are_named() -> None:
 
 
 def test_nothing_ran() -> None:
-    result = analyze(spec(tuned={RATE: (1, 2), WARMUP: (0, 1)}, target=1.0), [], {})
+    result = analyze(spec(tuning_grid={RATE: (1, 2), WARMUP: (0, 1)}, target=1.0), [], {})
     assert result["comparisons"][0]["verdict"] == "not said"
-    assert [arm["chosen"] for arm in result["arms"]] == [{}, {}]
+    assert [arm["selected_hyperparameters"] for arm in result["arms"]] == [{}, {}]
     assert result["warnings"][0].startswith(
         f"40 of 40 runs have not ended: arm 'pre', seed 1, {RATE}=1, {WARMUP}=0; arm 'pre', seed 1, {RATE}=1, {WARMUP}"
     )
@@ -606,17 +623,17 @@ def test_a_choice_at_the_edge_is_told() -> None:
             one
             for arm, losses in lowest.items()
             for value, loss in zip(values, losses.values(), strict=True)
-            for one in row(arm, [loss] * 5, tuned={key: value}, task=task)
+            for one in row(arm, [loss] * 5, hyperparameters={key: value}, task=task)
         ]
 
     told = f"post chose {RATE}=0.0001, the smallest tried: the best may lie beyond."
     rates = (1e-3, 1e-4, 1e-2)
-    assert analyze(spec(tuned={RATE: rates}), cells(RATE, rates), {})["warnings"] == [told]
+    assert analyze(spec(tuning_grid={RATE: rates}), cells(RATE, rates), {})["warnings"] == [told]
     # Nothing lies beyond no warm-up at all.
     warmups = (100, 0, 200)
-    assert analyze(spec(tuned={WARMUP: warmups}), cells(WARMUP, warmups), {})["warnings"] == []
-    tasks = spec(tuned={RATE: rates}, tasks={"short": {}, "long": {}})
-    many = cells(RATE, rates, "short") + [one._replace(chosen=1.0) for one in cells(RATE, rates, "long")]
+    assert analyze(spec(tuning_grid={WARMUP: warmups}), cells(WARMUP, warmups), {})["warnings"] == []
+    tasks = spec(tuning_grid={RATE: rates}, tasks={"short": {}, "long": {}})
+    many = cells(RATE, rates, "short") + [one._replace(selection_value=1.0) for one in cells(RATE, rates, "long")]
     assert analyze(tasks, many, {})["warnings"] == [told.replace("post", "post (on short)")]
     assert analyze(tasks, cells(RATE, rates, "short") + cells(RATE, rates, "long"), {})["warnings"] == [told]
 
@@ -625,20 +642,20 @@ def test_a_cell_has_one_place() -> None:
     cells = row("pre", PRE)
     with pytest.raises(ValueError, match=r"seed=1 \{\} has two runs: pre--1 and pre--1"):
         analyze(spec(), [*cells, cells[0]], {})
-    for wrong in ({"arm": "sandwich"}, {"seed": 9}, {"task": "x"}, {"tuned": {RATE: 1}}):
+    for wrong in ({"arm": "sandwich"}, {"seed": 9}, {"task": "x"}, {"hyperparameters": {RATE: 1}}):
         with pytest.raises(ValueError, match="is of no arm, task, tuned value or seed"):
             analyze(spec(), [cells[0]._replace(**wrong)], {})
     # To ==, 1 is True: to a study they are two values.
-    study = spec(tuned={"model.bias": (True, 1)})
-    result = analyze(study, [cell("pre", 1, 1.0, tuned={"model.bias": value}) for value in (1, True)], {})
-    assert arm_of(result, "pre")["runs"]["all"] == 2
+    study = spec(tuning_grid={"model.bias": (True, 1)})
+    result = analyze(study, [cell("pre", 1, 1.0, hyperparameters={"model.bias": value}) for value in (1, True)], {})
+    assert arm_of(result, "pre")["run_counts"]["all"] == 2
 
 
 def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     arms = ("pre", "post", "sandwich")
     near = [value + off for value, off in zip(PRE, (0.02, -0.03, 0.01, 0.03, -0.02), strict=True)]
     cells = row("pre", PRE) + row("post", POST) + row("sandwich", near)
-    result = analyze(spec(arms, notable=0.1), cells, {})
+    result = analyze(spec(arms, smallest_effect_of_interest=0.1), cells, {})
     assert result["summary"] == [
         "pre has the best mean test/loss, 1.05 (95 % interval 0.91 to 1.19); not seen to differ from it: sandwich.",
         "post is worse than pre by 0.302 in test/loss (95 % interval 0.281 to 0.323, p < 0.001 after Holm's correction "
@@ -646,7 +663,7 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
         "No difference seen between sandwich and pre at 5 seeds: +0.002 (95 % interval -0.030 to 0.034, p = 0.87 after "
         "Holm's correction over 2 comparisons); a difference of 0.1 would probably have been seen.",
     ]
-    finer = analyze(spec(arms, notable=0.02), cells, {})
+    finer = analyze(spec(arms, smallest_effect_of_interest=0.02), cells, {})
     seeds = {entry["difference"]: entry["seeds"] for entry in finer["comparisons"][1]["power"]["seeds_for"]}
     assert seeds[0.02] > 5
     assert finer["summary"][2].endswith(f"; to see 0.02 you need {seeds[0.02]} seeds.")

@@ -42,14 +42,14 @@ def ended(planned: PlannedRun, path: Path, state: str = "done") -> EndedRun:
 
 @pytest.fixture(scope="module")
 def planned() -> list[PlannedRun]:
-    return plan_runs(ablation(tuned={"optimizer.warmup_steps": (0, 2)}), base())
+    return plan_runs(ablation(tuning_grid={"optimizer.warmup_steps": (0, 2)}), base())
 
 
 def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
     spec = ablation(
-        tuned={"optimizer.warmup_steps": (0, 2)},
-        followed=("validation/exact_match/de",),
-        reported="validation/cross_entropy",
+        tuning_grid={"optimizer.warmup_steps": (0, 2)},
+        plotted_metrics=("validation/exact_match/de",),
+        reported_metric="validation/cross_entropy",
     )
     directory = write_run(tmp_path / "run", RECORDS)
     (cell,) = collect_results(spec, [ended(planned[1], directory)])
@@ -57,10 +57,10 @@ def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
     assert set(cell.curves) == {"validation/loss", "train/loss", "validation/exact_match/de"}
     for metric, points in cell.curves.items():
         assert list(points) == parse(file, metric)
-    assert cell.chosen == parse(file, "validation/loss")[-1][1] == 4.0
-    assert cell.reported == parse(file, "validation/cross_entropy")[-1][1] == 3.75
+    assert cell.selection_value == parse(file, "validation/loss")[-1][1] == 4.0
+    assert cell.reported_value == parse(file, "validation/cross_entropy")[-1][1] == 3.75
     assert cell.flops == 20.0
-    assert (cell.arm, cell.task, cell.seed, cell.tuned) == ("post", "", 1, {"optimizer.warmup_steps": 2})
+    assert (cell.arm, cell.task, cell.seed, cell.hyperparameters) == ("post", "", 1, {"optimizer.warmup_steps": 2})
     assert (cell.state, cell.steps, cell.directory) == ("done", 4, f"trials/{planned[1].trial.name}")
     assert cell.heads == {}
 
@@ -69,8 +69,8 @@ def test_a_report_that_was_not_finite_is_no_older_one(planned, tmp_path):
     later = ({"step": 6, "split": "validation", "loss": None, "cross_entropy": None},)
     (cell,) = collect_results(ablation(), [ended(planned[0], write_run(tmp_path / "run", (*RECORDS, *later)))])
     # What chooses is the last finite value; what is reported is the last.
-    assert cell.chosen == 4.0
-    assert cell.reported is None
+    assert cell.selection_value == 4.0
+    assert cell.reported_value is None
 
 
 def test_runs_that_ended_early_say_what_they_have(planned, tmp_path):
@@ -78,7 +78,7 @@ def test_runs_that_ended_early_say_what_they_have(planned, tmp_path):
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     cells = collect_results(ablation(), [ended(planned[0], diverged, "diverged"), ended(planned[1], nothing, "failed")])
-    assert [(cell.state, cell.chosen, cell.reported) for cell in cells] == [
+    assert [(cell.state, cell.selection_value, cell.reported_value) for cell in cells] == [
         ("diverged", None, None),
         ("failed", None, None),
     ]
@@ -90,7 +90,7 @@ def test_runs_that_ended_early_say_what_they_have(planned, tmp_path):
 def test_a_metric_that_runs_do_not_report_is_refused_naming_theirs(planned, tmp_path):
     directory = write_run(tmp_path / "run", RECORDS)
     with pytest.raises(UserError) as refusal:
-        collect_results(ablation(reported="test/loss"), [ended(planned[0], directory)])
+        collect_results(ablation(reported_metric="test/loss"), [ended(planned[0], directory)])
     said = str(refusal.value)
     assert said.startswith("ablation: metric 'test/loss' is not reported by the runs (arm 'post', seed 1, ")
     assert "test/bleu, train/flops_per_step, train/loss, validation/bleu, validation/cross_entropy" in said

@@ -54,7 +54,7 @@ def test_arms_whose_data_differ_are_refused_naming_both_and_the_keys(tmp_path, o
 
 
 def test_values_that_are_tried_share_their_data_too(tmp_path):
-    said = refusal(tmp_path, tuned={"task.tokens_per_batch": (384, 96)})
+    said = refusal(tmp_path, tuning_grid={"task.tokens_per_batch": (384, 96)})
     assert "(arm 'post', seed 1, task.tokens_per_batch=96)" in said
 
 

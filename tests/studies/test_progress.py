@@ -71,9 +71,9 @@ def test_the_last_reports_of_a_long_run_are_read_without_the_others(tmp_path):
 
 @pytest.fixture
 def rows(tmp_path):
-    """A ledger of six trials, one of every state, and its rows as `read_trial_statuses` finds them."""
+    """A trial store of six trials, one of every state, and its rows as `read_trial_statuses` finds them."""
     trials = [trial(4, seed=seed) for seed in range(6)]
-    ledger = sweep(tmp_path / "s", trials)
+    trial_store = sweep(tmp_path / "s", trials)
     outcomes = [
         TrialOutcome(TrialState.DONE, 0.75, 4, ""),
         TrialOutcome(TrialState.DONE, 0.5, 4, ""),
@@ -81,19 +81,19 @@ def rows(tmp_path):
         TrialOutcome(TrialState.FAILED, None, 0, "disk full, at once"),
     ]
     for each, outcome in zip(trials, outcomes, strict=False):
-        with ledger.lease(each) as lease:
+        with trial_store.lease(each) as lease:
             lease.record(outcome)
-    ledger.directory(trials[4]).mkdir(parents=True)
-    (ledger.directory(trials[4]) / "metrics.jsonl").write_text(LINES.replace("null", "1.25"))
-    with ledger.lease(trials[4]):
-        return ledger, read_trial_statuses(ledger, trials, LOSS)
+    trial_store.directory(trials[4]).mkdir(parents=True)
+    (trial_store.directory(trials[4]) / "metrics.jsonl").write_text(LINES.replace("null", "1.25"))
+    with trial_store.lease(trials[4]):
+        return trial_store, read_trial_statuses(trial_store, trials, LOSS)
 
 
 def seeds(rows):
     return [row.trial.config["seed"] for row in rows]
 
 
-def test_rows_are_what_the_ledger_and_the_runs_say_and_the_best_come_first(rows):
+def test_rows_are_what_the_trial_store_and_the_runs_say_and_the_best_come_first(rows):
     _, rows = rows
     assert [row.state.value for row in rows] == ["done", "done", "diverged", "failed", "running", "pending"]
     assert [row.value for row in rows] == [0.75, 0.5, None, None, 1.25, None]
@@ -139,42 +139,42 @@ def test_elsewhere_a_line_says_what_has_changed(rows):
 
 
 def test_the_file_has_every_trial_and_the_summary_the_best(rows):
-    ledger, rows = rows
+    trial_store, rows = rows
     rows = [row._replace(trial=row.trial._replace(overrides={"seed": row.trial.config["seed"]})) for row in rows]
     rows[5] = rows[5]._replace(trial=rows[5].trial._replace(overrides={"model.sizes": [1, 2]}))
-    with write_csv(ledger, rows, LOSS).open() as file:
+    with write_csv(trial_store, rows, LOSS).open() as file:
         found = list(csv.DictReader(file))
     assert [line["trial"] for line in found] == [row.trial.name for row in rows]
     assert [line["validation/loss"] for line in found] == ["0.75", "0.5", "", "", "1.25", ""]
     assert [line["seed"] for line in found] == ["0", "1", "2", "3", "4", ""]
     assert found[5]["model.sizes"] == "[1, 2]"
     assert found[3]["message"] == "disk full, at once"
-    assert (ledger.path / found[4]["directory"] / "metrics.jsonl").is_file()
+    assert (trial_store.path / found[4]["directory"] / "metrics.jsonl").is_file()
     best = best_finished(rows, maximize=False)
-    said = summarize(ledger, rows, LOSS, best, "python -m launch.train --config=x.py")
+    said = summarize(trial_store, rows, LOSS, best, "python -m launch.train --config=x.py")
     assert "best: validation/loss 0.5  seed=1" in said
-    assert str(ledger.directory(rows[1].trial)) in said
+    assert str(trial_store.directory(rows[1].trial)) in said
     assert "train it again  python -m launch.train --config=x.py" in said
     assert "failed: disk full, at once" in said
     assert "--retry_failed" in said
     none = [row for row in rows if row.state != TrialState.DONE]
     assert best_finished(none, maximize=False) is None
-    assert "best" not in summarize(ledger, none, LOSS, None, "")
+    assert "best" not in summarize(trial_store, none, LOSS, None, "")
 
 
 def test_a_trial_that_ends_while_it_is_looked_at_has_its_outcome(tmp_path, monkeypatch):
-    ledger, real = sweep(tmp_path / "s", [trial(4)]), TrialStore.state
+    trial_store, real = sweep(tmp_path / "s", [trial(4)]), TrialStore.state
 
     def state(self, each):
         found = real(self, each)
         if not (tmp_path / "ended").exists():
             (tmp_path / "ended").touch()
-            with ledger.lease(each) as lease:
+            with trial_store.lease(each) as lease:
                 lease.record(TrialOutcome(TrialState.DONE, 0.5, 4, ""))
         return found
 
     monkeypatch.setattr(TrialStore, "state", state)
-    (row,) = read_trial_statuses(ledger, ledger.trials(), LOSS)
+    (row,) = read_trial_statuses(trial_store, trial_store.trials(), LOSS)
     assert (row.state, row.value, row.step) == (TrialState.DONE, 0.5, 4)
 
 

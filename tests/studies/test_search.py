@@ -120,27 +120,29 @@ class Bowl(Sleeping):
 
 def run(path, engine, total, space=RATES, maximize=False, seed=0):
     facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "direction": maximize}
-    ledger = TrialStore.open(path, facts)
-    proposer = open_optuna_search(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximize=maximize)
-    run_worker(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
-    return ledger, proposer
+    trial_store = TrialStore.open(path, facts)
+    search_algorithm = open_optuna_search(
+        engine, trial_store, base(steps=9, eval_every=1), space, seed=seed, maximize=maximize
+    )
+    run_worker(trial_store, search_algorithm, total=total, metric="validation/loss", trainer=Bowl())
+    return trial_store, search_algorithm
 
 
 @needs_optuna
 def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
-    ledger, _ = run(tmp_path, "tpe", 15)
-    ledger, proposer = run(tmp_path, "tpe", 40)
-    trials = ledger.trials()
+    trial_store, _ = run(tmp_path, "tpe", 15)
+    trial_store, search_algorithm = run(tmp_path, "tpe", 40)
+    trials = trial_store.trials()
     assert len({trial.name for trial in trials}) == len(trials) == 40
-    states = [ledger.state(trial) for trial in trials]
+    states = [trial_store.state(trial) for trial in trials]
     assert set(states) <= {TrialState.DONE, TrialState.DIVERGED}
     rates = [math.log10(trial.overrides["optimizer.learning_rate"]) for trial in trials]
     near = [abs(rate + 2) < 0.5 for rate in rates]
     # Of chance's draws a third are as near.
     assert sum(near[-20:]) > 12, rates
     # Optuna knows what became of all but the last.
-    proposer.propose(ledger)
-    told = proposer._study.get_trials()
+    search_algorithm.suggest(trial_store)
+    told = search_algorithm._study.get_trials()
     assert [trial.state.name for trial in told[:40]] == [
         "COMPLETE" if state == TrialState.DONE else "PRUNED" for state in states
     ]
@@ -149,16 +151,16 @@ def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
 
 @needs_optuna
 def test_a_finite_space_is_exhausted_by_tpe_without_doubles(tmp_path):
-    ledger, _ = run(tmp_path, "tpe", 6, space=GRID)
-    assert len({trial.name for trial in ledger.trials()}) == 6
-    ledger, _ = run(tmp_path, "tpe", 9, space=GRID)
-    assert len(ledger.trials()) == 6
+    trial_store, _ = run(tmp_path, "tpe", 6, space=GRID)
+    assert len({trial.name for trial in trial_store.trials()}) == 6
+    trial_store, _ = run(tmp_path, "tpe", 9, space=GRID)
+    assert len(trial_store.trials()) == 6
 
 
 @needs_optuna
 def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
-    ledger, _ = run(tmp_path, "hyperband", 24)
-    outcomes = [ledger.outcome(trial) for trial in ledger.trials()]
+    trial_store, _ = run(tmp_path, "hyperband", 24)
+    outcomes = [trial_store.outcome(trial) for trial in trial_store.trials()]
     pruned = [each for each in outcomes if each.state == TrialState.PRUNED]
     done = [each for each in outcomes if each.state == TrialState.DONE]
     assert pruned
@@ -170,20 +172,20 @@ def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
 
 @needs_optuna
 def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
-    ledger = TrialStore.open(tmp_path, {"engine": "tpe"})
-    proposer = open_optuna_search("tpe", ledger, base(), RATES, seed=0, maximize=False)
-    lost, kept = proposer.propose(ledger), proposer.propose(ledger)
+    trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
+    search_algorithm = open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False)
+    lost, kept = search_algorithm.suggest(trial_store), search_algorithm.suggest(trial_store)
     assert lost != kept
-    ledger.plan([kept])
-    proposer.propose(ledger)
-    assert [trial.state.name for trial in proposer._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
-    with ledger.lease(kept) as lease:
+    trial_store.plan([kept])
+    search_algorithm.suggest(trial_store)
+    assert [trial.state.name for trial in search_algorithm._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
+    with trial_store.lease(kept) as lease:
         lease.record(TrialOutcome(TrialState.DONE, 0.25, 3, ""))
     # Another process, after a line that a kill tore.
     with (tmp_path / "optuna.journal").open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
     again = open_optuna_search("tpe", TrialStore.existing(tmp_path), base(), RATES, seed=0, maximize=False)
-    again.propose(ledger)
+    again.suggest(trial_store)
     told = again._study.get_trials()
     assert [trial.state.name for trial in told] == ["FAIL", "COMPLETE", "FAIL", "RUNNING"]
     assert told[1].value == 0.25
@@ -191,34 +193,36 @@ def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
 
 @needs_optuna
 def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
-    ledger = TrialStore.open(tmp_path, {"engine": "tpe"})
+    trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
     heads = sweep.choice("model.heads", [3, 2, 5, 7])
-    proposer = open_optuna_search("tpe", ledger, base(), heads, seed=0, maximize=False)
-    trial = proposer.propose(ledger)
+    search_algorithm = open_optuna_search("tpe", trial_store, base(), heads, seed=0, maximize=False)
+    trial = search_algorithm.suggest(trial_store)
     assert trial.overrides == {"model.heads": 2}
-    ledger.plan([trial])
-    assert proposer.propose(ledger) is None
+    trial_store.plan([trial])
+    assert search_algorithm.suggest(trial_store) is None
 
 
 @needs_optuna
 def test_hyperband_needs_reports_before_the_last_step(tmp_path):
-    ledger = TrialStore.open(tmp_path, {"engine": "hyperband"})
+    trial_store = TrialStore.open(tmp_path, {"engine": "hyperband"})
     for every in (0, 9, 10):
         with pytest.raises(UserError, match=f"config.eval_every={every} gives none before step 9"):
-            open_optuna_search("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximize=False)
+            open_optuna_search("hyperband", trial_store, base(steps=9, eval_every=every), RATES, seed=0, maximize=False)
 
 
 @needs_optuna
 def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
-    ledger = TrialStore.open(tmp_path, {"engine": "tpe"})
-    proposer = open_optuna_search("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximize=False)
+    trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
+    search_algorithm = open_optuna_search(
+        "tpe", trial_store, base(), sweep.choice("model.heads", [3]), seed=0, maximize=False
+    )
     with pytest.raises(UserError, match=r"in the trial model\.heads=3"):
-        proposer.propose(ledger)
+        search_algorithm.suggest(trial_store)
     with pytest.raises(UserError, match="--storage cannot be used: "):
-        open_optuna_search("tpe", ledger, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
+        open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
 
 
-def known_to(proposer):
+def known_to(search_algorithm):
     """What Optuna knows of each trial: how it ended, its value, its reports, and the rungs that it has come to."""
     return {
         trial.user_attrs["trial"]: (
@@ -228,13 +232,13 @@ def known_to(proposer):
             {name for name in trial.system_attrs if name.startswith("completed_rung")},
             trial.params,
         )
-        for trial in proposer._study.get_trials()
+        for trial in search_algorithm._study.get_trials()
         if "trial" in trial.user_attrs
     }
 
 
-def connected(ledger, engine="tpe", space=RATES):
-    return open_optuna_search(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximize=False)
+def connected(trial_store, engine="tpe", space=RATES):
+    return open_optuna_search(engine, trial_store, base(steps=9, eval_every=1), space, seed=0, maximize=False)
 
 
 def damaged(content):
@@ -257,60 +261,60 @@ def damaged(content):
 
 
 @needs_optuna
-def test_a_damaged_journal_is_made_anew_from_the_ledger(tmp_path, capsys):
-    ledger, proposer = run(tmp_path, "tpe", 8)
-    proposer.propose(ledger)
+def test_a_damaged_journal_is_made_anew_from_the_trial_store(tmp_path, capsys):
+    trial_store, search_algorithm = run(tmp_path, "tpe", 8)
+    search_algorithm.suggest(trial_store)
     journal = tmp_path / "optuna.journal"
-    whole, names = journal.read_bytes(), {trial.name for trial in ledger.trials()}
-    expected = {name: about for name, about in known_to(connected(ledger)).items() if name in names}
+    whole, names = journal.read_bytes(), {trial.name for trial in trial_store.trials()}
+    expected = {name: about for name, about in known_to(connected(trial_store)).items() if name in names}
     assert len(expected) == 8
     told = 0
     for content in damaged(whole):
         journal.write_bytes(content)
-        again = connected(ledger)
-        assert again.propose(ledger).name not in names
+        again = connected(trial_store)
+        assert again.suggest(trial_store).name not in names
         assert {name: about for name, about in known_to(again).items() if name in names} == expected
         # It is whole now: the next worker says nothing of it.
-        told += "it is made anew from the ledger" in capsys.readouterr().err
-        connected(ledger).propose(ledger)
+        told += "it is made anew from the trial store" in capsys.readouterr().err
+        connected(trial_store).suggest(trial_store)
         assert capsys.readouterr().err == ""
     assert told >= 16
     journal.unlink()
-    assert known_to(connected(ledger)) == {}
-    again = connected(ledger)
-    again.propose(ledger)
+    assert known_to(connected(trial_store)) == {}
+    again = connected(trial_store)
+    again.suggest(trial_store)
     assert {name: about for name, about in known_to(again).items() if name in names} == expected
 
 
 @needs_optuna
-def test_a_journal_that_knows_more_than_the_ledger_is_made_anew(tmp_path, capsys):
-    """As of a sweep whose ledger was put back from a copy, or of another one."""
+def test_a_journal_that_knows_more_than_the_trial_store_is_made_anew(tmp_path, capsys):
+    """As of a sweep whose trial_store was put back from a copy, or of another one."""
     run(tmp_path / "long", "tpe", 8)
     short, _ = run(tmp_path / "short", "tpe", 3, seed=7)
     (tmp_path / "short" / "optuna.journal").write_bytes((tmp_path / "long" / "optuna.journal").read_bytes())
-    proposer = connected(short)
-    proposer.propose(short)
-    assert "it knows values that the ledger does not" in capsys.readouterr().err
+    search_algorithm = connected(short)
+    search_algorithm.suggest(short)
+    assert "it knows values that the trial store does not" in capsys.readouterr().err
     trials = {trial.name for trial in short.trials()}
     assert (
-        {name for name, (state, *_) in known_to(proposer).items() if state == "COMPLETE"}
+        {name for name, (state, *_) in known_to(search_algorithm).items() if state == "COMPLETE"}
         <= trials
-        <= set(known_to(proposer))
+        <= set(known_to(search_algorithm))
     )
 
 
 @needs_optuna
 def test_a_worker_whose_journal_is_taken_away_goes_on(tmp_path):
     """Another worker makes a damaged journal anew while this one has read it."""
-    ledger, first = run(tmp_path, "hyperband", 6)
-    first._tell(ledger)
+    trial_store, first = run(tmp_path, "hyperband", 6)
+    first._tell(trial_store)
     expected = known_to(first)
     journal = tmp_path / "optuna.journal"
     journal.write_bytes(journal.read_bytes().replace(b'"operation"', b'"operatioN"', 1))
-    connected(ledger, "hyperband")
-    trial = first.propose(ledger)
-    ledger.plan([trial])
-    assert not first.prune(trial, 1, 0.5)
+    connected(trial_store, "hyperband")
+    trial = first.suggest(trial_store)
+    trial_store.plan([trial])
+    assert not first.should_prune(trial, 1, 0.5)
     for name, about in expected.items():
         assert known_to(first)[name] == about
     assert known_to(first)[trial.name][:3] == ("RUNNING", None, {1: 0.5})

@@ -35,12 +35,12 @@ def study(spec: Ablation, random: np.random.Generator, effects: dict[str, float]
     shared = random.normal(0.0, 0.5, len(spec.seeds))
     cells = []
     for arm, effect in effects.items():
-        for tuned in spec.combinations():
-            off = 0.1 * abs(math.log10(tuned["optimizer.learning_rate"]) + 3)
+        for hyperparameters in spec.combinations():
+            off = 0.1 * abs(math.log10(hyperparameters["optimizer.learning_rate"]) + 3)
             for seed, moved in zip(spec.seeds, shared, strict=True):
                 run = 2.0 + effect + off + moved + random.normal(0.0, 0.08)
                 chosen, reported = run + random.normal(0.0, 0.03, 2)
-                cell = RunResult(arm, "", seed, tuned, "done", chosen, reported, {}, None, {}, 100, "", "")
+                cell = RunResult(arm, "", seed, hyperparameters, "done", chosen, reported, {}, None, {}, 100, "", "")
                 cells.append(cell)
     (comparison,) = compare_arms(arrange_results(spec, cells))
     return comparison

@@ -49,7 +49,7 @@ def made_up(state="running"):
         "seconds_left": 600.0 if state == "running" else None,
         "command": "python -m launch.sweep --config=x.py",
         "maps_command": "python -m launch.maps",
-        "tuned": {RATE: [1e-4, 1e-3, 1e-2], NORM: [HOSTILE, "pre"]},
+        "hyperparameter_values": {RATE: [1e-4, 1e-3, 1e-2], NORM: [HOSTILE, "pre"]},
         "importance": {RATE: 0.75, NORM: 0.0},
         "best": trials[0]["name"],
         "trials": trials,
@@ -122,23 +122,24 @@ def test_a_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(files, 
 
 def test_a_page_is_written_where_it_changed(tmp_path):
     trials = [trial_of_config({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
-    ledger = TrialStore.open(tmp_path / "s", {"what": "test"})
-    ledger.plan(trials)
+    trial_store = TrialStore.open(tmp_path / "s", {"what": "test"})
+    trial_store.plan(trials)
     about = SweepInfo("rates", parse_metric_name("validation/loss"), False, 2, "python -m launch.sweep")
     asked = []
-    page = sweep_page.SweepPage(ledger, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
-    page.write(read_trial_statuses(ledger, trials, about.metric), over=False)
+    page = sweep_page.SweepPage(trial_store, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
+    page.write(read_trial_statuses(trial_store, trials, about.metric), over=False)
     first = page.path.stat().st_mtime_ns
-    page.write(read_trial_statuses(ledger, trials, about.metric), over=False)
+    page.write(read_trial_statuses(trial_store, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns == first
     for trial in trials:
-        with ledger.lease(trial) as lease:
+        with trial_store.lease(trial) as lease:
             lease.record(TrialOutcome(TrialState.DONE, trial.config[RATE], 10, ""))
-        page.write(read_trial_statuses(ledger, trials, about.metric), over=False)
+        page.write(read_trial_statuses(trial_store, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns != first
     assert asked == [trial.name for trial in trials]
     assert f"train {trials[1].name}" in page.path.read_text()
-    rows = read_trial_statuses(ledger, trials, about.metric)
+    rows = read_trial_statuses(trial_store, trials, about.metric)
     assert (
-        sweep_page_data(about, ledger, rows, TrialCurves(ledger, about.metric), {}, over=True)["best"] == trials[0].name
+        sweep_page_data(about, trial_store, rows, TrialCurves(trial_store, about.metric), {}, over=True)["best"]
+        == trials[0].name
     )

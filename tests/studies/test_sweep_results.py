@@ -74,53 +74,53 @@ def half_done(tmp_path):
         for rate in (1e-3, 1e-2, 1e-1)
         for norm in ("pre", "post")
     ]
-    ledger = TrialStore.open(tmp_path / "s", {"what": "test"})
-    ledger.plan(trials)
+    trial_store = TrialStore.open(tmp_path / "s", {"what": "test"})
+    trial_store.plan(trials)
     ends = [TrialOutcome(TrialState.DONE, value, 10, "") for value in (0.5, 0.25, 1.0)]
     for trial, outcome in zip(trials, [*ends, TrialOutcome(TrialState.DIVERGED, None, 3, "loss is nan")], strict=False):
-        ledger.directory(trial).mkdir(parents=True)
+        trial_store.directory(trial).mkdir(parents=True)
         lines = [{"step": step, "split": "validation", "loss": 10 / (step + 1)} for step in range(1, 1001)]
-        (ledger.directory(trial) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        with ledger.lease(trial) as lease:
+        (trial_store.directory(trial) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with trial_store.lease(trial) as lease:
             lease.record(outcome)
-    running = ledger.directory(trials[4])
+    running = trial_store.directory(trials[4])
     running.mkdir(parents=True)
     (running / "metrics.jsonl").write_text('{"step": 4, "split": "validation", "loss": 0.75}\n')
-    with ledger.lease(trials[4]):
-        yield ledger, read_trial_statuses(ledger, trials, LOSS)
+    with trial_store.lease(trials[4]):
+        yield trial_store, read_trial_statuses(trial_store, trials, LOSS)
 
 
 def test_the_time_left_is_that_of_what_is_left_at_the_mean_of_what_is_done(half_done, monkeypatch):
-    ledger, rows = half_done
+    trial_store, rows = half_done
     seconds = itertools.cycle([(0.0, 10.0), (5.0, 25.0), (0.0, 30.0)])
-    monkeypatch.setattr(ledger, "times", lambda trial: next(seconds))
+    monkeypatch.setattr(trial_store, "times", lambda trial: next(seconds))
     # 60 % of the one that runs, and three that wait, two of which are not planned yet.
-    assert seconds_left(ledger, rows, total=8) == pytest.approx(20 * (3 + 0.6))
-    assert seconds_left(ledger, [each for each in rows if each.state != TrialState.RUNNING], total=8) is None
-    assert seconds_left(ledger, [each for each in rows if each.state != TrialState.DONE], total=8) is None
+    assert seconds_left(trial_store, rows, total=8) == pytest.approx(20 * (3 + 0.6))
+    assert seconds_left(trial_store, [each for each in rows if each.state != TrialState.RUNNING], total=8) is None
+    assert seconds_left(trial_store, [each for each in rows if each.state != TrialState.DONE], total=8) is None
 
 
 def test_the_result_is_json_with_every_trial_best_first(half_done):
-    ledger, rows = half_done
+    trial_store, rows = half_done
     about = SweepInfo("sweep", LOSS, False, 8, "python -m launch.sweep")
-    curves = TrialCurves(ledger, LOSS)
-    result = sweep_page_data(about, ledger, rows, curves, {rows[1].trial.name: "again"}, over=False)
+    curves = TrialCurves(trial_store, LOSS)
+    result = sweep_page_data(about, trial_store, rows, curves, {rows[1].trial.name: "again"}, over=False)
     assert json.loads(json.dumps(result, allow_nan=False)) == json.loads(json.dumps(result))
     assert [trial["state"] for trial in result["trials"]] == ["done"] * 3 + ["running", "diverged", "pending"]
     assert [trial["value"] for trial in result["trials"]] == [0.25, 0.5, 1.0, 0.75, None, None]
     assert (result["state"], result["seconds_left"] is not None) == ("running", True)
-    ended = sweep_page_data(about, ledger, rows, curves, {}, over=True)
+    ended = sweep_page_data(about, trial_store, rows, curves, {}, over=True)
     assert (ended["state"], ended["seconds_left"]) == ("stopped", None)
     done = [each for each in rows if each.state in (TrialState.DONE, TrialState.DIVERGED)]
-    assert sweep_page_data(about._replace(total=len(done)), ledger, done, curves, {}, over=True)["state"] == "done"
+    assert sweep_page_data(about._replace(total=len(done)), trial_store, done, curves, {}, over=True)["state"] == "done"
     assert result["best"] == rows[1].trial.name == result["trials"][0]["name"]
     assert result["trials"][0]["command"] == "again"
     assert result["trials"][0]["trust"] == ""
     row = rows[1]._replace(
         trial=rows[1].trial._replace(config={**rows[1].trial.config, "model": {"family": "lab.mine"}})
     )
-    assert sweep_page_data(about, ledger, [row], curves, {}, over=True)["trials"][0]["trust"] == "--trust=lab.mine"
-    assert result["tuned"] == {RATE: [1e-3, 1e-2, 1e-1], NORM: ["post", "pre"]}
+    assert sweep_page_data(about, trial_store, [row], curves, {}, over=True)["trials"][0]["trust"] == "--trust=lab.mine"
+    assert result["hyperparameter_values"] == {RATE: [1e-3, 1e-2, 1e-1], NORM: ["post", "pre"]}
     assert result["counts"] == "4 of 8 finished: 3 done, 1 diverged; 1 running, 3 pending"
     kept = result["trials"][0]["curve"]
     assert len(kept) == 200
@@ -128,8 +128,8 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
     assert all(math.isclose(value, 10 / (step + 1)) for step, value in kept)
     # What has ended is not read again; what runs is.
     for each in rows:
-        (ledger.directory(each.trial) / "metrics.jsonl").unlink(missing_ok=True)
-    again = sweep_page_data(about, ledger, rows, curves, {}, over=False)
+        (trial_store.directory(each.trial) / "metrics.jsonl").unlink(missing_ok=True)
+    again = sweep_page_data(about, trial_store, rows, curves, {}, over=False)
     assert again["trials"][0]["curve"] == kept
     assert again["trials"][3]["curve"] == []
 

@@ -40,19 +40,37 @@ def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
 def test_the_csv_has_every_cell_with_every_digit() -> None:
     found = result()
     rows = list(csv.DictReader(io.StringIO(runs_csv(found))))
-    assert list(rows[0]) == ["arm", "task", "seed", KEY, "state", "chosen", "reported", "steps", "directory", "command"]
-    assert len(rows) == len(found["cells"]) == 12
-    for row, cell in zip(rows, found["cells"], strict=True):
-        assert (row["arm"], int(row["seed"]), float(row[KEY])) == (cell["arm"], cell["seed"], cell["tuned"][KEY])
-        assert (float(row["chosen"]), float(row["reported"])) == (cell["chosen"], cell["reported"])
+    assert list(rows[0]) == [
+        "arm",
+        "task",
+        "seed",
+        KEY,
+        "state",
+        "selection_value",
+        "reported_value",
+        "steps",
+        "directory",
+        "command",
+    ]
+    assert len(rows) == len(found["runs"]) == 12
+    for row, cell in zip(rows, found["runs"], strict=True):
+        assert (row["arm"], int(row["seed"]), float(row[KEY])) == (
+            cell["arm"],
+            cell["seed"],
+            cell["hyperparameters"][KEY],
+        )
+        assert (float(row["selection_value"]), float(row["reported_value"])) == (
+            cell["selection_value"],
+            cell["reported_value"],
+        )
         assert row["command"] == cell["command"]
     assert [row["state"] for row in rows].count("diverged") == 3
 
 
 def test_the_csv_leaves_out_what_is_not_there() -> None:
     found = result()
-    found["cells"][0]["reported"] = None
-    assert next(csv.DictReader(io.StringIO(runs_csv(found))))["reported"] == ""
+    found["runs"][0]["reported_value"] = None
+    assert next(csv.DictReader(io.StringIO(runs_csv(found))))["reported_value"] == ""
 
 
 def test_the_table() -> None:

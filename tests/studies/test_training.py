@@ -1,4 +1,4 @@
-"""What trains trials: the code that a ledger names is only run where somebody vouches for it."""
+"""What trains trials: the code that a trial store names is only run where somebody vouches for it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ledger: what a sweep is, what its trials are at, and that a mistake leaves a directory as it was."""
+"""The trial store: what a sweep is, what its trials are at, and that a mistake leaves a directory as it was."""
 
 import contextlib
 import json
@@ -30,34 +30,34 @@ def contents(path):
 
 
 def test_trials_are_planned_once_in_order_and_read_by_others(tmp_path):
-    ledger = sweep(tmp_path / "s", TRIALS[:2])
+    trial_store = sweep(tmp_path / "s", TRIALS[:2])
     other = TrialStore.existing(tmp_path / "s")
     assert other.trials() == tuple(TRIALS[:2])
-    ledger.plan(TRIALS[1:])
-    ledger.plan([TRIALS[0], TRIALS[0]])
-    assert other.trials() == ledger.trials() == tuple(TRIALS)
+    trial_store.plan(TRIALS[1:])
+    trial_store.plan([TRIALS[0], TRIALS[0]])
+    assert other.trials() == trial_store.trials() == tuple(TRIALS)
     assert other.directory(TRIALS[0]) == tmp_path / "s" / "trials" / TRIALS[0].name
     assert len({each.name for each in TRIALS}) == 4
     assert all(len(each.name) == 16 and int(each.name, 16) >= 0 for each in TRIALS)
 
 
 def test_a_torn_last_line_is_no_trial_and_is_cut_off(tmp_path):
-    ledger = sweep(tmp_path, TRIALS[:2])
+    trial_store = sweep(tmp_path, TRIALS[:2])
     file = tmp_path / "trials.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"name": "00')
     assert TrialStore.existing(tmp_path).trials() == tuple(TRIALS[:2])
-    ledger.plan(TRIALS[:3])
-    assert ledger.trials() == tuple(TRIALS[:3])
+    trial_store.plan(TRIALS[:3])
+    assert trial_store.trials() == tuple(TRIALS[:3])
     assert file.read_bytes().startswith(whole)
 
 
 def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
-    ledger = sweep(tmp_path, TRIALS)
+    trial_store = sweep(tmp_path, TRIALS)
     other = TrialStore.existing(tmp_path)
     first = TRIALS[0]
-    assert (ledger.state(first), ledger.outcome(first)) == (TrialState.PENDING, None)
-    with ledger.lease(first) as lease:
+    assert (trial_store.state(first), trial_store.outcome(first)) == (TrialState.PENDING, None)
+    with trial_store.lease(first) as lease:
         assert other.state(first) == TrialState.RUNNING
         with pytest.raises(DirectoryInUse), other.lease(first):
             pass
@@ -68,28 +68,28 @@ def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
         lease.record(DONE)
         with pytest.raises(RuntimeError, match="has an outcome already"):
             lease.record(DONE)
-    assert ledger.state(first) == TrialState.DONE
-    assert ledger.outcome(first) == DONE
-    began, ended = ledger.times(first)
+    assert trial_store.state(first) == TrialState.DONE
+    assert trial_store.outcome(first) == DONE
+    began, ended = trial_store.times(first)
     assert ended - began >= 0
-    assert ledger.state(TRIALS[1]) == TrialState.PENDING
-    assert json.loads((tmp_path / "ledger" / first.name / "outcome.json").read_text())["state"] == "done"
+    assert trial_store.state(TRIALS[1]) == TrialState.PENDING
+    assert json.loads((tmp_path / "trial_status" / first.name / "outcome.json").read_text())["state"] == "done"
 
 
 def test_a_lease_ends_with_the_process_that_holds_it(tmp_path):
-    ledger = sweep(tmp_path, TRIALS[:1])
+    trial_store = sweep(tmp_path, TRIALS[:1])
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom transformer.studies.sweeps.trial_store import TrialStore\n"
-        "ledger = TrialStore.existing(Path(sys.argv[1]))\n"
-        "with ledger.lease(ledger.trials()[0]): print('held', flush=True); time.sleep(600)"
+        "trial_store = TrialStore.existing(Path(sys.argv[1]))\n"
+        "with trial_store.lease(trial_store.trials()[0]): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    assert ledger.state(TRIALS[0]) == TrialState.RUNNING
+    assert trial_store.state(TRIALS[0]) == TrialState.RUNNING
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert ledger.state(TRIALS[0]) == TrialState.PENDING
-    with ledger.lease(TRIALS[0]):
+    assert trial_store.state(TRIALS[0]) == TrialState.PENDING
+    with trial_store.lease(TRIALS[0]):
         pass
 
 
@@ -105,24 +105,24 @@ def test_who_plans_at_once_loses_and_doubles_nothing(tmp_path):
     assert sorted(names) == sorted(trial(1, seed=seed).name for seed in range(70))
 
 
-def test_extend_stops_at_the_total_and_where_nothing_is_proposed(tmp_path):
-    ledger = sweep(tmp_path, TRIALS[:1])
-    assert ledger.extend(2, lambda: TRIALS[1])
-    assert ledger.extend(2, lambda: TRIALS[2])
-    assert ledger.trials() == tuple(TRIALS[:2])
-    assert not ledger.extend(3, lambda: None)
-    assert ledger.trials() == tuple(TRIALS[:2])
+def test_plan_next_stops_at_the_total_and_where_nothing_is_suggested(tmp_path):
+    trial_store = sweep(tmp_path, TRIALS[:1])
+    assert trial_store.plan_next(2, lambda: TRIALS[1])
+    assert trial_store.plan_next(2, lambda: TRIALS[2])
+    assert trial_store.trials() == tuple(TRIALS[:2])
+    assert not trial_store.plan_next(3, lambda: None)
+    assert trial_store.trials() == tuple(TRIALS[:2])
 
 
 def test_failed_trials_can_be_forgotten_and_no_others(tmp_path):
-    ledger = sweep(tmp_path, TRIALS[:3])
+    trial_store = sweep(tmp_path, TRIALS[:3])
     for each, state in zip(TRIALS, (TrialState.DONE, TrialState.FAILED), strict=False):
-        with ledger.lease(each) as lease:
+        with trial_store.lease(each) as lease:
             lease.begin(0)
             lease.record(TrialOutcome(state, None, 0, ""))
-    assert ledger.forget_failed() == 1
+    assert trial_store.forget_failed() == 1
     assert [TrialStore.existing(tmp_path).state(each).value for each in TRIALS[:3]] == ["done", "pending", "pending"]
-    with ledger.lease(TRIALS[1]) as lease:
+    with trial_store.lease(TRIALS[1]) as lease:
         assert lease.attempts() == []
         lease.begin(3)
         assert [attempt.step for attempt in lease.attempts()] == [3]
@@ -147,8 +147,8 @@ def test_processes_may_replace_one_file_at_once(tmp_path, monkeypatch):
 def test_a_changed_sweep_is_refused_with_the_difference(tmp_path):
     space = {"product": [{"choice": {"seed": [1, 2]}}]}
     facts = {"config": {"steps": 3, "model": {"width": 8}}, "space": space, "metric": "validation/loss"}
-    ledger = TrialStore.open(tmp_path, facts)
-    ledger.plan(TRIALS[:1])
+    trial_store = TrialStore.open(tmp_path, facts)
+    trial_store.plan(TRIALS[:1])
     TrialStore.open(tmp_path, facts)
     before = contents(tmp_path)
     changed = {**facts, "config": {"steps": 4, "model": {"width": 8}}}
@@ -164,10 +164,10 @@ def test_a_changed_sweep_is_refused_with_the_difference(tmp_path):
 
 
 def test_a_metric_can_be_put_right_until_a_trial_has_ended_by_it(tmp_path):
-    ledger = sweep(tmp_path, TRIALS[:1], metric="validation/lost")
+    trial_store = sweep(tmp_path, TRIALS[:1], metric="validation/lost")
     sweep(tmp_path, TRIALS[:1], metric="validation/loss")
-    assert ledger.facts()["metric"] == "validation/loss"
-    with ledger.lease(TRIALS[0]) as lease:
+    assert trial_store.facts()["metric"] == "validation/loss"
+    with trial_store.lease(TRIALS[0]) as lease:
         lease.record(DONE)
     with pytest.raises(UserError, match=r'metric="validation/loss", not "test/loss"'):
         sweep(tmp_path, TRIALS[:1], metric="test/loss")
@@ -185,7 +185,7 @@ def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="holds no sweep"):
         TrialStore.existing(tmp_path / "nowhere")
     # What a start leaves that was killed before it wrote its facts.
-    (tmp_path / "s" / "ledger" / "planning").mkdir(parents=True)
+    (tmp_path / "s" / "trial_status" / "planning").mkdir(parents=True)
     (tmp_path / "s" / "sweep.json.4711.new").touch()
     sweep(tmp_path / "s", TRIALS)
 
@@ -198,23 +198,23 @@ def test_facts_that_are_damaged_are_said_to_be(tmp_path):
 
 
 def test_the_planning_lock_is_waited_for(tmp_path):
-    ledger = sweep(tmp_path, [])
+    trial_store = sweep(tmp_path, [])
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(_plan_slowly, tmp_path)
         while not (tmp_path / "proposing").exists():
             time.sleep(0.01)
-        assert ledger.extend(5, lambda: TRIALS[1])
+        assert trial_store.plan_next(5, lambda: TRIALS[1])
         holding.result()
-    assert ledger.trials() == (TRIALS[0], TRIALS[1])
+    assert trial_store.trials() == (TRIALS[0], TRIALS[1])
 
 
 def _plan_slowly(path: Path) -> None:
-    def propose():
+    def suggest():
         (path / "proposing").touch()
         time.sleep(0.3)
         return TRIALS[0]
 
-    TrialStore.existing(path).extend(5, propose)
+    TrialStore.existing(path).plan_next(5, suggest)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,12 @@ def test_a_sweep_that_holds_a_link_is_refused(tmp_path):
 
 
 def test_a_changed_bit_anywhere_is_noticed(tmp_path):
-    ledger = sweep(tmp_path, TRIALS)
-    with ledger.lease(TRIALS[0]) as lease:
+    trial_store = sweep(tmp_path, TRIALS)
+    with trial_store.lease(TRIALS[0]) as lease:
         lease.begin(0)
         lease.record(DONE)
     random = np.random.default_rng(0)
-    for name in ("trials.jsonl", "sweep.json", f"ledger/{TRIALS[0].name}/outcome.json"):
+    for name in ("trials.jsonl", "sweep.json", f"trial_status/{TRIALS[0].name}/outcome.json"):
         content = (tmp_path / name).read_bytes()
         for _ in range(60):
             changed = bytearray(content)
@@ -259,7 +259,7 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
             fresh = TrialStore(tmp_path)
             with contextlib.suppress(UserError):  # else it changes how the same values are written
                 assert (fresh.facts(), fresh.trials(), fresh.outcome(TRIALS[0])) == (
-                    ledger.facts(),
+                    trial_store.facts(),
                     tuple(TRIALS),
                     DONE,
                 )
@@ -269,8 +269,8 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("left", [None, 0.0, 0.5])
 def test_a_plan_that_has_lost_a_trial_that_has_begun_is_refused(tmp_path, left):
-    ledger = sweep(tmp_path, TRIALS)
-    with ledger.lease(TRIALS[-1]) as lease:
+    trial_store = sweep(tmp_path, TRIALS)
+    with trial_store.lease(TRIALS[-1]) as lease:
         lease.begin(0)
     path = tmp_path / "trials.jsonl"
     content = path.read_bytes()

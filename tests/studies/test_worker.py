@@ -44,41 +44,41 @@ class Scripted(Sleeping):
         super().train(trial, directory, report)
 
 
-def run(ledger, trainer=None, total=None, **settings):
-    total = len(ledger.trials()) if total is None else total
-    settings = {"proposer": None, "metric": "validation/loss", **settings}
-    proposer = settings.pop("proposer")
-    run_worker(ledger, proposer, total=total, trainer=trainer or Scripted(), **settings)
+def run(trial_store, trainer=None, total=None, **settings):
+    total = len(trial_store.trials()) if total is None else total
+    settings = {"search_algorithm": None, "metric": "validation/loss", **settings}
+    search_algorithm = settings.pop("search_algorithm")
+    run_worker(trial_store, search_algorithm, total=total, trainer=trainer or Scripted(), **settings)
 
 
 def test_each_trial_is_trained_once_and_its_end_recorded(tmp_path):
     trials = [trial(2, seed=seed, loss=2.0 + seed) for seed in range(3)]
-    ledger, trainer = sweep(tmp_path, trials), Scripted()
-    run(ledger, trainer)
+    trial_store, trainer = sweep(tmp_path, trials), Scripted()
+    run(trial_store, trainer)
     assert trainer.trained == [each.name for each in trials]
-    assert [ledger.outcome(each) for each in trials] == [
+    assert [trial_store.outcome(each) for each in trials] == [
         TrialOutcome(TrialState.DONE, (2.0 + seed) / 2, 2, "") for seed in range(3)
     ]
-    run(ledger, trainer)
+    run(trial_store, trainer)
     assert len(trainer.trained) == 3
 
 
 def test_the_total_counts_the_first_and_a_greater_one_completes_them(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(5)]
-    ledger = sweep(tmp_path, trials)
-    run(ledger, total=2)
-    assert [ledger.state(each).value for each in trials] == ["done"] * 2 + ["pending"] * 3
-    run(ledger, total=5)
-    assert {ledger.state(each) for each in trials} == {TrialState.DONE}
+    trial_store = sweep(tmp_path, trials)
+    run(trial_store, total=2)
+    assert [trial_store.state(each).value for each in trials] == ["done"] * 2 + ["pending"] * 3
+    run(trial_store, total=5)
+    assert {trial_store.state(each) for each in trials} == {TrialState.DONE}
     # More than there are, and nobody to propose them.
-    run(ledger, total=9)
+    run(trial_store, total=9)
 
 
 def test_divergence_is_a_result_and_a_failure_is_one_line(tmp_path, capsys):
     trials = [trial(1, ends=ends) for ends in ("diverges", "mistake", "breaks", "well")]
-    ledger = sweep(tmp_path, trials)
-    run(ledger)
-    assert [ledger.outcome(each) for each in trials] == [
+    trial_store = sweep(tmp_path, trials)
+    run(trial_store)
+    assert [trial_store.outcome(each) for each in trials] == [
         TrialOutcome(TrialState.DIVERGED, None, 0, "loss is nan at step 7; lower the rate"),
         TrialOutcome(TrialState.FAILED, None, 0, "config.model.width=7 cannot be"),
         TrialOutcome(TrialState.FAILED, None, 0, "OSError: disk full"),
@@ -95,9 +95,9 @@ def test_the_step_of_a_divergence_is_the_errors_own(tmp_path):
         def train(self, trial, directory, report):
             raise Diverged("loss is inf")
 
-    ledger = sweep(tmp_path, [trial(1)])
-    run(ledger, Diverging())
-    assert ledger.outcome(ledger.trials()[0]).step == 42
+    trial_store = sweep(tmp_path, [trial(1)])
+    run(trial_store, Diverging())
+    assert trial_store.outcome(trial_store.trials()[0]).step == 42
 
 
 def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
@@ -106,9 +106,9 @@ def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
             directory.mkdir(parents=True)
             (directory / "metrics.jsonl").write_text('{"step": 3, "split": "validation", "loss": null}\n')
 
-    ledger = sweep(tmp_path, [trial(1)])
-    run(ledger, Infinite())
-    assert ledger.outcome(ledger.trials()[0]) == TrialOutcome(
+    trial_store = sweep(tmp_path, [trial(1)])
+    run(trial_store, Infinite())
+    assert trial_store.outcome(trial_store.trials()[0]) == TrialOutcome(
         TrialState.DIVERGED, None, 3, "validation/loss is not finite"
     )
 
@@ -121,22 +121,22 @@ def test_a_disk_that_fails_is_no_failure_of_the_trial(tmp_path):
             finally:
                 raise RuntimeError("closing failed as well")
 
-    ledger = sweep(tmp_path, [trial(1), trial(1, seed=1)])
+    trial_store = sweep(tmp_path, [trial(1), trial(1, seed=1)])
     with pytest.raises(RuntimeError, match="closing failed as well"):
-        run(ledger, OnFullDisk())
-    assert [ledger.state(each) for each in ledger.trials()] == [TrialState.PENDING] * 2
-    run(ledger)
-    assert [ledger.state(each) for each in ledger.trials()] == [TrialState.DONE] * 2
+        run(trial_store, OnFullDisk())
+    assert [trial_store.state(each) for each in trial_store.trials()] == [TrialState.PENDING] * 2
+    run(trial_store)
+    assert [trial_store.state(each) for each in trial_store.trials()] == [TrialState.DONE] * 2
 
 
 def test_one_failure_after_another_stops_the_worker(tmp_path):
     trials = [trial(1, ends=ends, seed=seed) for seed, ends in enumerate(["breaks", "", "breaks", "breaks", "breaks"])]
-    ledger = sweep(tmp_path, [*trials, trial(1, seed=99)])
+    trial_store = sweep(tmp_path, [*trials, trial(1, seed=99)])
     with pytest.raises(
         TooManyFailures, match="3 trials in a row failed in this worker, the last with: OSError: disk full"
     ):
-        run(ledger)
-    assert ledger.state(ledger.trials()[-1]) == TrialState.PENDING
+        run(trial_store)
+    assert trial_store.state(trial_store.trials()[-1]) == TrialState.PENDING
     # Also what is told as a mistake may be of the machine: data that is not there, a disk that is full.
     mistaken = sweep(tmp_path / "m", [trial(1, ends="mistake", seed=seed) for seed in range(5)])
     with pytest.raises(TooManyFailures, match=r"config\.model\.width=7 cannot be"):
@@ -145,13 +145,13 @@ def test_one_failure_after_another_stops_the_worker(tmp_path):
 
 
 def test_an_unknown_metric_is_told_with_those_there_are_and_nothing_recorded(tmp_path):
-    ledger = sweep(tmp_path, [trial(1)])
+    trial_store = sweep(tmp_path, [trial(1)])
     with pytest.raises(UserError, match=r"validation/bleu is unknown .* it reports validation/loss$"):
-        run(ledger, metric="validation/bleu")
-    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
+        run(trial_store, metric="validation/bleu")
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.PENDING
     for metric in ("loss", "/loss", "validation/", "validation//x"):
         with pytest.raises(UserError, match="is no metric: write split/name"):
-            run(ledger, metric=metric)
+            run(trial_store, metric=metric)
 
 
 def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
@@ -170,21 +170,21 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
 
     says = "it does not report validation/loss; it reports validation/bleu"
     trials = [trial(1), trial(2, ends="otherwise"), trial(3)]
-    ledger = sweep(tmp_path / "alone", trials)
-    run(ledger, Other())
-    assert [ledger.state(each).value for each in trials] == ["done", "failed", "done"]
-    assert ledger.outcome(trials[1]) == TrialOutcome(TrialState.FAILED, None, 2, says)
+    trial_store = sweep(tmp_path / "alone", trials)
+    run(trial_store, Other())
+    assert [trial_store.state(each).value for each in trials] == ["done", "failed", "done"]
+    assert trial_store.outcome(trials[1]) == TrialOutcome(TrialState.FAILED, None, 2, says)
     trials = [trial(1), *(trial(2, ends="otherwise", seed=seed) for seed in range(2))]
-    ledger, trainer = sweep(tmp_path / "together", trials), Other()
-    run(ledger, trainer, vectorize=True)
+    trial_store, trainer = sweep(tmp_path / "together", trials), Other()
+    run(trial_store, trainer, vectorize=True)
     assert trainer.groups == [[each.name for each in trials[1:]]]
-    assert [ledger.outcome(each).message for each in trials[1:]] == [says] * 2
+    assert [trial_store.outcome(each).message for each in trials[1:]] == [says] * 2
     # Where nothing has a value nothing is recorded, and the start was left in good order.
-    ledger = sweep(tmp_path / "none", trials[1:])
+    trial_store = sweep(tmp_path / "none", trials[1:])
     with pytest.raises(UserError, match="is unknown to the first trial"):
-        run(ledger, Other(), vectorize=True)
+        run(trial_store, Other(), vectorize=True)
     for each in trials[1:]:
-        with ledger.lease(each) as lease:
+        with trial_store.lease(each) as lease:
             assert [attempt.left for attempt in lease.attempts()] == [True]
 
 
@@ -196,12 +196,12 @@ def test_a_directory_in_use_is_no_outcome(tmp_path, monkeypatch):
             super().train(trial, directory, report)
 
     monkeypatch.setattr(worker, "_WAITS", (0.01, 0.01))
-    ledger = sweep(tmp_path, [trial(1, ends="in use"), trial(1, seed=2)])
+    trial_store = sweep(tmp_path, [trial(1, ends="in use"), trial(1, seed=2)])
     trainer = Busy()
-    run(ledger, trainer)
-    assert [ledger.state(each).value for each in ledger.trials()] == ["done", "done"]
-    assert trainer.trained.count(ledger.trials()[0].name) == 4
-    with ledger.lease(ledger.trials()[0]) as lease:
+    run(trial_store, trainer)
+    assert [trial_store.state(each).value for each in trial_store.trials()] == ["done", "done"]
+    assert trainer.trained.count(trial_store.trials()[0].name) == 4
+    with trial_store.lease(trial_store.trials()[0]) as lease:
         assert [attempt.left for attempt in lease.attempts()] == [True, True, True, False]
 
 
@@ -210,74 +210,74 @@ def test_a_worker_that_is_stopped_leaves_its_trial_pending(tmp_path):
         def train(self, trial, directory, report):
             raise KeyboardInterrupt
 
-    ledger = sweep(tmp_path, [trial(1)])
+    trial_store = sweep(tmp_path, [trial(1)])
     for _ in range(worker.MAX_ATTEMPTS + 1):
         with pytest.raises(KeyboardInterrupt):
-            run(ledger, Stopped())
-    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
-    run(ledger)
-    assert ledger.state(ledger.trials()[0]) == TrialState.DONE
+            run(trial_store, Stopped())
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.PENDING
+    run(trial_store)
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.DONE
 
 
 def test_a_trial_that_kills_its_workers_has_failed_unless_it_gets_on(tmp_path):
     stuck, moving = trial(99, seed=1), trial(99, seed=2)
-    ledger = sweep(tmp_path, [stuck, moving])
+    trial_store = sweep(tmp_path, [stuck, moving])
     for number, each in itertools.product(range(worker.MAX_ATTEMPTS), (stuck, moving)):
-        with ledger.lease(each) as lease:
+        with trial_store.lease(each) as lease:
             lease.begin(4 if each is stuck else number)
     for each in (stuck, moving):
-        directory = ledger.directory(each)
+        directory = trial_store.directory(each)
         directory.mkdir(parents=True)
         lines = [json.dumps({"step": step, "split": "validation", "loss": 1.0}) for step in range(1, 5)]
         (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    run(ledger)
-    assert ledger.outcome(stuck).state == TrialState.FAILED
-    assert "5 workers in a row died at it, none past step 4" in ledger.outcome(stuck).message
-    assert ledger.state(moving) == TrialState.DONE
+    run(trial_store)
+    assert trial_store.outcome(stuck).state == TrialState.FAILED
+    assert "5 workers in a row died at it, none past step 4" in trial_store.outcome(stuck).message
+    assert trial_store.state(moving) == TrialState.DONE
 
 
-def test_a_proposer_is_asked_until_the_total_and_may_prune(tmp_path):
-    class Proposing:
+def test_a_search_algorithm_is_asked_until_the_total_and_may_prune(tmp_path):
+    class Suggesting:
         def __init__(self):
             self.asked = 0
 
-        def propose(self, ledger):
+        def suggest(self, trial_store):
             self.asked += 1
             return trial(5, seed=self.asked, loss=float(self.asked)) if self.asked <= 3 else None
 
-        def prune(self, trial, step, value):
+        def should_prune(self, trial, step, value):
             return trial.config["seed"] == 2 and step == 3
 
-    ledger, proposer = sweep(tmp_path, []), Proposing()
-    run(ledger, total=2, proposer=proposer)
-    assert proposer.asked == 2
-    assert [ledger.outcome(each) for each in ledger.trials()] == [
+    trial_store, search_algorithm = sweep(tmp_path, []), Suggesting()
+    run(trial_store, total=2, search_algorithm=search_algorithm)
+    assert search_algorithm.asked == 2
+    assert [trial_store.outcome(each) for each in trial_store.trials()] == [
         TrialOutcome(TrialState.DONE, 0.2, 5, ""),
         TrialOutcome(TrialState.PRUNED, pytest.approx(2 / 3), 3, ""),
     ]
-    run(ledger, total=9, proposer=proposer)
-    assert len(ledger.trials()) == 3
-    assert proposer.asked == 4
+    run(trial_store, total=9, search_algorithm=search_algorithm)
+    assert len(trial_store.trials()) == 3
+    assert search_algorithm.asked == 4
 
 
-def test_an_exhausted_proposer_is_not_asked_again_while_others_train(tmp_path, monkeypatch):
+def test_an_exhausted_search_algorithm_is_not_asked_again_while_others_train(tmp_path, monkeypatch):
     class Exhausted:
         asked = 0
 
-        def propose(self, ledger):
+        def suggest(self, trial_store):
             self.asked += 1
 
-        def prune(self, trial, step, value):
+        def should_prune(self, trial, step, value):
             return False
 
     monkeypatch.setattr(worker, "_WAITS", (0.01, 0.01))
-    ledger, proposer = sweep(tmp_path, [trial(1)]), Exhausted()
-    with ThreadPoolExecutor(1) as pool, ledger.lease(ledger.trials()[0]) as lease:
-        working = pool.submit(run, TrialStore.existing(tmp_path), total=9, proposer=proposer)
+    trial_store, search_algorithm = sweep(tmp_path, [trial(1)]), Exhausted()
+    with ThreadPoolExecutor(1) as pool, trial_store.lease(trial_store.trials()[0]) as lease:
+        working = pool.submit(run, TrialStore.existing(tmp_path), total=9, search_algorithm=search_algorithm)
         time.sleep(0.3)
         lease.record(TrialOutcome(TrialState.DONE, 1.0, 1, ""))
         working.result(timeout=60)
-    assert proposer.asked == 1
+    assert search_algorithm.asked == 1
 
 
 class Together(Scripted):
@@ -304,35 +304,35 @@ class Together(Scripted):
 def test_trials_of_one_program_are_trained_together_where_that_is_faster(tmp_path):
     short = [trial(1, seed=seed) for seed in range(3)] + [trial(1, ends="diverges")]
     long = [trial(2, seed=0)]
-    ledger, trainer = sweep(tmp_path, [short[0], long[0], *short[1:]]), Together()
-    run(ledger, trainer, vectorize=True)
+    trial_store, trainer = sweep(tmp_path, [short[0], long[0], *short[1:]]), Together()
+    run(trial_store, trainer, vectorize=True)
     assert trainer.groups == [[each.name for each in short]]
     assert trainer.trained == [long[0].name]
     assert trainer.measured == 1
-    assert [ledger.state(each).value for each in short] == ["done", "done", "done", "diverged"]
-    assert ledger.outcome(short[3]).step == 3
+    assert [trial_store.state(each).value for each in short] == ["done", "done", "done", "diverged"]
+    assert trial_store.outcome(short[3]).step == 3
 
 
 def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(3)]
-    ledger, trainer = sweep(tmp_path / "slower", trials), Together(gain=0.9)
-    run(ledger, trainer, vectorize=True)
+    trial_store, trainer = sweep(tmp_path / "slower", trials), Together(gain=0.9)
+    run(trial_store, trainer, vectorize=True)
     assert (trainer.groups, trainer.measured) == ([], 1)
     assert trainer.trained == [each.name for each in trials]
     odd = [trial(1, seed=seed, ends="not together") for seed in range(3)]
-    ledger, trainer = sweep(tmp_path / "odd", odd), Together()
-    run(ledger, trainer, vectorize=True)
+    trial_store, trainer = sweep(tmp_path / "odd", odd), Together()
+    run(trial_store, trainer, vectorize=True)
     assert len(trainer.groups) == 1
     assert trainer.trained == [each.name for each in odd]
-    assert {ledger.state(each) for each in odd} == {TrialState.DONE}
+    assert {trial_store.state(each) for each in odd} == {TrialState.DONE}
 
 
 def test_workers_share_the_trials_of_one_program(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(5)]
-    ledger, trainer = sweep(tmp_path, trials), Together()
-    with ledger.lease(trials[0]):  # by another of three workers: two are left for each
+    trial_store, trainer = sweep(tmp_path, trials), Together()
+    with trial_store.lease(trials[0]):  # by another of three workers: two are left for each
         with pytest.raises(KeyboardInterrupt):
-            run(ledger, Interrupted(trainer), vectorize=True, workers=3)
+            run(trial_store, Interrupted(trainer), vectorize=True, workers=3)
         assert trainer.groups == [[trials[1].name, trials[2].name]]
     assert [file.name for file in tmp_path.glob("vmapped/*/*.json")] == ["gain-2.json"]
 
@@ -351,11 +351,11 @@ class Interrupted(Together):
 
 def test_a_trial_at_which_two_workers_died_is_trained_alone(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(4)]
-    ledger, trainer = sweep(tmp_path, trials), Together()
+    trial_store, trainer = sweep(tmp_path, trials), Together()
     for each in (trials[0], trials[2], trials[0], trials[2], trials[3]):
-        with ledger.lease(each) as lease:
+        with trial_store.lease(each) as lease:
             lease.begin(0)
-    run(ledger, trainer, vectorize=True)
+    run(trial_store, trainer, vectorize=True)
     assert trainer.trained == [trials[0].name, trials[2].name]
     assert trainer.groups == [[trials[1].name, trials[3].name]]
 
@@ -370,25 +370,25 @@ def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
             self.noted = json.loads(file.read_text())
             raise self.error
 
-    ledger, trainer = sweep(tmp_path, [trial(1, seed=seed) for seed in range(3)]), Killing()
+    trial_store, trainer = sweep(tmp_path, [trial(1, seed=seed) for seed in range(3)]), Killing()
     with pytest.raises(KeyboardInterrupt):
-        run(ledger, trainer, vectorize=True)
+        run(trial_store, trainer, vectorize=True)
     assert trainer.noted == {"gain": 0.0, "message": "the measurement did not end"}
     assert not list(tmp_path.glob("vmapped/*/*.json"))  # stopped, it says nothing
     trainer.error = MemoryError
-    run(ledger, trainer, vectorize=True)
+    run(trial_store, trainer, vectorize=True)
     assert (trainer.measured, trainer.groups) == (2, [])
     assert len(trainer.trained) == 3
 
 
 def test_a_trial_that_has_begun_is_joined_by_none_that_has_not(tmp_path):
     trials = [trial(3, seed=seed) for seed in range(4)]
-    ledger, trainer = sweep(tmp_path, trials), Together()
+    trial_store, trainer = sweep(tmp_path, trials), Together()
     for each in trials[:2]:
-        ledger.directory(each).mkdir(parents=True)
+        trial_store.directory(each).mkdir(parents=True)
         line = json.dumps({"step": 1, "split": "validation", "loss": 1.0})
-        (ledger.directory(each) / "metrics.jsonl").write_text(line + "\n")
-    run(ledger, trainer, vectorize=True)
+        (trial_store.directory(each) / "metrics.jsonl").write_text(line + "\n")
+    run(trial_store, trainer, vectorize=True)
     assert trainer.groups == [[each.name for each in trials[:2]], [each.name for each in trials[2:]]]
 
 
@@ -397,14 +397,14 @@ def start(path, total, seconds):
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def leased(ledger):
-    return sum(ledger.state(each) == TrialState.RUNNING for each in ledger.trials())
+def leased(trial_store):
+    return sum(trial_store.state(each) == TrialState.RUNNING for each in trial_store.trials())
 
 
 @pytest.mark.slow
 def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_path):
     total, ticks = 40, 8
-    ledger = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
+    trial_store = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
     # Nobody gets past the middle of a trial before the last kill: on a busy machine all would be over before it.
     hold = tmp_path / "trials" / HOLD
     hold.parent.mkdir()
@@ -413,11 +413,11 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
     workers = [start(tmp_path, total, 0.02) for _ in range(16)]
     for _ in range(2):
         for _ in range(2000):
-            if leased(ledger) == 16:
+            if leased(trial_store) == 16:
                 break
             assert all(each.poll() is None for each in workers)
             time.sleep(0.05)
-        assert leased(ledger) == 16
+        assert leased(trial_store) == 16
         for victim in chance.sample(workers, 8):
             victim.kill()
             victim.communicate()
@@ -431,11 +431,11 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
     assert len({each.name for each in trials}) == len(trials) == total
     attempts = 0
     for each in trials:
-        assert ledger.outcome(each) == TrialOutcome(TrialState.DONE, 1 / ticks, ticks, "")
+        assert trial_store.outcome(each) == TrialOutcome(TrialState.DONE, 1 / ticks, ticks, "")
         # One at a time, each from where the one before was: two at once would have written some step twice.
-        lines = (ledger.directory(each) / "metrics.jsonl").read_text().splitlines()
+        lines = (trial_store.directory(each) / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, ticks + 1))
-        with ledger.lease(each) as lease:
+        with trial_store.lease(each) as lease:
             attempts += len(lease.attempts())
     assert attempts == total + 16
     assert sorted(entry.name for entry in (tmp_path / "trials").iterdir()) == sorted(each.name for each in trials)
@@ -451,20 +451,20 @@ def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
         "    def train(self, trial, directory, report):\n"
         "        super().train(trial, directory, report)\n"
         "        time.sleep(600)\n"
-        "ledger = TrialStore.existing(Path(sys.argv[1]))\n"
+        "trial_store = TrialStore.existing(Path(sys.argv[1]))\n"
         # Long enough to come to the sleep on a busy machine: who is told of while running may crash the telling.
-        "run_worker(ledger, None, total=1, metric='validation/loss', trainer=Hanging(), patience=3)\n"
+        "run_worker(trial_store, None, total=1, metric='validation/loss', trainer=Hanging(), patience=3)\n"
     )
-    ledger = sweep(tmp_path, [trial(1)])
+    trial_store = sweep(tmp_path, [trial(1)])
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path, ROOT], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert "in train" in done.stderr
-    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
-    run(ledger)
-    assert ledger.state(ledger.trials()[0]) == TrialState.DONE
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.PENDING
+    run(trial_store)
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.DONE
 
 
 def test_a_directory_that_cannot_be_seen_is_not_one_that_stands_still(tmp_path, monkeypatch):
@@ -488,10 +488,10 @@ def test_a_directory_that_cannot_be_seen_is_not_one_that_stands_still(tmp_path, 
 def test_four_workers_are_at_work_at_once_all_but_a_seventh_of_the_time(tmp_path):
     """3.5 times as fast as one: as much work overlapping, counted from what each trial's record says."""
     total, ticks = 32, 10
-    ledger = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
+    trial_store = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
     for each in [start(tmp_path, total, 0.1) for _ in range(4)]:
         each.wait()
-    times = [ledger.times(each) for each in ledger.trials()]
+    times = [trial_store.times(each) for each in trial_store.trials()]
     worked = sum(ended - began for began, ended in times)
     span = max(ended for _, ended in times) - min(began for began, _ in times)
     print(f"{worked:.2f} s of trials in {span:.2f} s: {worked / span:.2f}")
@@ -499,12 +499,12 @@ def test_four_workers_are_at_work_at_once_all_but_a_seventh_of_the_time(tmp_path
 
 
 def test_signals_and_locks_leave_no_process_behind(tmp_path):
-    ledger = sweep(tmp_path, [trial(1000)])
+    trial_store = sweep(tmp_path, [trial(1000)])
     one = start(tmp_path, 1, 0.05)
-    while leased(ledger) == 0:
+    while leased(trial_store) == 0:
         assert one.poll() is None
         time.sleep(0.02)
     os.kill(one.pid, signal.SIGINT)
     assert one.wait() != 0
     one.stderr.close()
-    assert ledger.state(ledger.trials()[0]) == TrialState.PENDING
+    assert trial_store.state(trial_store.trials()[0]) == TrialState.PENDING

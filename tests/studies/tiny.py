@@ -45,7 +45,7 @@ PLAIN: dict[str, Any] = {
     "question": "Does the place of the norm matter?",
     "arms": {"post": {"model.norm_placement": "post"}, "pre": {}},
     "reference": "post",
-    "reported": "validation/cross_entropy",
+    "reported_metric": "validation/cross_entropy",
     "seeds": (1, 2),
 }
 

@@ -30,8 +30,8 @@ def get_ablation(ablation):
         question="What does dividing the scores by sqrt(D) do?",
         arms={"scaled": {"model.score": "scaled_dot"}, "not scaled": {"model.score": "dot"}},
         reference="scaled",
-        tuned={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         tasks={"depth 16": {"model.heads": 4}, "depth 64": {"model.heads": 1}},
         learned_threshold=4.5,
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

@@ -29,5 +29,5 @@ def get_ablation(ablation):
         question="How deep must a head be?",
         arms={str(depth): {"model.head_dim": depth} for depth in (4, 8, 16, 32)},
         reference="16",
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

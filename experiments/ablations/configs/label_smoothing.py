@@ -31,8 +31,8 @@ def get_ablation(ablation):
         arms={str(amount): {"task.label_smoothing": amount} for amount in (0.0, 0.1, 0.2)},
         reference="0.1",
         selection_metric="validation/accuracy",
-        reported="test/bleu",
+        reported_metric="test/bleu",
         direction="maximize",
-        notable=2.0,
-        followed=("validation/cross_entropy",),
+        smallest_effect_of_interest=2.0,
+        plotted_metrics=("validation/cross_entropy",),
     )

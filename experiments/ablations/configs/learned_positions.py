@@ -29,5 +29,5 @@ def get_ablation(ablation):
         question="Do learned positions do as well as sinusoidal ones?",
         arms={kind: {"model.positions": kind} for kind in ("sinusoidal", "learned")},
         reference="sinusoidal",
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

@@ -46,11 +46,11 @@ def get_ablation(ablation):
         question="Which placement of the norm learns best in a shallow Transformer, each at its own learning rate?",
         arms=ARMS,
         reference="post",
-        tuned={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         target=2.0,
         learned_threshold=4.5,
-        notable=0.05,
-        followed=("train/gradient_norm",),
+        smallest_effect_of_interest=0.05,
+        plotted_metrics=("train/gradient_norm",),
         initial_gradients={
             "encoder-decoder's decoder": {
                 "depths": (2, 6, 12),

@@ -39,8 +39,8 @@ def get_ablation(ablation):
             "pre": {"model.norm_placement": "pre"},
         },
         reference="post",
-        tuned={"optimizer.learning_rate": (3e-3, 1e-2)},
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2)},
         tasks={"1+1": _deep(1), "2+2": _deep(2), "6+6": _deep(6)},
         learned_threshold=4.5,
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

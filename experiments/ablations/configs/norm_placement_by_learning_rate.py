@@ -37,8 +37,8 @@ def get_ablation(ablation):
         question="At which learning rates and warm-ups does each placement of the norm train?",
         arms=ARMS,
         reference="post",
-        tuned={"optimizer.learning_rate": (1e-3, 3e-3, 1e-2, 3e-2), "optimizer.warmup_steps": (0, 30, 100)},
+        tuning_grid={"optimizer.learning_rate": (1e-3, 3e-3, 1e-2, 3e-2), "optimizer.warmup_steps": (0, 30, 100)},
         seeds=(1, 2, 3),
         learned_threshold=4.5,
-        notable=0.1,
+        smallest_effect_of_interest=0.1,
     )

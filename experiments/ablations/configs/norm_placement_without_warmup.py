@@ -38,5 +38,5 @@ def get_ablation(ablation):
         target=0.1,
         # Who says every symbol equally often has log 16 = 2.77 a symbol; with the end, which is known, 2.56 a token.
         learned_threshold=2.3,
-        followed=("validation/accuracy", "train/gradient_norm"),
+        plotted_metrics=("validation/accuracy", "train/gradient_norm"),
     )

@@ -28,5 +28,5 @@ def get_ablation(ablation):
         question="How many heads should share the width?",
         arms={str(heads): {"model.heads": heads} for heads in (1, 2, 4, 8, 16)},
         reference="4",
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

@@ -33,5 +33,5 @@ def get_ablation(ablation):
         question="Which positions learn these phrases best?",
         arms={kind: {"model.positions": kind} for kind in KINDS},
         reference="sinusoidal",
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

@@ -31,5 +31,5 @@ def get_ablation(ablation):
         question="Which score function learns these phrases best?",
         arms={kind: {"model.score": kind} for kind in KINDS},
         reference="scaled_dot",
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
     )

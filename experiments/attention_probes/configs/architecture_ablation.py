@@ -43,10 +43,10 @@ def get_ablation(ablation):
         arms={"attention": {}, "LSTM": {"model": LSTM}, "convolution": {"model": CONVOLUTION}},
         reference="attention",
         selection_metric="validation/accuracy",
-        reported="test/accuracy",
+        reported_metric="test/accuracy",
         direction="maximize",
         seeds=(1, 2, 3),
-        notable=0.05,
+        smallest_effect_of_interest=0.05,
         tasks={name: {"task.dataset": name} for name in DATASETS},
-        followed=("validation/loss",),
+        plotted_metrics=("validation/loss",),
     )

@@ -57,8 +57,8 @@ def get_ablation(ablation):
         },
         reference="two heads",
         selection_metric="validation/text_accuracy",
-        reported="test/text_accuracy",
+        reported_metric="test/text_accuracy",
         direction="maximize",
-        notable=0.05,
-        followed=("validation/accuracy", "validation/near_item_accuracy", "validation/far_item_accuracy"),
+        smallest_effect_of_interest=0.05,
+        plotted_metrics=("validation/accuracy", "validation/near_item_accuracy", "validation/far_item_accuracy"),
     )

@@ -38,9 +38,9 @@ def get_ablation(ablation):
         },
         reference="both",
         selection_metric="validation/accuracy_1_shot",
-        reported="test/accuracy_1_shot",
+        reported_metric="test/accuracy_1_shot",
         direction="maximize",
         seeds=(1, 2, 3),
-        notable=0.01,
-        followed=("validation/loss_1_shot",),
+        smallest_effect_of_interest=0.01,
+        plotted_metrics=("validation/loss_1_shot",),
     )

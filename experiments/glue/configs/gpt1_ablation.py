@@ -45,8 +45,8 @@ def get_ablation(ablation):
         },
         reference="without pre-training",
         selection_metric="validation/glue",
-        reported="development/glue",
+        reported_metric="development/glue",
         direction="maximize",
         tasks={name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
-        followed=("validation/loss",),
+        plotted_metrics=("validation/loss",),
     )

@@ -54,9 +54,9 @@ def get_ablation(ablation):
         },
         reference="full",
         selection_metric="validation/success",
-        reported="test/success",
+        reported_metric="test/success",
         direction="maximize",
         seeds=(1, 2, 3),
-        notable=0.02,
-        followed=("validation/loss", "test/position", "test/success/1", "test/success/2", "test/success/3"),
+        smallest_effect_of_interest=0.02,
+        plotted_metrics=("validation/loss", "test/position", "test/success/1", "test/success/2", "test/success/3"),
     )

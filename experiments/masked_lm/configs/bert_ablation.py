@@ -79,7 +79,7 @@ def get_ablation(ablation):
         },
         reference="no nsp",
         selection_metric="validation/middle_loss",
-        reported="test/middle_loss",
-        notable=0.1,
-        followed=("validation/middle_accuracy", "test/middle_accuracy", "validation/accuracy"),
+        reported_metric="test/middle_loss",
+        smallest_effect_of_interest=0.1,
+        plotted_metrics=("validation/middle_accuracy", "test/middle_accuracy", "validation/accuracy"),
     )

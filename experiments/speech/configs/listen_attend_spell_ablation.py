@@ -42,8 +42,8 @@ def get_ablation(ablation):
         reference="pyramid",
         selection_metric="validation/character_error_rate",
         target=0.1,
-        reported="test/character_error_rate",
+        reported_metric="test/character_error_rate",
         seeds=(1, 2, 3),
-        notable=0.01,
-        followed=("validation/loss", "validation/spearman_of_first_letters"),
+        smallest_effect_of_interest=0.01,
+        plotted_metrics=("validation/loss", "validation/spearman_of_first_letters"),
     )

@@ -35,8 +35,8 @@ def get_ablation(ablation):
         arms={"pointer": {"model.coverage": None, "initialize_from.rules": ()}, "coverage": {}},
         reference="pointer",
         selection_metric="validation/repeated_facts/5",
-        reported="test/repeated_facts/5",
+        reported_metric="test/repeated_facts/5",
         seeds=(1, 2, 3),
-        notable=0.05,
-        followed=("validation/oov_recall/5", "validation/in_vocabulary_recall/5", "validation/fact_recall/5"),
+        smallest_effect_of_interest=0.05,
+        plotted_metrics=("validation/oov_recall/5", "validation/in_vocabulary_recall/5", "validation/fact_recall/5"),
     )

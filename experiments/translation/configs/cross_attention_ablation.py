@@ -41,10 +41,10 @@ def get_ablation(ablation):
         },
         reference="attention",
         selection_metric="validation/bleu",
-        reported="test/bleu",
+        reported_metric="test/bleu",
         direction="maximize",
-        notable=2.0,
-        followed=tuple(
+        smallest_effect_of_interest=2.0,
+        plotted_metrics=tuple(
             f"{split}/{metric}/{length}"
             for split in ("validation", "test")
             for metric in ("bleu", "exact_match")

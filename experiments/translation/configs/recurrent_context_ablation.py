@@ -37,9 +37,9 @@ def get_ablation(ablation):
         question="How many of the encoder's states must a recurrent decoder probe, and does length matter?",
         arms={"all": {}, **windows, "last": {"model.context_vector": "last"}},
         reference="all",
-        reported="test/bleu",
+        reported_metric="test/bleu",
         selection_metric="validation/bleu",
         direction="maximize",
-        notable=2.0,
-        followed=tuple(f"test/{metric}/{length}" for metric in ("bleu", "exact_match") for length in LENGTHS),
+        smallest_effect_of_interest=2.0,
+        plotted_metrics=tuple(f"test/{metric}/{length}" for metric in ("bleu", "exact_match") for length in LENGTHS),
     )

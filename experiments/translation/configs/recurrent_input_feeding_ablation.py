@@ -31,8 +31,8 @@ def get_ablation(ablation):
         question="Which state should ask a recurrent decoder's attention?",
         arms={order: {"model.attention_query": order} for order in ("previous", "current", "input_feeding")},
         reference="previous",
-        reported="test/cross_entropy",
+        reported_metric="test/cross_entropy",
         seeds=base.SEEDS,
-        notable=0.05,
-        followed=("validation/accuracy",),
+        smallest_effect_of_interest=0.05,
+        plotted_metrics=("validation/accuracy",),
     )

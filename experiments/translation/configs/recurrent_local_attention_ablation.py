@@ -38,8 +38,8 @@ def get_ablation(ablation):
             "hard": {"model.normalizer": "hard", "model.soft_attention_probability": 0.5},
         },
         reference="soft",
-        reported="test/cross_entropy",
+        reported_metric="test/cross_entropy",
         seeds=base.SEEDS,
-        notable=0.05,
-        followed=("validation/accuracy",),
+        smallest_effect_of_interest=0.05,
+        plotted_metrics=("validation/accuracy",),
     )

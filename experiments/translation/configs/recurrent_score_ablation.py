@@ -32,8 +32,8 @@ def get_ablation(ablation):
             kind: {"model.score": kind, **({"model.max_length": 24} if kind == "location" else {})} for kind in KINDS
         },
         reference="additive",
-        reported="test/cross_entropy",
+        reported_metric="test/cross_entropy",
         seeds=base.SEEDS,
-        notable=0.05,
-        followed=("validation/accuracy",),
+        smallest_effect_of_interest=0.05,
+        plotted_metrics=("validation/accuracy",),
     )

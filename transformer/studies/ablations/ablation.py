@@ -47,38 +47,38 @@ class Ablation(Config, path="ablation"):
 
     Every arm is trained on every task with every seed and every combination of the tuned values. For each arm and task
     the values with which most seeds learned are selected, and of those the ones with the best mean `selection_metric`.
-    At these values each arm is compared with the reference by the `reported` metric.
+    At these values each arm is compared with the reference by the `reported_metric` metric.
 
     Attributes:
         question: The question, in one sentence.
         arms: Config overrides by arm.
         reference: The arm that the others are compared with.
-        tuned: The values to try, by config key.
+        tuning_grid: The values to try, by config key.
         selection_metric: The metric, as "split/name", that selects among the tuned values.
-        reported: The metric, as "split/name", of the verdict.
+        reported_metric: The metric, as "split/name", of the verdict.
         direction: Whether both metrics are minimized or maximized.
         seeds: The seeds of every arm.
         tasks: Config overrides by task.
         target: A value of `selection_metric`; the steps to reach it are reported.
         learned_threshold: A finished run with a worse `selection_metric` has not learned: it is stuck.
-        notable: The smallest difference that matters, in units of `reported`.
-        followed: Further metrics to plot.
+        smallest_effect_of_interest: The smallest difference that matters, in units of `reported_metric`.
+        plotted_metrics: Further metrics to plot.
         initial_gradients: Depth sweeps of gradients at initialization, by name.
     """
 
     question: str
     arms: Mapping[str, Overrides]
     reference: str
-    tuned: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    tuning_grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     selection_metric: str = "validation/loss"
-    reported: str = "test/loss"
+    reported_metric: str = "test/loss"
     direction: Direction = Direction.MINIMIZE
     seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
     learned_threshold: float | None = None
-    notable: PositiveAmount | None = None
-    followed: tuple[str, ...] = ()
+    smallest_effect_of_interest: PositiveAmount | None = None
+    plotted_metrics: tuple[str, ...] = ()
     initial_gradients: Mapping[str, DepthSweep] = dataclasses.field(default_factory=dict)
 
     def _check(self) -> None:
@@ -96,43 +96,43 @@ class Ablation(Config, path="ablation"):
                 raise UserError(
                     f"ablation: metric {name!r} is not written as split/name: say for example 'validation/loss'"
                 )
-        self._check_tuned()
+        self._check_tuning_grid()
         self._check_owners()
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Every metric that the study reads, each once: those that decide, the training loss and those followed."""
-        return tuple(dict.fromkeys((self.selection_metric, self.reported, "train/loss", *self.followed)))
+        """Every metric that the study reads, each once: those that decide, the training loss and those plotted."""
+        return tuple(dict.fromkeys((self.selection_metric, self.reported_metric, "train/loss", *self.plotted_metrics)))
 
     @property
     def curves(self) -> tuple[str, ...]:
         """The metrics whose curves over training are kept."""
-        return tuple(dict.fromkeys((self.selection_metric, "train/loss", *self.followed)))
+        return tuple(dict.fromkeys((self.selection_metric, "train/loss", *self.plotted_metrics)))
 
     def combinations(self) -> Iterator[dict[str, Any]]:
         """Yield every combination of the tuned values, the last key fastest; one empty one if nothing is tuned."""
-        for values in itertools.product(*self.tuned.values()):
-            yield dict(zip(self.tuned, values, strict=True))
+        for values in itertools.product(*self.tuning_grid.values()):
+            yield dict(zip(self.tuning_grid, values, strict=True))
 
-    def _check_tuned(self) -> None:
-        for key, values in self.tuned.items():
+    def _check_tuning_grid(self) -> None:
+        for key, values in self.tuning_grid.items():
             if not values:
-                raise UserError(f"ablation.tuned[{key!r}] is empty: give the values to try, or leave the key out")
+                raise UserError(f"ablation.tuning_grid[{key!r}] is empty: give the values to try, or leave the key out")
             for value in values:
                 # 1 and True are one to ==, but not to a config.
                 if sum(type(value) is type(other) and value == other for other in values) > 1:
-                    raise UserError(f"ablation.tuned[{key!r}] has {value!r} twice: every value is tried once")
+                    raise UserError(f"ablation.tuning_grid[{key!r}] has {value!r} twice: every value is tried once")
 
     def _check_owners(self) -> None:
         """Check that each key is set by only one of the seeds, the tuned values, an arm or a task."""
         arms, tasks = _named("arm", self.arms), _named("task", self.tasks)
-        for owner, keys in (*arms, *tasks, ("tuned", self.tuned)):
+        for owner, keys in (*arms, *tasks, ("tuning_grid", self.tuning_grid)):
             for key in keys:
                 if key == "seed":
                     raise UserError(f"{owner} sets seed: every arm is trained with all of ablation.seeds={self.seeds}")
         for owner, keys in (*arms, *tasks):
-            for key, other in _overlaps(keys, self.tuned):
-                raise UserError(f"{owner} sets {key} and tuned tries values of {other}: let one of them say it")
+            for key, other in _overlaps(keys, self.tuning_grid):
+                raise UserError(f"{owner} sets {key} and tuning_grid tries values of {other}: let one of them say it")
         for (arm, keys), (task, others) in itertools.product(arms, tasks):
             for key, other in _overlaps(keys, others):
                 raise UserError(f"{arm} sets {key} and {task} sets {other}: let one of them say it")
@@ -164,10 +164,10 @@ def build_ablation(**values: Any) -> Ablation:
         for key, overrides in _mapping(plain, name).items():
             if not isinstance(key, str) or not isinstance(overrides, Mapping):
                 raise UserError(f"ablation.{name}[{key!r}]={overrides!r} must be a dict of overrides by dotted key")
-    for key, tried in _mapping(plain, "tuned").items():
+    for key, tried in _mapping(plain, "tuning_grid").items():
         if not isinstance(tried, (list, tuple)):
-            raise UserError(f"ablation.tuned[{key!r}]={tried!r} must be a tuple of the values to try")
-        plain["tuned"] = {**plain["tuned"], key: tuple(tried)}
+            raise UserError(f"ablation.tuning_grid[{key!r}]={tried!r} must be a tuple of the values to try")
+        plain["tuning_grid"] = {**plain["tuning_grid"], key: tuple(tried)}
     stacks = _mapping(plain, "initial_gradients")
     if stacks:
         plain["initial_gradients"] = {name: _stack(name, stack) for name, stack in stacks.items()}

@@ -67,18 +67,22 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     result = {
         "name": about.get("name", ""),
         **{name: getattr(spec, name) for name in _COPIED},
+        "hyperparameter_values": spec.tuning_grid,
         "tasks": list(spec.tasks),
         "about": about,
         "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [_comparison(study, pair) for pair in pairs],
         "summary": summary_sentences(study, pairs, arms, compare_best_two(study)),
-        "cells": [_flat(cell) for arm in spec.arms for cell in study.runs_of(arm)],
+        "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of(arm)],
     }
     return _plain(result)
 
 
-_COPIED = ("question", "reference", "direction", "selection_metric", "reported", "target", "notable", "seeds", "tuned")
+_COPIED = (
+    *("question", "reference", "direction", "selection_metric", "reported_metric", "target"),
+    *("smallest_effect_of_interest", "seeds"),
+)
 
 
 def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,13 +94,17 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
         "differences": about.get("differences", []),
         "parameters": about.get("parameters"),
         "shared": about.get("shared"),
-        "runs": _runs(study.runs_of(arm)),
-        "chosen": {task: study.chosen[arm, task] for task in study.spec.tasks if (arm, task) in study.chosen},
+        "run_counts": _run_counts(study.runs_of(arm)),
+        "selected_hyperparameters": {
+            task: study.selected_hyperparameters[arm, task]
+            for task in study.spec.tasks
+            if (arm, task) in study.selected_hyperparameters
+        },
         "seeds": [
             {
                 "task": cell.task,
                 "seed": cell.seed,
-                "value": cell.reported if is_finished(cell) else None,
+                "value": cell.reported_value if is_finished(cell) else None,
                 "state": cell.state,
                 "directory": cell.directory,
                 "command": cell.command,
@@ -105,7 +113,7 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
             for cell in study.chosen_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
-        "interval": test and test.interval and clip_to_possible(study.spec.reported, test.interval, own),
+        "interval": test and test.interval and clip_to_possible(study.spec.reported_metric, test.interval, own),
         "deviation": test and test.deviation,
         "n": len(values),
         "learned": dict(zip(("count", "of"), count_learned(study, arm, None), strict=True)),
@@ -114,11 +122,11 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
         "bands": _bands(study, arm),
         "heads": _heads(study, arm),
         "sensitivity": [_sensitivity(study, arm, key) for key in _varied(study.spec)],
-        "map": _map(study, arm),
+        "heatmap": _heatmap(study, arm),
     }
 
 
-def _runs(cells: Sequence[RunResult]) -> dict[str, Any]:
+def _run_counts(cells: Sequence[RunResult]) -> dict[str, Any]:
     """Count how many runs of an arm diverged or were stuck, of those that ended by themselves."""
     of_state = collections.Counter(cell.state for cell in cells)
     diverged, at_an_end = of_state[DIVERGED], sum(map(has_ended, cells))
@@ -254,7 +262,7 @@ def _finite(points: Sequence[Point]) -> list[Point]:
 
 
 def _varied(spec: Ablation) -> list[str]:
-    return [key for key, values in spec.tuned.items() if len(values) > 1]
+    return [key for key, values in spec.tuning_grid.items() if len(values) > 1]
 
 
 def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
@@ -267,10 +275,14 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
     steps, the initial value is the worst first value of any run of the arm on that task that did not diverge.
     """
     points, costs = [], []
-    for value in study.spec.tuned[key]:
+    for value in study.spec.tuning_grid[key]:
 
         def runs(task: str, value: Any = value) -> tuple[RunResult, ...]:
-            return study.runs(arm, task, {**study.chosen[arm, task], key: value}) if (arm, task) in study.chosen else ()
+            return (
+                study.runs(arm, task, {**study.selected_hyperparameters[arm, task], key: value})
+                if (arm, task) in study.selected_hyperparameters
+                else ()
+            )
 
         points.append({"value": value, **_point(study, runs)})
         costs.append([_cost(study, arm, task, _comparable(study, arm, task, runs)) for task in study.spec.tasks])
@@ -286,7 +298,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
 def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
     """Return mean, minimum and maximum over seeds of `selection_metric` at some tuned values; `n` did not diverge."""
-    values = list(study.over_tasks(runs, lambda cell: cell.chosen).values())
+    values = list(study.over_tasks(runs, lambda cell: cell.selection_value).values())
     return {
         "mean": statistics.fmean(values) if values else None,
         "low": min(values, default=None),
@@ -311,7 +323,9 @@ def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) 
         return None
     finals = [initial for cell in cells if cell.state == DIVERGED]
     finals += [
-        best(study.spec, (cell.chosen, initial)) for cell in cells if is_finished(cell) and cell.chosen is not None
+        best(study.spec, (cell.selection_value, initial))
+        for cell in cells
+        if is_finished(cell) and cell.selection_value is not None
     ]
     return statistics.fmean(finals) if finals else None
 
@@ -331,20 +345,20 @@ def _initial(study: StudyResults, arm: str, task: str) -> float | None:
     return None
 
 
-def _map(study: StudyResults, arm: str) -> dict[str, Any] | None:
+def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
     """Return `selection_metric` over two tuned keys, if exactly two have several values."""
     keys = _varied(study.spec)
     if len(keys) != 2:
         return None
     x_key, y_key = keys
-    fixed = {key: values[0] for key, values in study.spec.tuned.items() if key not in keys}
+    fixed = {key: values[0] for key, values in study.spec.tuning_grid.items() if key not in keys}
 
     def cell(x: Any, y: Any) -> dict[str, Any]:
-        tuned = {**fixed, x_key: x, y_key: y}
-        point = _point(study, lambda task: study.runs(arm, task, tuned))
+        hyperparameters = {**fixed, x_key: x, y_key: y}
+        point = _point(study, lambda task: study.runs(arm, task, hyperparameters))
         return {name: point[name] for name in ("mean", "diverged", "n")}
 
-    x_values, y_values = (study.spec.tuned[key] for key in keys)
+    x_values, y_values = (study.spec.tuning_grid[key] for key in keys)
     return {
         "x_key": x_key,
         "y_key": y_key,
@@ -374,7 +388,7 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
         "learned": pair.learning._asdict(),
-        "why": verdict_reason(study, pair),
+        "reason": verdict_reason(study, pair),
         "power": {
             "deviation": power and power.deviation,
             "level": power and power.level,
@@ -385,8 +399,11 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
 
 
 def _flat(cell: RunResult) -> dict[str, Any]:
-    kept = ("arm", "task", "seed", "tuned", "state", "chosen", "reported", "steps", "directory", "command", "trust")
-    return {name: getattr(cell, name) for name in kept}
+    names = (
+        *("arm", "task", "seed", "hyperparameters", "state", "selection_value", "reported_value", "steps"),
+        *("directory", "command", "trust"),
+    )
+    return {name: getattr(cell, name) for name in names}
 
 
 def _plain(value: Any) -> Any:

@@ -216,7 +216,7 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
             verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
         elif pair.test.p is None and pair.test.mean:
             verdict = "not said"  # a difference was seen with every seed, and nothing tells how much of it is chance
-        power = _power(pair.test, SIGNIFICANCE / len(able), study.spec.notable)
+        power = _power(pair.test, SIGNIFICANCE / len(able), study.spec.smallest_effect_of_interest)
         yield pair._replace(p_holm=p, family=len(able), verdict=verdict, power=power)
 
 
@@ -226,7 +226,7 @@ def untuned_values(study: StudyResults, pair: Comparison) -> dict[str, list[Mapp
     return {
         arm: gaps
         for arm in (pair.arm, study.spec.reference)
-        if (gaps := [tuned for task in tasks for tuned in untried_values(study, arm, task)])
+        if (gaps := [hyperparameters for task in tasks for hyperparameters in untried_values(study, arm, task)])
     }
 
 

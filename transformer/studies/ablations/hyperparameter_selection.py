@@ -19,20 +19,24 @@ class StudyResults(NamedTuple):
     Attributes:
         spec: The ablation.
         places: The results by arm, task and tuned values (as JSON text).
-        chosen: The selected tuned values of each arm and task that has results.
+        selected_hyperparameters: The selected tuned values of each arm and task that has results.
     """
 
     spec: Ablation
     places: Mapping[tuple[str, str, str], tuple[RunResult, ...]]
-    chosen: Mapping[tuple[str, str], Mapping[str, Any]]
+    selected_hyperparameters: Mapping[tuple[str, str], Mapping[str, Any]]
 
-    def runs(self, arm: str, task: str, tuned: Mapping[str, Any]) -> tuple[RunResult, ...]:
+    def runs(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
         """Return the runs of one combination of tuned values."""
-        return self.places.get((arm, task, _words(tuned)), ())
+        return self.places.get((arm, task, _words(hyperparameters)), ())
 
     def chosen_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
         """Return the runs at the chosen values."""
-        return self.runs(arm, task, self.chosen[arm, task]) if (arm, task) in self.chosen else ()
+        return (
+            self.runs(arm, task, self.selected_hyperparameters[arm, task])
+            if (arm, task) in self.selected_hyperparameters
+            else ()
+        )
 
     def runs_of(self, arm: str) -> list[RunResult]:
         """Return all runs of an arm."""
@@ -48,7 +52,7 @@ class StudyResults(NamedTuple):
         Returns:
             The values by seed.
         """
-        return self.over_tasks(lambda name: self.chosen_runs(arm, name), lambda cell: cell.reported, task)
+        return self.over_tasks(lambda name: self.chosen_runs(arm, name), lambda cell: cell.reported_value, task)
 
     def over_tasks(
         self,
@@ -127,10 +131,10 @@ def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
     Raises:
         ValueError: If a run does not belong to the study, or two runs have the same arm, task, seed and tuned values.
     """
-    combinations = {_words(tuned) for tuned in spec.combinations()}
+    combinations = {_words(hyperparameters) for hyperparameters in spec.combinations()}
     places: dict[tuple[str, str, str], dict[int, RunResult]] = {}
     for cell in cells:
-        words = _words(cell.tuned)
+        words = _words(cell.hyperparameters)
         if not (
             cell.arm in spec.arms and cell.task in spec.tasks and cell.seed in spec.seeds and words in combinations
         ):
@@ -148,17 +152,17 @@ def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
     }
     study = StudyResults(spec, ordered, {})
     chosen = {
-        (arm, task): tuned
+        (arm, task): hyperparameters
         for arm in spec.arms
         for task in spec.tasks
-        if (tuned := _choice(study, arm, task)) is not None
+        if (hyperparameters := _choice(study, arm, task)) is not None
     }
-    return study._replace(chosen=chosen)
+    return study._replace(selected_hyperparameters=chosen)
 
 
 def _judged(spec: Ablation, cell: RunResult) -> RunResult:
-    cell = cell._replace(chosen=_finite(cell.chosen), reported=_finite(cell.reported))
-    limit, value = spec.learned_threshold, cell.chosen
+    cell = cell._replace(selection_value=_finite(cell.selection_value), reported_value=_finite(cell.reported_value))
+    limit, value = spec.learned_threshold, cell.selection_value
     beyond = limit is not None and value is not None and is_better(spec, limit, value)
     return cell._replace(state=STUCK) if is_finished(cell) and beyond else cell
 
@@ -170,9 +174,9 @@ def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str
     """
     shared = tuning_seeds(study, arm, task)
     return [
-        tuned
-        for tuned in study.spec.combinations()
-        if not any(has_ended(cell) and cell.seed in shared for cell in study.runs(arm, task, tuned))
+        hyperparameters
+        for hyperparameters in study.spec.combinations()
+        if not any(has_ended(cell) and cell.seed in shared for cell in study.runs(arm, task, hyperparameters))
     ]
 
 
@@ -184,8 +188,8 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     """
     of_combinations = [
         seeds
-        for tuned in study.spec.combinations()
-        if (seeds := {cell.seed for cell in study.runs(arm, task, tuned) if has_ended(cell)})
+        for hyperparameters in study.spec.combinations()
+        if (seeds := {cell.seed for cell in study.runs(arm, task, hyperparameters) if has_ended(cell)})
     ]
     return set.intersection(*of_combinations) if of_combinations else set()
 
@@ -200,20 +204,20 @@ def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | Non
     sign = 1 if spec.direction is Direction.MINIMIZE else -1
     shared = tuning_seeds(study, arm, task)
 
-    def rank(tuned: Mapping[str, Any]) -> tuple[int, float]:
-        runs = [cell for cell in study.runs(arm, task, tuned) if cell.seed in shared]
-        measured = [cell for cell in runs if is_finished(cell) and cell.chosen is not None]
+    def rank(hyperparameters: Mapping[str, Any]) -> tuple[int, float]:
+        runs = [cell for cell in study.runs(arm, task, hyperparameters) if cell.seed in shared]
+        measured = [cell for cell in runs if is_finished(cell) and cell.selection_value is not None]
         able = [cell for cell in measured if has_learned(cell)]
-        values = [cell.chosen for cell in able or measured if cell.chosen is not None]
+        values = [cell.selection_value for cell in able or measured if cell.selection_value is not None]
         return -len(able), sign * math.fsum(values) / len(values) if values else math.inf
 
-    tried = [tuned for tuned in spec.combinations() if study.runs(arm, task, tuned)]
+    tried = [hyperparameters for hyperparameters in spec.combinations() if study.runs(arm, task, hyperparameters)]
     return min(tried, key=rank) if tried else None
 
 
-def _words(tuned: Mapping[str, Any]) -> str:
+def _words(hyperparameters: Mapping[str, Any]) -> str:
     """Return tuned values as JSON text, in which 1 is not True and a tuple is a list."""
-    return json.dumps(dict(tuned), sort_keys=True, default=str)
+    return json.dumps(dict(hyperparameters), sort_keys=True, default=str)
 
 
 def _finite(value: float | None) -> float | None:
@@ -221,4 +225,4 @@ def _finite(value: float | None) -> float | None:
 
 
 def _named(cell: RunResult) -> str:
-    return f"the cell arm={cell.arm!r} task={cell.task!r} seed={cell.seed} {dict(cell.tuned)}"
+    return f"the cell arm={cell.arm!r} task={cell.task!r} seed={cell.seed} {dict(cell.hyperparameters)}"

@@ -19,21 +19,21 @@ class PlannedRun(NamedTuple):
     Attributes:
         arm: The arm.
         task: The task.
-        tuned: The tuned values.
+        hyperparameters: The tuned values.
         seed: The seed.
         trial: The run's config and name.
     """
 
     arm: str
     task: str
-    tuned: Mapping[str, Any]
+    hyperparameters: Mapping[str, Any]
     seed: int
     trial: Trial
 
     @property
     def where(self) -> str:
         """The run in words, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
-        return describe_run(self.arm, self.task, self.seed, self.tuned)
+        return describe_run(self.arm, self.task, self.seed, self.hyperparameters)
 
 
 def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
@@ -50,11 +50,17 @@ def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
         UserError: If an override has no key in `base` or an invalid value, or two runs have the same config.
     """
     planned = [
-        PlannedRun(arm, task, tuned, seed, make_trial(base, {**overrides, **spec.arms[arm], **tuned, "seed": seed}))
+        PlannedRun(
+            arm,
+            task,
+            hyperparameters,
+            seed,
+            make_trial(base, {**overrides, **spec.arms[arm], **hyperparameters, "seed": seed}),
+        )
         for seed in spec.seeds
         for task, overrides in spec.tasks.items()
         for arm in spec.arms
-        for tuned in spec.combinations()
+        for hyperparameters in spec.combinations()
     ]
     _check_apart(planned)
     return planned

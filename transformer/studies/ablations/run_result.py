@@ -13,11 +13,11 @@ class RunResult(NamedTuple):
         arm: The arm.
         task: The task.
         seed: The seed.
-        tuned: The tuned values.
+        hyperparameters: The tuned values.
         state: "done", "diverged" or "failed"; "stuck" if it finished without having learned; another word if it has not
             ended.
-        chosen: The last finite value of the selection metric, None without one.
-        reported: The last value of the reported metric, None without a finite one.
+        selection_value: The last finite value of the selection metric, None without one.
+        reported_value: The last value of the reported metric, None without a finite one.
         curves: Points (step, value) of metrics by "split/name".
         flops: The FLOPs of one training step, by formula.
         heads: Points of head statistics by name and attention module, averaged over layers and heads.
@@ -30,10 +30,10 @@ class RunResult(NamedTuple):
     arm: str
     task: str
     seed: int
-    tuned: Mapping[str, Any]
+    hyperparameters: Mapping[str, Any]
     state: str
-    chosen: float | None
-    reported: float | None
+    selection_value: float | None
+    reported_value: float | None
     curves: Mapping[str, tuple[Point, ...]]
     flops: float | None
     heads: Mapping[str, Mapping[str, tuple[Point, ...]]]
@@ -43,12 +43,12 @@ class RunResult(NamedTuple):
     trust: str = ""
 
 
-def describe_run(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
+def describe_run(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) -> str:
     """Describe a run, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
     facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
-    return ", ".join([*facts, *([describe_values(tuned)] if tuned else [])])
+    return ", ".join([*facts, *([describe_values(hyperparameters)] if hyperparameters else [])])
 
 
-def describe_values(tuned: Mapping[str, Any]) -> str:
+def describe_values(hyperparameters: Mapping[str, Any]) -> str:
     """Describe tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
-    return ", ".join(f"{key}={value}" for key, value in tuned.items())
+    return ", ".join(f"{key}={value}" for key, value in hyperparameters.items())

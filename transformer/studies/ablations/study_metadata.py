@@ -130,26 +130,26 @@ class StudyMetadata:
 def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return what determines an ablation's runs, except its seeds, for the trial store."""
     return {
-        "ablation": json_values({"arms": spec.arms, "tuned": spec.tuned, "tasks": spec.tasks}),
+        "ablation": json_values({"arms": spec.arms, "tuning_grid": spec.tuning_grid, "tasks": spec.tasks}),
         "base": json_values(base),
         "metric": spec.selection_metric,
         "direction": spec.direction.value,
     }
 
 
-def check_seeds(spec: Ablation, ledger: TrialStore) -> None:
+def check_seeds(spec: Ablation, trial_store: TrialStore) -> None:
     """Check that no seed with existing runs is left out.
 
     Raises:
         UserError: If the directory has runs of a seed that the ablation no longer has.
     """
-    trained = {from_config(RunConfig, trial.config).seed for trial in ledger.trials()}
+    trained = {from_config(RunConfig, trial.config).seed for trial in trial_store.trials()}
     missing = sorted(trained - set(spec.seeds))
     if missing:
         every = ",".join(str(seed) for seed in sorted(trained | set(spec.seeds)))
         raise UserError(
-            f"--workdir={ledger.path} has runs of seed {', '.join(map(str, missing))} too, and seeds that are left out "
-            f"once they were seen bias the result: say --seeds={every}, or choose another --workdir"
+            f"--workdir={trial_store.path} has runs of seed {', '.join(map(str, missing))} too, and seeds that are "
+            f"left out once they were seen bias the result: say --seeds={every}, or choose another --workdir"
         )
 
 

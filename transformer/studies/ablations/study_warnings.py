@@ -50,12 +50,12 @@ def _too_few(study: StudyResults) -> Iterator[str]:
 def _unfinished(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     missing = [
-        describe_run(arm, task, seed, tuned)
+        describe_run(arm, task, seed, hyperparameters)
         for seed in spec.seeds
         for task in spec.tasks
         for arm in spec.arms
-        for tuned in spec.combinations()
-        if not any(cell.seed == seed and cell.state in _ENDED for cell in study.runs(arm, task, tuned))
+        for hyperparameters in spec.combinations()
+        if not any(cell.seed == seed and cell.state in _ENDED for cell in study.runs(arm, task, hyperparameters))
     ]
     if missing:
         planned = len(spec.seeds) * len(spec.tasks) * len(spec.arms) * len(list(spec.combinations()))
@@ -65,7 +65,9 @@ def _unfinished(study: StudyResults) -> Iterator[str]:
 def _failed(study: StudyResults) -> Iterator[str]:
     cells = [cell for arm in study.spec.arms for cell in study.runs_of(arm) if cell.state == FAILED]
     if cells:
-        failed = [f"{describe_run(cell.arm, cell.task, cell.seed, cell.tuned)} ({cell.directory})" for cell in cells]
+        failed = [
+            f"{describe_run(cell.arm, cell.task, cell.seed, cell.hyperparameters)} ({cell.directory})" for cell in cells
+        ]
         yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {_some(failed)}."
 
 
@@ -122,7 +124,7 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
 
     A smallest value of 0, as of warm-up steps or dropout, has nothing beyond it.
     """
-    for key, values in study.spec.tuned.items():
+    for key, values in study.spec.tuning_grid.items():
         numbers = sorted(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
         if len(numbers) > 1:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
@@ -143,7 +145,7 @@ def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
     tasks = [
         task
         for task in study.spec.tasks
-        if any(is_finished(cell) and cell.tuned[key] == value for cell in study.chosen_runs(arm, task))
+        if any(is_finished(cell) and cell.hyperparameters[key] == value for cell in study.chosen_runs(arm, task))
     ]
     if not tasks:
         return ""
@@ -152,5 +154,8 @@ def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
 
 def _chosen_on_what_is_reported(study: StudyResults) -> Iterator[str]:
     spec = study.spec
-    if spec.selection_metric == spec.reported and len(list(spec.combinations())) > 1:
-        yield f"Values were chosen by {spec.reported}, which is also reported: what was chosen looks better than it is."
+    if spec.selection_metric == spec.reported_metric and len(list(spec.combinations())) > 1:
+        yield (
+            f"Values were chosen by {spec.reported_metric}, which is also reported: what was chosen looks better than "
+            "it is."
+        )

@@ -97,7 +97,7 @@ def _winner(study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Map
         return
     first = rank_best_first(spec, means)[0]
     winner = next(arm for arm in arms if arm["name"] == first)
-    told = f"{first} has the best mean {spec.reported}, {_value(winner)}"
+    told = f"{first} has the best mean {spec.reported_metric}, {_value(winner)}"
     others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
     if first != spec.reference:
         if verdicts[first] == "better":
@@ -130,9 +130,10 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
     if pair.verdict == "no difference seen":
         return (
             f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: "
-            f"{difference_in_words(test, corrected_p(pair))}{_could_see(pair.power, study.spec.notable, pair.n)}."
+            f"{difference_in_words(test, corrected_p(pair))}"
+            f"{_could_see(pair.power, study.spec.smallest_effect_of_interest, pair.n)}."
         )
-    size = difference_in_words(test, f"{corrected_p(pair)}; {pair.n} paired seeds", of=study.spec.reported)
+    size = difference_in_words(test, f"{corrected_p(pair)}; {pair.n} paired seeds", of=study.spec.reported_metric)
     verdict = f"{pair.arm} is {pair.verdict} than {against}{where} by {size}"
     return f"{verdict}{divergence_note(study, pair)}.{untried(study, pair)}"
 
@@ -148,15 +149,15 @@ def _could_see(power: PowerAnalysis | None, notable: float | None, n: int) -> st
 
 
 def _divergence(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    some = [arm for arm in arms if arm["runs"]["diverged"]]
+    some = [arm for arm in arms if arm["run_counts"]["diverged"]]
     if not some:
         return
     told = [
         f"{arm['name']} in {proportion_in_words(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
         for arm in some
-        for runs in (arm["runs"],)
+        for runs in (arm["run_counts"],)
     ]
-    none = [arm["name"] for arm in arms if not arm["runs"]["diverged"] and arm["runs"]["ended"]]
+    none = [arm["name"] for arm in arms if not arm["run_counts"]["diverged"] and arm["run_counts"]["ended"]]
     never = f"; never: {join_words(none)}" if none else ""
     yield f"Runs that diverged, over all tuned values: {'; '.join(told)}{never}."
 
@@ -175,7 +176,7 @@ def _to_target(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterat
 
 
 def _sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for key in study.spec.tuned:
+    for key in study.spec.tuning_grid:
         sensitivities = {
             arm["name"]: entry["sensitivity"]
             for arm in arms

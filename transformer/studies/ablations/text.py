@@ -12,7 +12,10 @@ from transformer.studies.ablations.hyperparameter_selection import DIVERGED, Stu
 from transformer.studies.ablations.run_result import RunResult, describe_values
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
 
-_BEFORE, _AFTER = ("arm", "task", "seed"), ("state", "chosen", "reported", "steps", "directory", "command")
+_BEFORE, _AFTER = (
+    ("arm", "task", "seed"),
+    ("state", "selection_value", "reported_value", "steps", "directory", "command"),
+)
 
 
 def verdict_reason(study: StudyResults, pair: Comparison) -> str:
@@ -163,7 +166,7 @@ def _trouble(study: StudyResults, cell: RunResult | None) -> str:
         case "diverged" | "failed" as ended:
             return ended
         case "done" | "stuck":
-            return "" if cell and cell.reported is not None else f"reports no {study.spec.reported}"
+            return "" if cell and cell.reported_value is not None else f"reports no {study.spec.reported_metric}"
         case _:
             return "has not finished"
 
@@ -172,22 +175,31 @@ def runs_csv(result: Mapping[str, Any]) -> str:
     """Format the runs of a result as CSV: a row a run, a column a tuned key, floats in full, empty without a number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_BEFORE, *result["tuned"], *_AFTER])
-    for cell in result["cells"]:
-        tuned = [cell["tuned"].get(key) for key in result["tuned"]]
-        writer.writerow([*(cell[name] for name in _BEFORE), *tuned, *(cell[name] for name in _AFTER)])
+    writer.writerow([*_BEFORE, *result["hyperparameter_values"], *_AFTER])
+    for cell in result["runs"]:
+        hyperparameters = [cell["hyperparameters"].get(key) for key in result["hyperparameter_values"]]
+        writer.writerow([*(cell[name] for name in _BEFORE), *hyperparameters, *(cell[name] for name in _AFTER)])
     return text.getvalue()
 
 
 def arms_table(result: Mapping[str, Any]) -> str:
     """Format the arms as a text table: mean, 95 % interval, difference from the reference, verdict, diverged runs."""
     rows = [
-        ("arm", result["reported"], "95 % interval", "difference", "95 % interval", "p (Holm)", "verdict", "diverged")
+        (
+            "arm",
+            result["reported_metric"],
+            "95 % interval",
+            "difference",
+            "95 % interval",
+            "p (Holm)",
+            "verdict",
+            "diverged",
+        )
     ]
     against = {pair["arm"]: pair for pair in result["comparisons"] if pair["task"] is None}
     for arm in result["arms"]:
         pair = against.get(arm["name"])
-        runs = arm["runs"]
+        runs = arm["run_counts"]
         rows.append(
             (
                 arm["name"],

@@ -22,8 +22,8 @@ class ModelTrainer:
     Args:
         data_dir: Where this machine's data lie, by default where a trial's config says. It is no part of a trial's
             identity.
-        vouched: The modules and downloads that trials may name (transformer.trust.check_trusted), since the ledger may
-            have been written by someone else.
+        vouched: The modules and downloads that trials may name (transformer.trust.check_trusted), since the trial
+            store may have been written by someone else.
         trackers: The experiment trackers that log every trial, grouped by sweep.
     """
 

@@ -1,8 +1,8 @@
 """Search with Optuna (Akiba et al. 2019): TPE, Gaussian processes, and Hyperband, which stops trials early.
 
-Optuna's knowledge follows from the ledger of trials: before each proposal Optuna is told of trials that it does not
+Optuna's knowledge follows from the trial store: before each suggestion Optuna is told of trials that it does not
 know and of the outcomes of those that it proposed, so that a worker may die at any moment. Its study is a journal of
-lines with checksums; if it is damaged, or contradicts the ledger, it is rebuilt from the ledger. Only
+lines with checksums; if it is damaged, or contradicts the trial store, it is rebuilt from the trial store. Only
 `open_optuna_search` imports Optuna.
 """
 
@@ -71,7 +71,7 @@ def hyperband_resources(base: Mapping[str, Any]) -> dict[str, int]:
 
 def open_optuna_search(
     engine: str,
-    ledger: TrialStore,
+    trial_store: TrialStore,
     base: Mapping[str, Any],
     space: SearchSpace,
     *,
@@ -79,11 +79,11 @@ def open_optuna_search(
     maximize: bool,
     url: str | None = None,
 ) -> "OptunaSearch":
-    """Open the Optuna search of a sweep, with its study in a journal next to the ledger or in a database.
+    """Open the Optuna search of a sweep, with its study in a journal next to the trial store or in a database.
 
     Args:
         engine: "tpe", "gp" or "hyperband".
-        ledger: The trials of the sweep.
+        trial_store: The trials of the sweep.
         base: The base config.
         space: The search space.
         seed: The seed of the search.
@@ -105,7 +105,7 @@ def open_optuna_search(
     if engine == "hyperband":
         pruner = optuna.pruners.HyperbandPruner(**hyperband_resources(base))
     # Another sweep in the same database is another study.
-    name = f"headwise-{hashlib.sha256(repr(ledger.facts()).encode()).hexdigest()[:16]}"
+    name = f"headwise-{hashlib.sha256(repr(trial_store.facts()).encode()).hexdigest()[:16]}"
 
     def study_in(storage: Any) -> Any:
         return optuna.create_study(
@@ -116,7 +116,7 @@ def open_optuna_search(
             load_if_exists=True,
         )
 
-    return OptunaSearch(optuna, study_in, url, engine, ledger, base, space, seed)
+    return OptunaSearch(optuna, study_in, url, engine, trial_store, base, space, seed)
 
 
 class OptunaSearch:
@@ -128,29 +128,29 @@ class OptunaSearch:
         study_in: Callable[[Any], Any],
         url: str | None,
         engine: str,
-        ledger: TrialStore,
+        trial_store: TrialStore,
         base: Mapping[str, Any],
         space: SearchSpace,
         seed: int,
     ):
-        self._optuna, self._study_in, self._ledger = optuna, study_in, ledger
+        self._optuna, self._study_in, self._trial_store = optuna, study_in, trial_store
         self._engine, self._base, self._space, self._seed = engine, base, space, seed
-        self._journal = None if url else ledger.path / "optuna.journal"
+        self._journal = None if url else trial_store.path / "optuna.journal"
         if url:
             self._storage = _database(optuna, url)
             self._study = study_in(self._storage)
         else:
             self._with_whole_journal(self._open)
 
-    def propose(self, ledger: TrialStore) -> Trial | None:
+    def suggest(self, trial_store: TrialStore) -> Trial | None:
         """Return the sampler's next trial; if it only repeats itself and the space is finite, an untried point.
 
         Raises:
             UserError: If no proposal has a valid config.
         """
-        return self._with_whole_journal(lambda: self._propose(ledger))
+        return self._with_whole_journal(lambda: self._suggest(trial_store))
 
-    def prune(self, trial: Trial, step: int, value: float) -> bool:
+    def should_prune(self, trial: Trial, step: int, value: float) -> bool:
         return self._engine == "hyperband" and self._with_whole_journal(lambda: self._prune(trial, step, value))
 
     def _with_whole_journal(self, use: Callable[[], Any]) -> Any:
@@ -160,8 +160,8 @@ class OptunaSearch:
         except DamagedJournal as damage:
             assert self._journal is not None
             with _locked(self._journal):
-                if damage.by_ledger or not _is_whole(self._journal):
-                    print(f"{self._journal}: {damage}; it is made anew from the ledger", file=sys.stderr)
+                if damage.by_trial_store or not _is_whole(self._journal):
+                    print(f"{self._journal}: {damage}; it is made anew from the trial store", file=sys.stderr)
                     self._rebuild(self._journal)
                 # Else another process has done so.
             self._open()
@@ -173,18 +173,18 @@ class OptunaSearch:
         self._study = self._study_in(self._storage)
 
     def _rebuild(self, journal: Path) -> None:
-        """Write a journal of what the ledger knows."""
+        """Write a journal of what the trial store knows."""
         draft = journal.with_name(f"{journal.name}.new")
         draft.unlink(missing_ok=True)
         self._storage = self._optuna.storages.JournalStorage(_Journal(draft))
         self._study = self._study_in(self._storage)
-        self._tell(self._ledger)
+        self._tell(self._trial_store)
         draft.replace(journal)
         draft.with_name(f"{draft.name}.lock").unlink(missing_ok=True)
 
-    def _propose(self, ledger: TrialStore) -> Trial | None:
-        self._tell(ledger)
-        planned = {trial.name: trial for trial in ledger.trials()}
+    def _suggest(self, trial_store: TrialStore) -> Trial | None:
+        self._tell(trial_store)
+        planned = {trial.name: trial for trial in trial_store.trials()}
         mistakes: list[UserError] = []
         for _ in range(_DOUBLES):
             number = len(self._study.get_trials(deepcopy=False))
@@ -200,7 +200,7 @@ class OptunaSearch:
             asked.set_user_attr(_NAME, trial.name)
             if trial.name not in planned:
                 return trial
-            self._end(asked.number, ledger.outcome(planned[trial.name]), ())
+            self._end(asked.number, trial_store.outcome(planned[trial.name]), ())
         other = None if self._space.size is None else self._untried(planned)
         if other is None and len(mistakes) == _DOUBLES and (self._space.size is None or not planned):
             raise mistakes[-1]
@@ -233,14 +233,14 @@ class OptunaSearch:
         running = self._study.get_trials(deepcopy=False, states=(state,))
         return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
 
-    def _tell(self, ledger: TrialStore) -> None:
+    def _tell(self, trial_store: TrialStore) -> None:
         """Tell Optuna of trials and their outcomes; a proposal whose worker died before it was planned has failed.
 
         Raises:
-            DamagedJournal: If the study contradicts the ledger.
+            DamagedJournal: If the study contradicts the trial store.
         """
-        planned = {trial.name: trial for trial in ledger.trials()}
-        outcomes = {name: ledger.outcome(trial) for name, trial in planned.items()}
+        planned = {trial.name: trial for trial in trial_store.trials()}
+        outcomes = {name: trial_store.outcome(trial) for name, trial in planned.items()}
         self._check(outcomes)
         known = {asked.user_attrs.get(_NAME) for asked in self._study.get_trials(deepcopy=False)}
         for name, trial in planned.items():
@@ -254,7 +254,7 @@ class OptunaSearch:
                 self._end(asked.number, outcomes.get(name), values)
 
     def _check(self, outcomes: Mapping[str, TrialOutcome | None]) -> None:
-        """Compare the study's values with the ledger's; a database may be shared, and is not checked."""
+        """Compare the study's values with the trial store's; a database may be shared, and is not checked."""
         if self._journal is None:
             return
         state = self._optuna.trial.TrialState.COMPLETE
@@ -262,10 +262,10 @@ class OptunaSearch:
             outcome = outcomes.get(told.user_attrs.get(_NAME, ""))
             # A trial that was told once and failed since is trained again.
             if outcome is None or (outcome.state == TrialState.DONE and outcome.value != told.value):
-                raise DamagedJournal("it knows values that the ledger does not", by_ledger=True)
+                raise DamagedJournal("it knows values that the trial store does not", by_trial_store=True)
 
     def _add(self, trial: Trial) -> None:
-        """Tell Optuna of a trial in the ledger, as if Optuna had proposed it and it were training."""
+        """Tell Optuna of a trial in the trial store, as if Optuna had proposed it and it were training."""
         answers = self._space.answers(trial.overrides)
         if answers is None:
             return
@@ -279,10 +279,10 @@ class OptunaSearch:
                 user_attrs={_NAME: trial.name},
             )
         )
-        metric = self._ledger.facts().get("metric")
+        metric = self._trial_store.facts().get("metric")
         if self._engine == "hyperband" and metric:
             split, name = parse_metric_name(metric)
-            records = read_records(RunDirectory(self._ledger.directory(trial)).metrics_file)
+            records = read_records(RunDirectory(self._trial_store.directory(trial)).metrics_file)
             for record in records:
                 if record["split"] == split and isinstance(record.get(name), int | float):
                     self._prune(trial, record["step"], record[name])
@@ -358,11 +358,11 @@ class _DistributionRecorder:
 
 
 class DamagedJournal(Exception):
-    """Raised when a journal is not what the sweep has written, or contradicts the ledger."""
+    """Raised when a journal is not what the sweep has written, or contradicts the trial store."""
 
-    def __init__(self, message: str, *, by_ledger: bool = False):
+    def __init__(self, message: str, *, by_trial_store: bool = False):
         super().__init__(message)
-        self.by_ledger = by_ledger
+        self.by_trial_store = by_trial_store
 
 
 class _Journal:

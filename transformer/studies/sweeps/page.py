@@ -33,17 +33,17 @@ class SweepPage:
     """The page of one sweep in its directory.
 
     Args:
-        ledger: The trials of the sweep.
+        trial_store: The trials of the sweep.
         about: The sweep's name, metric and command.
         again: Returns the command that trains a trial again.
     """
 
-    def __init__(self, ledger: TrialStore, about: SweepInfo, again: Callable[[Trial], str]):
-        self._ledger, self._about, self._again = ledger, about, again
+    def __init__(self, trial_store: TrialStore, about: SweepInfo, again: Callable[[Trial], str]):
+        self._trial_store, self._about, self._again = trial_store, about, again
         self._commands: dict[str, str] = {}  # of the trials that are done
-        self._curves = TrialCurves(ledger, about.metric)
+        self._curves = TrialCurves(trial_store, about.metric)
         self._written = ""
-        self.path = ledger.path / NAME
+        self.path = trial_store.path / NAME
 
     def write(self, rows: Sequence[TrialStatus], over: bool) -> None:
         """Write the page if it has changed.
@@ -55,7 +55,7 @@ class SweepPage:
         for row in rows:
             if row.state == TrialState.DONE and row.trial.name not in self._commands:
                 self._commands[row.trial.name] = self._again(row.trial)
-        page = render(sweep_page_data(self._about, self._ledger, rows, self._curves, self._commands, over=over))
+        page = render(sweep_page_data(self._about, self._trial_store, rows, self._curves, self._commands, over=over))
         if page != self._written:
             storage_of(self.path).replace(self.path, page.encode())
             self._written = page

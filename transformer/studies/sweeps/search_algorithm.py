@@ -19,14 +19,14 @@ _DOUBLES = 1000  # draws in a row that were made before, after which an endless 
 class SearchAlgorithm(Protocol):
     """Proposes trials one at a time, given how the earlier ones ended."""
 
-    def propose(self, ledger: TrialStore) -> Trial | None:
+    def suggest(self, trial_store: TrialStore) -> Trial | None:
         """Return the next trial; None if there is none. Called by one process at a time.
 
         Raises:
             UserError: If the config is invalid.
         """
 
-    def prune(self, trial: Trial, step: int, value: float) -> bool:
+    def should_prune(self, trial: Trial, step: int, value: float) -> bool:
         """Return whether to stop a trial that has reached this value of the metric at this step."""
 
 

@@ -44,8 +44,8 @@ class SweepInfo(NamedTuple):
 class TrialCurves:
     """The curves of trials over training; those of trials that have ended are read once."""
 
-    def __init__(self, ledger: TrialStore, metric: MetricName):
-        self._ledger, self._metric = ledger, metric
+    def __init__(self, trial_store: TrialStore, metric: MetricName):
+        self._trial_store, self._metric = trial_store, metric
         self._ended: dict[str, list[tuple[int, float]]] = {}
 
     def of(self, row: TrialStatus) -> list[tuple[int, float]]:
@@ -54,7 +54,7 @@ class TrialCurves:
         if name in self._ended:
             return self._ended[name]
         points = metric_curve(
-            read_records(RunDirectory(self._ledger.directory(row.trial)).metrics_file), str(self._metric)
+            read_records(RunDirectory(self._trial_store.directory(row.trial)).metrics_file), str(self._metric)
         )
         every = max(1, math.ceil(len(points) / _POINTS))
         kept = [*reversed(points[::-1][::every])]
@@ -65,7 +65,7 @@ class TrialCurves:
 
 def sweep_page_data(
     about: SweepInfo,
-    ledger: TrialStore,
+    trial_store: TrialStore,
     rows: Sequence[TrialStatus],
     curves: TrialCurves,
     again: Mapping[str, str],
@@ -76,7 +76,7 @@ def sweep_page_data(
 
     Args:
         about: The sweep.
-        ledger: Its trials.
+        trial_store: Its trials.
         rows: The current status of the trials.
         curves: Their curves.
         again: Commands that train a trial again, by its name.
@@ -96,10 +96,10 @@ def sweep_page_data(
         "direction": "maximize" if about.maximize else "minimize",
         "state": "running" if not over else "stopped" if left else "done",
         "counts": count_states(rows, about.total),
-        "seconds_left": None if over else seconds_left(ledger, rows, about.total),
+        "seconds_left": None if over else seconds_left(trial_store, rows, about.total),
         "command": about.command,
         "maps_command": shlex.join(command_words("maps")),
-        "tuned": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
+        "hyperparameter_values": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
         "importance": {key: parameter_importance(rows, key) for key in keys},
         "best": best and best.trial.name,
         "trials": [
@@ -112,7 +112,7 @@ def sweep_page_data(
                 "message": row.message,
                 "overrides": {key: row.trial.overrides.get(key) for key in keys},
                 "curve": curves.of(row),
-                "directory": str(ledger.directory(row.trial)),
+                "directory": str(trial_store.directory(row.trial)),
                 "command": again.get(row.trial.name, ""),
                 "trust": shlex.join(trust_words(row.trial.config)),
             }
@@ -127,20 +127,22 @@ def varied_keys(trials: Sequence[Trial]) -> list[str]:
     return [key for key in keys if len(_different(trial.overrides.get(key) for trial in trials)) > 1]
 
 
-def seconds_left(ledger: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:
+def seconds_left(trial_store: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:
     """Estimate the remaining time of a sweep.
 
     left = mean seconds of a trial * (pending + sum over running of (1 - step / steps)) / running
 
     Args:
-        ledger: The trials of the sweep.
+        trial_store: The trials of the sweep.
         rows: Their current status.
         total: The number of trials.
 
     Returns:
         The seconds; None if no trial is done or none is running.
     """
-    times = [times for row in rows if row.state == TrialState.DONE and (times := ledger.times(row.trial)) is not None]
+    times = [
+        times for row in rows if row.state == TrialState.DONE and (times := trial_store.times(row.trial)) is not None
+    ]
     running = [row for row in rows if row.state == TrialState.RUNNING]
     if not times or not running:
         return None

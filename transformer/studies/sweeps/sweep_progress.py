@@ -43,16 +43,16 @@ class TrialStatus(NamedTuple):
     message: str
 
 
-def read_trial_statuses(ledger: TrialStore, trials: Sequence[Trial], metric: MetricName) -> list[TrialStatus]:
+def read_trial_statuses(trial_store: TrialStore, trials: Sequence[Trial], metric: MetricName) -> list[TrialStatus]:
     """Read the current status of trials, with the metric that those in training have reached."""
     rows = []
     for trial in trials:
         # In this order: what ends in between has its outcome, not the lease that it had.
-        state, outcome = ledger.state(trial), ledger.outcome(trial)
+        state, outcome = trial_store.state(trial), trial_store.outcome(trial)
         if outcome is not None:
             rows.append(TrialStatus(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == TrialState.RUNNING:
-            records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
+            records = read_last_records(RunDirectory(trial_store.directory(trial)).metrics_file)
             last = last_metric(records, metric)
             rows.append(TrialStatus(trial, state, last_step(records), last.value if last else None, ""))
         else:
@@ -165,7 +165,7 @@ def progress_table(
     return table
 
 
-def write_csv(ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricName) -> Path:
+def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: MetricName) -> Path:
     """Write all trials to WORKDIR/trials.csv, with a column for every key that any of them sets; return the path."""
     keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
     text = io.StringIO()
@@ -176,18 +176,18 @@ def write_csv(ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricNam
         value = "" if row.value is None else repr(row.value)
         folder = f"trials/{row.trial.name}"
         writer.writerow([row.trial.name, row.state.value, row.step, value, *cells, row.message, folder])
-    path = ledger.path / "trials.csv"
+    path = trial_store.path / "trials.csv"
     storage_of(path).replace(path, text.getvalue().encode())
     return path
 
 
 def summarize(
-    ledger: TrialStore, rows: Sequence[TrialStatus], metric: MetricName, best: TrialStatus | None, command: str
+    trial_store: TrialStore, rows: Sequence[TrialStatus], metric: MetricName, best: TrialStatus | None, command: str
 ) -> str:
     """Summarize a finished sweep in lines of text.
 
     Args:
-        ledger: The trials of the sweep.
+        trial_store: The trials of the sweep.
         rows: Their status.
         metric: The metric.
         best: The best trial, if any is done.
@@ -200,7 +200,7 @@ def summarize(
     if best is not None:
         lines += [
             f"best: {metric} {best.value:.6g}  {describe(best.trial.overrides)}",
-            f"  run directory   {ledger.directory(best.trial)}",
+            f"  run directory   {trial_store.directory(best.trial)}",
             f"  train it again  {command}",
         ]
     failed = [row for row in rows if row.state == TrialState.FAILED]

@@ -1,12 +1,12 @@
 """The store of a sweep's trials: those planned, which process trains one, and how each ended.
 
     WORKDIR/
-        sweep.json                   what the sweep is: base config, space, engine, seed, metric
-        trials.jsonl                 the trials in the order planned, a line each
-        ledger/NAME/lock             held by the one process that trains the trial
-        ledger/NAME/attempts.jsonl   every start of it, and whether its worker stopped or died
-        ledger/NAME/outcome.json     how it ended; written once
-        trials/NAME/                 the run directory
+        sweep.json                         what the sweep is: base config, space, engine, seed, metric
+        trials.jsonl                       the trials in the order planned, a line each
+        trial_status/NAME/lock             held by the one process that trains the trial
+        trial_status/NAME/attempts.jsonl   every start of it, and whether its worker stopped or died
+        trial_status/NAME/outcome.json     how it ended; written once
+        trials/NAME/                       the run directory
 
 Many processes on many machines coordinate through these files alone. The process that trains a trial holds its lock,
 which the kernel frees when the process dies (in a bucket it is a lease that expires unless it is renewed). A trial
@@ -38,7 +38,7 @@ from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps.trials import Trial, json_values, trial_of_config
 
-_FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
+_FACTS, _TRIALS, _STATUS = "sweep.json", "trials.jsonl", "trial_status"
 _PLANNING = "planning"  # the folder whose lock is held to plan
 _LOCK = "lock"
 _WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
@@ -163,21 +163,21 @@ class TrialStore:
             UserError: If the directory holds another sweep or something else.
         """
         path, facts = parse_path(path), json_values(sweep)
-        ledger = cls(path)
+        trial_store = cls(path)
         with refuse_unusable(path):
             storage_of(path).reach(path)
             check_regular_files(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
-            with ledger._planning():
+            with trial_store._planning():
                 _check_directory(path)
-                recorded = ledger.facts() if (path / _FACTS).is_file() else None
+                recorded = trial_store.facts() if (path / _FACTS).is_file() else None
                 if recorded is not None:
-                    free = () if ledger.any_value() else _CORRECTABLE
+                    free = () if trial_store.any_value() else _CORRECTABLE
                     _check_facts(path, {**recorded, **{key: facts[key] for key in free if key in facts}}, facts)
                 if recorded != facts:
                     text = json.dumps(add_checksum(facts), indent=2, ensure_ascii=False, allow_nan=False)
                     storage_of(path).replace(path / _FACTS, f"{text}\n".encode())
-        return ledger
+        return trial_store
 
     @classmethod
     def existing(cls, path: Path) -> "TrialStore":
@@ -208,22 +208,22 @@ class TrialStore:
             with self._planning():
                 self._append(trials)
 
-    def extend(self, total: int, propose: Callable[[], Trial | None]) -> bool:
-        """Append the trial that `propose` returns, unless `total` trials are planned.
+    def plan_next(self, total: int, suggest: Callable[[], Trial | None]) -> bool:
+        """Append the trial that `suggest` returns, unless `total` trials are planned.
 
         One process proposes at a time and sees what all others have planned.
 
         Args:
             total: The number of trials of the sweep.
-            propose: Returns the next trial; None if there is none.
+            suggest: Returns the next trial; None if there is none.
 
         Returns:
-            False if `propose` returned None, else True.
+            False if `suggest` returned None, else True.
         """
         with self._planning():
             if len(self.trials()) >= total:
                 return True
-            trial = propose()
+            trial = suggest()
             if trial is None:
                 return False
             self._append([trial])
@@ -319,16 +319,16 @@ class TrialStore:
 
     def _begun(self) -> set[str]:
         """Return the names of the trials that have a folder."""
-        folder = self.path / _LEDGER
+        folder = self.path / _STATUS
         return {entry.name for entry in folder.iterdir()} - {_PLANNING} if folder.is_dir() else set()
 
     def _folder(self, trial: Trial) -> Path:
-        return self.path / _LEDGER / trial.name
+        return self.path / _STATUS / trial.name
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[None]:
         """Hold the planning lock; another process that plans waits."""
-        folder = self.path / _LEDGER / _PLANNING
+        folder = self.path / _STATUS / _PLANNING
         with contextlib.ExitStack() as stack:
             while True:
                 try:
@@ -354,13 +354,13 @@ class TrialLease:
     """A trial that this process holds.
 
     Attributes:
-        ledger: The store.
+        trial_store: The store.
         trial: The trial.
-        folder: Its folder in the ledger.
+        folder: Its folder in the store.
         began: When it was taken, in seconds since 1970.
     """
 
-    ledger: TrialStore
+    trial_store: TrialStore
     trial: Trial
     folder: Path
     began: float
@@ -402,12 +402,12 @@ class TrialLease:
         Raises:
             RuntimeError: If it already has an outcome.
         """
-        if self.ledger.outcome(self.trial) is not None:
+        if self.trial_store.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
         about = {**outcome._asdict(), "state": outcome.state.value, "began": self.began, "ended": time.time()}
         text = json.dumps(add_checksum(about), indent=2, ensure_ascii=False, allow_nan=False)
         storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
-        self.ledger.known(self.trial, outcome)
+        self.trial_store.known(self.trial, outcome)
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")
@@ -507,7 +507,7 @@ def _check_directory(path: Path) -> None:
         raise UserError(f"--workdir={path} is a file; name a directory")
     if path.is_dir() and not (path / _FACTS).is_file():
         # A start that was killed before it wrote its facts leaves these behind.
-        names = {entry.name for entry in path.iterdir()} - {_LEDGER}
+        names = {entry.name for entry in path.iterdir()} - {_STATUS}
         others = {name for name in names if not (name.startswith(_FACTS) and name.endswith(".new"))}
         if others:
             raise UserError(

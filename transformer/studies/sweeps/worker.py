@@ -51,7 +51,7 @@ _DEATHS = 2  # of workers at a trial, after which it is trained alone: together 
 # What changes in a trial's directory while it gets on. A lease is renewed by a thread also of a run that hangs.
 PROGRESS = ("*.*", "data", "checkpoints/*", "maps/*")
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
-_WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are at all that is left: from, to
+_WAITS = (0.1, 5.0)  # seconds between two looks at the trial store where others are at all that is left: from, to
 
 Report = Callable[[int, str, Mapping[str, Any]], None]
 
@@ -115,8 +115,8 @@ class VmapSpeedup:
 class _WorkerSettings:
     """The arguments of a worker."""
 
-    ledger: TrialStore
-    proposer: SearchAlgorithm | None
+    trial_store: TrialStore
+    search_algorithm: SearchAlgorithm | None
     metric: MetricName
     trainer: TrialTrainer
     patience: float
@@ -124,8 +124,8 @@ class _WorkerSettings:
 
 
 def run_worker(
-    ledger: TrialStore,
-    proposer: SearchAlgorithm | None,
+    trial_store: TrialStore,
+    search_algorithm: SearchAlgorithm | None,
     *,
     total: int,
     metric: str,
@@ -137,8 +137,8 @@ def run_worker(
     """Work on a sweep until its first `total` trials are finished, by this worker or others.
 
     Args:
-        ledger: The trials of the sweep.
-        proposer: Proposes further trials; None to train only those planned.
+        trial_store: The trials of the sweep.
+        search_algorithm: Proposes further trials; None to train only those planned.
         total: The number of trials.
         metric: The sweep's metric, as "split/name".
         trainer: Trains the trials.
@@ -150,13 +150,13 @@ def run_worker(
         UserError: If no trial reports the metric.
         TooManyFailures: If three trials in a row failed in this worker.
     """
-    setting = _WorkerSettings(ledger, proposer, parse_metric_name(metric), trainer, patience, workers)
+    setting = _WorkerSettings(trial_store, search_algorithm, parse_metric_name(metric), trainer, patience, workers)
     failures, pause, dry = 0, _WAITS[0], False
     while True:
-        planned = ledger.trials()[:total]
-        unfinished = [trial for trial in planned if ledger.outcome(trial) is None]
+        planned = trial_store.trials()[:total]
+        unfinished = [trial for trial in planned if trial_store.outcome(trial) is None]
         # What had nothing more to propose is not asked again while others train: each answer is kept for ever.
-        exhausted = proposer is None or dry or len(planned) >= total
+        exhausted = search_algorithm is None or dry or len(planned) >= total
         if not unfinished and exhausted:
             return
         ended = _next(setting, unfinished, vectorize)
@@ -167,8 +167,8 @@ def run_worker(
                     f"{failures} trials in a row failed in this worker, the last with: {ended.message}"
                 )
             pause = _WAITS[0]
-        elif proposer is not None and not exhausted:
-            dry = not ledger.extend(total, lambda: proposer.propose(ledger))
+        elif search_algorithm is not None and not exhausted:
+            dry = not trial_store.plan_next(total, lambda: search_algorithm.suggest(trial_store))
             pause = _WAITS[0]
         else:
             time.sleep(pause)
@@ -179,8 +179,8 @@ def _next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool
     """Train the first trial that no process holds; None if there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
-        with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.ledger.lease(trial) as lease:
-            if setting.ledger.outcome(trial) is None:
+        with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.trial_store.lease(trial) as lease:
+            if setting.trial_store.outcome(trial) is None:
                 if vectorize:
                     together = _train_together(setting, lease, unfinished)
                     if together is not None:
@@ -191,7 +191,7 @@ def _next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool
 
 def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
     """Train a leased trial and record how it ended."""
-    trial, directory = lease.trial, setting.ledger.directory(lease.trial)
+    trial, directory = lease.trial, setting.trial_store.directory(lease.trial)
     step = _step(directory)
     if _stuck(lease, step):
         outcome = TrialOutcome(
@@ -214,7 +214,11 @@ def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
 def _outcome(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOutcome:
     def report(step: int, split: str, values: Mapping[str, Any]) -> None:
         value = float(values.get(setting.metric.name, math.nan)) if split == setting.metric.split else math.nan
-        if setting.proposer is not None and math.isfinite(value) and setting.proposer.prune(trial, step, value):
+        if (
+            setting.search_algorithm is not None
+            and math.isfinite(value)
+            and setting.search_algorithm.should_prune(trial, step, value)
+        ):
             raise TrialPruned(step, value)
 
     try:
@@ -247,7 +251,7 @@ def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
     last = last_metric(records, setting.metric)
     if last is None:
         known = ", ".join(list_metrics(records)) or "nothing"
-        if setting.ledger.any_value():
+        if setting.trial_store.any_value():
             said = f"it does not report {setting.metric}; it reports {known}"
             return TrialOutcome(TrialState.FAILED, None, last_step(records), said)
         raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
@@ -258,7 +262,7 @@ def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
 
 def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Sequence[Trial]) -> TrialOutcome | None:
     """Train a leased trial together with others of its program if that is faster; None if it is not."""
-    ledger = setting.ledger
+    trial_store = setting.trial_store
     if _deaths(first) >= _DEATHS:
         return None
     companions = _companions(setting, first.trial, unfinished)
@@ -268,12 +272,12 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
         leases = [first]
         for trial in companions:
             with contextlib.suppress(DirectoryInUse), contextlib.ExitStack() as one:
-                lease = one.enter_context(ledger.lease(trial))
-                if ledger.outcome(trial) is None and _deaths(lease) < _DEATHS:
+                lease = one.enter_context(trial_store.lease(trial))
+                if trial_store.outcome(trial) is None and _deaths(lease) < _DEATHS:
                     leases.append(lease)
                     stack.enter_context(one.pop_all())
         trials = [lease.trial for lease in leases]
-        directories = [ledger.directory(trial) for trial in trials]
+        directories = [trial_store.directory(trial) for trial in trials]
         steps = [_step(directory) for directory in directories]
         if len(leases) == 1:
             return None
@@ -307,7 +311,7 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
 def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
     """Return the trials to vmap with one: of its program, at its step, and measured to be faster together."""
     program = setting.trainer.program(trial)
-    step = _step(setting.ledger.directory(trial))
+    step = _step(setting.trial_store.directory(trial))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
     # Trials that other workers hold count too, so that the last worker takes as many as the first.
     count = min(MAX_VMAPPED_TRIALS, math.ceil(len(of_program) / setting.workers))
@@ -315,8 +319,8 @@ def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Tri
         other
         for other in of_program
         if other.name != trial.name
-        and setting.ledger.state(other) == TrialState.PENDING
-        and _step(setting.ledger.directory(other)) == step
+        and setting.trial_store.state(other) == TrialState.PENDING
+        and _step(setting.trial_store.directory(other)) == step
     ][: count - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
@@ -360,7 +364,7 @@ def _note_gain(file: Path, gain: float, message: str) -> None:
 
 def _gain_file(setting: _WorkerSettings, trial: Trial, count: int) -> Path:
     program = setting.trainer.program(trial)
-    folder = setting.ledger.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    folder = setting.trial_store.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
     return folder / f"gain-{count}.json"
 
 

@@ -47,7 +47,7 @@ export function showHeader() {
   byId("name").textContent = ablation.name ? `· ${showInvisible(ablation.name)}` : "";
   byId("question").textContent = showInvisible(ablation.question || ablation.name);
   const tasks = hasSeveralTasks ? [pluralize(ablation.tasks.length, "task")] : [];
-  const runs = pluralize(ablation.cells.length, "run");
+  const runs = pluralize(ablation.runs.length, "run");
   const said = [
     [pluralize(ablation.arms.length, "arm"), pluralize(ablation.seeds.length, "seed"), ...tasks].join(" × "),
     runs,
@@ -104,7 +104,7 @@ function valueColumns() {
   return [
     { head: "arm", cell: (arm) => [line(...armLabel(arm.name)), ...reference(arm)] },
     {
-      head: withSpaces(ablation.reported),
+      head: withSpaces(ablation.reported_metric),
       title: `mean over the seeds at the chosen values, 95 % t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
       cell: (arm) => [
         line(createHtml("b", {}, valueNode(arm.mean, formatFixed(arm.mean, decimals)))),
@@ -191,7 +191,7 @@ function costColumns() {
       head: "chosen",
       title: `${tunedKeys().map(shortKey).join(", ")}; by ${withSpaces(ablation.selection_metric)}`,
       absent: !tunedKeys().length,
-      cell: chosenCell,
+      cell: selectedHyperparametersCell,
     },
     {
       head: "parameters",
@@ -235,11 +235,11 @@ function verdictCell(pair) {
     createHtml("i", { "aria-hidden": "true" }, sign),
     words,
   );
-  return [line(badge), ...(pair.verdict === "not said" ? [small(showInvisible(pair.why ?? ""))] : [])];
+  return [line(badge), ...(pair.verdict === "not said" ? [small(showInvisible(pair.reason ?? ""))] : [])];
 }
 
 /** @param {Arm} arm */
-function divergedCell({ runs }) {
+function divergedCell({ run_counts: runs }) {
   const lines = [line(valueNode(runs.diverged, formatOrDash(runs.diverged)), ` of ${formatOrDash(runs.ended)}`)];
   if (runs.interval) {
     const ends = runs.interval.map((end) => valueNode(end, formatPercent(end)));
@@ -269,9 +269,9 @@ function formatFlops(count) {
 }
 
 /** @param {Arm} arm */
-function chosenCell({ chosen }) {
+function selectedHyperparametersCell({ selected_hyperparameters: selected }) {
   // One line a task where there are several, else one line a key.
-  return Object.entries(chosen ?? {}).flatMap(([task, values]) => {
+  return Object.entries(selected ?? {}).flatMap(([task, values]) => {
     /** @param {string} key */
     const words = (key) => formatTunedValue(ownValue(values, key));
     return hasSeveralTasks
@@ -297,14 +297,14 @@ const formatRough = (value) => formatOrDash(Number(value.toPrecision(2)));
 
 /** What the analysis says of each comparison, in its own words. */
 function comparisonNotes() {
-  const said = ablation.comparisons.filter(({ why }) => why);
+  const said = ablation.comparisons.filter(({ reason }) => reason);
   if (!said.length) return [];
-  const rows = said.map(({ arm, task, why }) =>
+  const rows = said.map(({ arm, task, reason }) =>
     createHtml(
       "li",
       {},
       createHtml("b", {}, `${showInvisible(arm)}${hasSeveralTasks && task !== null ? ` on ${taskName(task)}` : ""}: `),
-      showInvisible(why ?? ""),
+      showInvisible(reason ?? ""),
     ),
   );
   return [createDetails("Each comparison in words", createHtml("ul", { class: "words" }, ...rows))];
@@ -332,9 +332,9 @@ function tasksTable() {
 
 export function showArms() {
   const by = withSpaces(ablation.selection_metric);
-  const how = [`${withSpaces(ablation.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
+  const how = [`${withSpaces(ablation.reported_metric)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);
-  if (isNumber(ablation.notable)) how.push(`the smallest difference that matters: ${formatOrDash(ablation.notable)}`);
+  if (isNumber(ablation.smallest_effect_of_interest)) how.push(`the smallest difference that matters: ${formatOrDash(ablation.smallest_effect_of_interest)}`);
   if (isNumber(ablation.target)) how.push(`target: ${by} of ${formatOrDash(ablation.target)}`);
   addPanel("arms", "Arms", `${how.join("; ")}.`, scrollable(armsTable()), ...tasksTable(), ...comparisonNotes());
 }

@@ -23,7 +23,7 @@ import { addPanel, formatTunedValue, lowerIsBetter, shortKey, tunedKeys } from "
 /** @import { Arm, ArmHeatmap, HeatmapCell } from "./types.js" */
 
 export function showHyperparameterHeatmap() {
-  const maps = ablation.arms.flatMap(({ map }) => map ?? []);
+  const maps = ablation.arms.flatMap(({ heatmap }) => heatmap ?? []);
   if (!maps.length) return;
   const { x_key, y_key } = maps[0];
   const note =
@@ -36,12 +36,12 @@ export function showHyperparameterHeatmap() {
 
 /** @param {number} width */
 function paintArmHeatmaps(width) {
-  const arms = visibleArms().flatMap(({ name, map, chosen }) => (map ? [{ name, map, chosen }] : []));
+  const arms = visibleArms().flatMap(({ name, heatmap, selected_hyperparameters: selected }) => (heatmap ? [{ name, heatmap, selected }] : []));
   if (!arms.length) return null;
-  const every = ablation.arms.flatMap(({ map }) => map?.cells.flat() ?? []);
+  const every = ablation.arms.flatMap(({ heatmap }) => heatmap?.cells.flat() ?? []);
   const means = every.map(({ mean }) => mean).filter(isNumber);
   const scale = means.length ? meanColorScale(means) : null;
-  const { x: xs, y: ys } = arms[0].map;
+  const { x: xs, y: ys } = arms[0].heatmap;
   const left = maxLabelWidth(ys) + 30;
   const cell = { wide: Math.max(30, Math.min(64, (width - left - 12) / xs.length)), tall: 32 };
   const across = left + cell.wide * xs.length + 26;
@@ -57,8 +57,8 @@ function paintArmHeatmaps(width) {
   });
   const rows = Math.ceil(arms.length / columns);
   if (scale) parts.push(...drawScaleBar(scale, left, rows * down + 6, Math.min(260, width - left - 20)));
-  /** @param {{ map: ArmHeatmap }} arm */
-  const crossed = ({ map }) => map.cells.flat().filter(({ diverged }) => diverged > 0).length;
+  /** @param {{ heatmap: ArmHeatmap }} arm */
+  const crossed = ({ heatmap }) => heatmap.cells.flat().filter(({ diverged }) => diverged > 0).length;
   const said = arms.map((arm) => `${showInvisible(arm.name)} has diverged runs in ${crossed(arm)} cells`);
   return {
     height: rows * down + 44,
@@ -91,7 +91,7 @@ function meanColorScale(means) {
 const shareColor = (share) => cssColor(share ** 2);
 
 /**
- * @param {{ name: string, map: ArmHeatmap, chosen: Arm["chosen"] }} arm
+ * @param {{ name: string, heatmap: ArmHeatmap, selected: Arm["selected_hyperparameters"] }} arm
  * @param {number} left
  * @param {number} top
  * @param {{ wide: number, tall: number }} cell
@@ -99,8 +99,8 @@ const shareColor = (share) => cssColor(share ** 2);
  * @param {Node[]} parts
  * @param {Stop[]} stops
  */
-function drawArmHeatmap({ name, map, chosen }, left, top, cell, scale, parts, stops) {
-  const { x: xs, y: ys, x_key: xKey, y_key: yKey } = map;
+function drawArmHeatmap({ name, heatmap, selected }, left, top, cell, scale, parts, stops) {
+  const { x: xs, y: ys, x_key: xKey, y_key: yKey } = heatmap;
   parts.push(marker(armStyle(name), left + 5, top - 13, 4.2));
   parts.push(svgText(truncate(showInvisible(name), 26), left + 15, top - 9, { class: "facet-name" }));
   /**
@@ -108,14 +108,14 @@ function drawArmHeatmap({ name, map, chosen }, left, top, cell, scale, parts, st
    * @param {any} yValue
    */
   const isTaken = (xValue, yValue) =>
-    Object.values(chosen ?? {}).some(
+    Object.values(selected ?? {}).some(
       (values) => isSameValue(ownValue(values, xKey), xValue) && isSameValue(ownValue(values, yKey), yValue),
     );
   ys.forEach((yValue, row) => {
     // The largest value stands at the top, as on any axis.
     const y = top + (ys.length - 1 - row) * cell.tall;
     xs.forEach((xValue, column) => {
-      const cellFacts = map.cells[row][column];
+      const cellFacts = heatmap.cells[row][column];
       const x = left + column * cell.wide;
       const words = () => heatmapTooltip(name, cellFacts, [xKey, xValue], [yKey, yValue]);
       parts.push(...drawHeatmapCell(cellFacts, x, y, cell, scale));
@@ -124,7 +124,7 @@ function drawArmHeatmap({ name, map, chosen }, left, top, cell, scale, parts, st
       if (isTaken(xValue, yValue)) parts.push(createSvg("rect", { class: "taken", ...box }));
     });
   });
-  parts.push(...drawHeatmapAxes(map, left, top, cell));
+  parts.push(...drawHeatmapAxes(heatmap, left, top, cell));
 }
 
 /**
@@ -187,10 +187,10 @@ function drawHeatmapCell({ mean, diverged }, x, y, { wide, tall }, scale) {
 /**
  * @param {string} name
  * @param {HeatmapCell} cell
- * @param {...[string, any]} tuned
+ * @param {...[string, any]} hyperparameters
  */
-const heatmapTooltip = (name, { mean, diverged, n }, ...tuned) => [
-  tooltipTitle(tuned.map(([key, value]) => `${shortKey(key)} ${formatTunedValue(value)}`).join(", ")),
+const heatmapTooltip = (name, { mean, diverged, n }, ...hyperparameters) => [
+  tooltipTitle(hyperparameters.map(([key, value]) => `${shortKey(key)} ${formatTunedValue(value)}`).join(", ")),
   armTooltipRow(name, isNumber(mean) ? formatOrDash(mean) : "no value", seedCountText(diverged, n)),
 ];
 

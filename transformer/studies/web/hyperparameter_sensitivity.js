@@ -34,7 +34,7 @@ export function showSensitivity() {
         "one that learned nothing (Wortsman et al. 2023).";
   addPanel("sensitivity", tried.length ? "Tuned values and divergence" : "Divergence", note, place);
   for (const [number, key] of tried.entries()) {
-    const values = ownValue(ablation.tuned, key) ?? [];
+    const values = ownValue(ablation.hyperparameter_values, key) ?? [];
     addLineChart(place, {
       id: `sensitivity-${number}`,
       title: `${withSpaces(ablation.selection_metric)} by ${shortKey(key)}`,
@@ -89,7 +89,7 @@ function paintDivergence(width) {
   /** @type {Stop[]} */
   const stops = [];
   let y = box.top;
-  for (const { name, runs } of arms) {
+  for (const { name, run_counts: runs } of arms) {
     y += 18;
     parts.push(svgText(truncate(showInvisible(name), 30), box.left, y, { class: "facet-name" }));
     parts.push(
@@ -125,7 +125,7 @@ function paintDivergence(width) {
       "text-anchor": share ? "middle" : "start",
     }),
   ]);
-  const said = arms.map(({ name, runs }) => `${showInvisible(name)} ${runs.diverged} of ${runs.ended}`).join("; ");
+  const said = arms.map(({ name, run_counts: runs }) => `${showInvisible(name)} ${runs.diverged} of ${runs.ended}`).join("; ");
   return {
     height: bottom + 26,
     parts: [...frame, ...parts],

@@ -39,7 +39,7 @@ export function showPairedSeeds() {
   }
   addFigure(place, {
     id: "values",
-    title: `${withSpaces(ablation.reported)}, seed by seed`,
+    title: `${withSpaces(ablation.reported_metric)}, seed by seed`,
     note: `${lowerIsBetter ? "lower" : "higher"} is better; the bar is the mean`,
     paint: paintSeedValues,
   });
@@ -103,7 +103,7 @@ function paintSeedValues(width) {
     parts.push(...drawn.parts);
     stops.push(...drawn.stops);
   });
-  parts.push(verticalAxisName(withSpaces(ablation.reported), 12, PLOT_MARGIN.top + lane + tall / 2));
+  parts.push(verticalAxisName(withSpaces(ablation.reported_metric), 12, PLOT_MARGIN.top + lane + tall / 2));
   /** @param {Arm} arm */
   const meanOf = (arm) => {
     const values = [...armSeeds(arm).values()].filter(isFinished).map(({ value }) => value);
@@ -117,7 +117,7 @@ function paintSeedValues(width) {
     height: PLOT_MARGIN.top + rows * (tall + lane + foot),
     parts,
     stops,
-    description: `${withSpaces(ablation.reported)} of every seed${task}. Means over seeds: ${means}.`,
+    description: `${withSpaces(ablation.reported_metric)} of every seed${task}. Means over seeds: ${means}.`,
   };
 }
 
@@ -297,7 +297,7 @@ function drawDifferenceAxes(box, x, atX) {
   const above = { class: "axis-name", "text-anchor": "end" };
   if (atX(0) - box.left > 60) parts.push(svgText(less, atX(0) - 8, box.top - 2, above));
   if (box.right - atX(0) > 60) parts.push(svgText(more, atX(0) + 8, box.top - 2, { class: "axis-name" }));
-  parts.push(svgText(`${withSpaces(ablation.reported)}, arm − reference`, box.right, box.bottom + 31, above));
+  parts.push(svgText(`${withSpaces(ablation.reported_metric)}, arm − reference`, box.right, box.bottom + 31, above));
   return parts;
 }
 

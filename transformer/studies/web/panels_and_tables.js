@@ -1,5 +1,5 @@
 // Numbers, tables and panels of a study's page. The files of this folder stand behind those of transformer/pages in one
-// module, in the order that page.py or sweep_page.py gives. `study.tuned` are the values of each tuned key.
+// module, in the order that page.py or sweep_page.py gives. `study.hyperparameter_values` are the values of each tuned key.
 
 import { onColorSchemeChange } from "../../pages/color_scale.js";
 import { byId, createHtml, onResize, showError, smallButton } from "../../pages/dom.js";
@@ -97,7 +97,7 @@ export function shortKey(key) {
   return withSpaces(alike.length > 1 ? key : last);
 }
 
-export const tunedKeys = () => Object.keys(study.tuned ?? {});
+export const tunedKeys = () => Object.keys(study.hyperparameter_values ?? {});
 
 /** @param {any} value */
 export const formatTunedValue = (value) =>

@@ -43,7 +43,7 @@ const numberAxis = (name, scale, valueOf) => ({
  */
 function keyAxis(key) {
   /** @type {any[]} */
-  const values = ownValue(sweep.tuned, key) ?? [];
+  const values = ownValue(sweep.hyperparameter_values, key) ?? [];
   /** @param {Trial} trial */
   const valueOf = (trial) => ownValue(trial.overrides, key);
   if (values.every(isNumber)) {

@@ -32,12 +32,12 @@ function runColumns() {
     { head: "seed", value: ({ seed }) => seed },
     ...tunedKeys().map((key) => ({
       head: shortKey(key),
-      value: (/** @type {Run} */ { tuned }) => ownValue(tuned, key) ?? null,
-      cell: (/** @type {Run} */ { tuned }) => formatTunedValue(ownValue(tuned, key)),
+      value: (/** @type {Run} */ { hyperparameters }) => ownValue(hyperparameters, key) ?? null,
+      cell: (/** @type {Run} */ { hyperparameters }) => formatTunedValue(ownValue(hyperparameters, key)),
     })),
     { head: "state", value: ({ state }) => state, cell: (cell) => runStateCell(cell) },
-    { head: withSpaces(ablation.selection_metric), value: ({ chosen }) => chosen },
-    { head: withSpaces(ablation.reported), value: ({ reported }) => reported },
+    { head: withSpaces(ablation.selection_metric), value: ({ selection_value: value }) => value },
+    { head: withSpaces(ablation.reported_metric), value: ({ reported_value: value }) => value },
     { head: "steps", value: ({ steps }) => steps },
   ];
 }
@@ -67,7 +67,7 @@ export function showRuns() {
     createHtml("thead", {}, createHtml("tr", {}, ...head, ...last)),
     body,
   );
-  const rows = ablation.cells.map((run) => ({ run, row: runRow(run, columns) }));
+  const rows = ablation.runs.map((run) => ({ run, row: runRow(run, columns) }));
   body.append(...rows.map(({ row }) => row));
   const scroll = createHtml(
     "div",
@@ -151,15 +151,15 @@ const commandCell = (command, { directory }) =>
  * What writes the page of a run's heads, beside those of the reference with the same seed and values.
  * @param {Run} run
  */
-function runMapsCommand({ arm, task, seed, tuned, directory, state, trust }) {
+function runMapsCommand({ arm, task, seed, hyperparameters, directory, state, trust }) {
   if (!directory || !ablation.about?.maps_command || !["done", "stuck"].includes(state)) return "";
-  const alike = JSON.stringify(tuned);
-  const other = ablation.cells.find(
+  const alike = JSON.stringify(hyperparameters);
+  const other = ablation.runs.find(
     (each) =>
       each.arm === ablation.reference &&
       each.task === task &&
       each.seed === seed &&
-      JSON.stringify(each.tuned) === alike,
+      JSON.stringify(each.hyperparameters) === alike,
   );
   const study = ablation.about?.workdir;
   /** @param {string} each */
@@ -174,11 +174,11 @@ const resultAsJson = () => new Blob([JSON.stringify(ablation, null, 1), "\n"], {
 function runTable() {
   const [before, after] = [
     ["arm", "task", "seed"],
-    ["state", "chosen", "reported", "steps", "directory", "command"],
+    ["state", "selection_value", "reported_value", "steps", "directory", "command"],
   ];
-  const rows = ablation.cells.map((cell) => [
+  const rows = ablation.runs.map((cell) => [
     ...before.map((name) => cell[name]),
-    ...tunedKeys().map((key) => ownValue(cell.tuned, key)),
+    ...tunedKeys().map((key) => ownValue(cell.hyperparameters, key)),
     ...after.map((name) => cell[name]),
   ]);
   return [[...before, ...tunedKeys(), ...after], ...rows];

@@ -5,13 +5,13 @@ import type { Child } from "../../pages/types.js";
 export type Interval = [number, number] | null;
 /** A number or null: pages check it by `isNumber`. */
 export type MaybeNumber = any;
-export type TunedValues = Record<string, any>;
+export type HyperparameterValues = Record<string, any>;
 
 /** What both pages have. */
 export interface StudyData {
   name: string;
   direction: "minimize" | "maximize";
-  tuned: Record<string, any[]>;
+  hyperparameter_values: Record<string, any[]>;
   maps_command?: string;
   about?: Record<string, any>;
 }
@@ -58,7 +58,7 @@ export interface Arm {
   differences: { key: string; reference: any; arm: any }[];
   parameters: MaybeNumber;
   shared: { same: number; of: number; differing: string[]; apart: string[] } | null;
-  runs: {
+  run_counts: {
     all: number;
     ended: number;
     diverged: number;
@@ -67,7 +67,7 @@ export interface Arm {
     rate: MaybeNumber;
     interval: Interval;
   };
-  chosen: Record<string, TunedValues>;
+  selected_hyperparameters: Record<string, HyperparameterValues>;
   seeds: SeedRun[];
   mean: MaybeNumber;
   interval: Interval;
@@ -78,7 +78,7 @@ export interface Arm {
   bands: Record<string, Band>;
   heads: Record<string, Record<string, Band>>;
   sensitivity: Sensitivity[];
-  map: ArmHeatmap | null;
+  heatmap: ArmHeatmap | null;
 }
 
 export interface Comparison {
@@ -94,17 +94,17 @@ export interface Comparison {
   p_permutation: MaybeNumber;
   power: { detectable: MaybeNumber; seeds_for?: { difference: number; seeds: number }[] } | null;
   verdict: string;
-  why: string | null;
+  reason: string | null;
 }
 
 export interface Run {
   arm: string;
   task: string;
   seed: number;
-  tuned: TunedValues;
+  hyperparameters: HyperparameterValues;
   state: string;
-  chosen: MaybeNumber;
-  reported: MaybeNumber;
+  selection_value: MaybeNumber;
+  reported_value: MaybeNumber;
   steps: MaybeNumber;
   directory: string | null;
   command: string | null;
@@ -124,16 +124,16 @@ export interface AblationData extends StudyData {
   question: string;
   reference: string;
   selection_metric: string;
-  reported: string;
+  reported_metric: string;
   target: MaybeNumber;
-  notable: MaybeNumber;
+  smallest_effect_of_interest: MaybeNumber;
   seeds: number[];
   tasks: string[];
   warnings: string[];
   arms: Arm[];
   comparisons: Comparison[];
   summary: string[];
-  cells: Run[];
+  runs: Run[];
 }
 
 export interface Trial {
