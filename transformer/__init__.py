@@ -12,17 +12,21 @@ if TYPE_CHECKING:
 
 
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> "Loaded":
-    """A model to look at: of a run directory, or of a folder as Hugging Face publishes models; see its `look`.
+    """Load a model to look at its attention.
 
-        model = transformer.load("gpt2-folder")
-        model.look("my sentence")                       # the page of what every head attends to
-        model.run_with_maps("my sentence")              # named arrays
-
-    `step` is a run's checkpoint, by default the newest sound one. `trust` are the dotted paths of your own modules
-    that a run's config may name as code. Nothing is downloaded, and nothing of the folder is run.
+    Args:
+        source: A run directory, or a model folder in Hugging Face format. Nothing is downloaded, and no code of the
+            folder is run.
+        step: The step of a run's checkpoint; by default the newest valid one.
+        trust: Dotted paths of your own modules that the run's config may name.
 
     Raises:
-        UserError: For what is neither, and for a model that cannot be read.
+        UserError: If `source` is neither, or its model cannot be read.
+
+    Example:
+        >>> model = transformer.load("gpt2-folder")
+        >>> model.look("my sentence")           # the page of what every head attends to
+        >>> model.run_with_maps("my sentence")  # named arrays
     """
     from transformer.interpret.load import load
 
@@ -30,12 +34,12 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
 
 
 def __getattr__(name: str) -> Any:
-    """A part of the library, as transformer.maps: imported once it is asked for, since most need jax."""
+    """Import a part of the library, such as transformer.maps, when it is first used, since most parts need jax."""
     if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """What a person may ask for."""
+    """Return the parts of the library."""
     return sorted({"load", *(module.name for module in pkgutil.iter_modules(__path__))})

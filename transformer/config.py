@@ -1,6 +1,6 @@
-"""Configs: building frozen dataclasses from nested mappings, refusing what they do not know.
+"""Configs: build frozen dataclasses from nested mappings, and refuse unknown keys and invalid values.
 
-A family's or a task's dataclass sits beside it; this file holds the mechanism alone.
+The dataclass of a model family or a task is defined next to it; this module has only the mechanism.
 """
 
 import contextlib
@@ -19,47 +19,62 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 
 class UserError(ValueError):
-    """A mistake of the person at the keyboard: its message is one line that says what to do.
+    """A mistake that the user can correct: its message is one line that says what to do.
 
-    Commands print the message and exit with code 2; everything else is a failure of the run.
+    Commands print the message and exit with code 2; every other error is a failure of the run.
     """
 
 
 def refuse_single_text(values: Any, name: str) -> None:
-    """Refuse one text where several are read: it is a sequence too, of letters.
+    """Refuse a single text where a sequence of texts is expected, as it is a sequence of letters too.
+
+    Args:
+        values: The value.
+        name: Its name, for the message.
 
     Raises:
-        TypeError: As described above.
+        TypeError: If it is a text or bytes.
     """
     if isinstance(values, str | bytes):
         raise TypeError(f"{name} is {values!r}, a single text; give a list of them, [{values!r}]")
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """A clause naming the known word closest to `name`, or listing them all when none is close."""
+    """Return a clause with the known word closest to `name`, or with all of them if none is close."""
     names = [str(word) for word in known]
     close = closest(name, names)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
 
 
 def closest(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:
-    """The known words that are like `name`, the likest first."""
+    """Return the known words that are similar to `name`, the most similar first.
+
+    Args:
+        name: The word.
+        known: The known words.
+        cutoff: The smallest similarity (`likeness`).
+    """
     near = {word: likeness(name, word) for word in known}
     return sorted((word for word in near if near[word] >= cutoff), key=lambda word: -near[word])
 
 
 def likeness(name: str, word: str) -> float:
-    """How like two words are, from 0 to 1; at least 0.7 where one begins with the other: "prenorm" means "pre"."""
+    """Return the similarity of two words, from 0 to 1; at least 0.7 if one begins with the other."""
     ratio = difflib.SequenceMatcher(None, word, name).ratio()
     short, long = sorted((name, word), key=len)
     return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 
 def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
-    """The entry of a registry by its name; an unknown name is refused with all known names, the nearest first.
+    """Return the entry of a registry by its name.
+
+    Args:
+        value: The name.
+        table: The registry.
+        path: The key that has the name, for the message.
 
     Raises:
-        UserError: Naming `path`, the value and the known names.
+        UserError: If the name is unknown; the message lists the known names, the most similar first.
     """
     if value not in table:
         close = closest(str(value), table)
@@ -77,9 +92,12 @@ _GREATEST = 2**31 - 1
 
 
 class Range(NamedTuple):
-    """The least and the greatest value of a number, both allowed; a field has it as `Annotated[int, Range(1, 9)]`.
+    """The smallest and the largest allowed value of a number, as in `Annotated[int, Range(1, 9)]`.
 
-    `note` ends the message about a smaller value: why, or what does instead.
+    Attributes:
+        least: The smallest value.
+        greatest: The largest value.
+        note: The end of the message about a value that is too small: why, or what to use instead.
     """
 
     least: float
@@ -87,7 +105,11 @@ class Range(NamedTuple):
     note: str = ""
 
     def check(self, value: float, path: str) -> None:
-        """Raise UserError naming `path` for a value outside."""
+        """Check a value.
+
+        Raises:
+            UserError: If it is out of range; the message names `path`.
+        """
         if value < self.least:
             raise UserError(f"{path}={value!r} must be at least {self.least:.10g}{self.note}")
         if value > self.greatest:
@@ -95,49 +117,65 @@ class Range(NamedTuple):
 
 
 class Above(NamedTuple):
-    """What a number must be greater than; `note` ends the message."""
+    """A number must be greater than `bound`; `note` ends the message."""
 
     bound: float
     note: str = ""
 
     def check(self, value: float, path: str) -> None:
-        """Raise UserError naming `path` for another value."""
+        """Check a value.
+
+        Raises:
+            UserError: If it is not above the bound; the message names `path`.
+        """
         if not value > self.bound:
             raise UserError(f"{path}={value!r} must be above {self.bound:.10g}{self.note}")
 
 
 class HalfOpen(NamedTuple):
-    """The least value of a number, and what it must be below."""
+    """A number must be at least `least` and less than `bound`."""
 
     least: float
     bound: float
 
     def check(self, value: float, path: str) -> None:
-        """Raise UserError naming `path` for a value outside."""
+        """Check a value.
+
+        Raises:
+            UserError: If it is outside; the message names `path`.
+        """
         if not self.least <= value < self.bound:
             raise UserError(f"{path}={value!r} must be at least {self.least:.10g} and below {self.bound:.10g}")
 
 
 class Matching(NamedTuple):
-    """What a text must be; a field has it as `Annotated[str, Matching("[0-9a-f]{8}", "8 hexadecimal digits")]`."""
+    """A text must match a pattern, as in `Annotated[str, Matching("[0-9a-f]{8}", "8 hexadecimal digits")]`."""
 
     pattern: str
     meaning: str
 
     def check(self, value: str, path: str) -> None:
-        """Raise UserError naming `path` for a text that the pattern does not match as a whole."""
+        """Check a text.
+
+        Raises:
+            UserError: If the pattern does not match all of it; the message names `path`.
+        """
         if not re.fullmatch(self.pattern, value):
             raise UserError(f"{path}={_shown(value)} must be {self.meaning}")
 
 
 class Items(NamedTuple):
-    """How many values a tuple holds at least, and whether no two of them are alike."""
+    """A tuple must have at least `least` values, and no two equal ones if `distinct`."""
 
     least: int = 0
     distinct: bool = False
 
     def check(self, values: typing.Sequence[Any], path: str) -> None:
-        """Raise UserError naming `path` for another tuple."""
+        """Check a tuple.
+
+        Raises:
+            UserError: If it has too few values, or equal ones; the message names `path`.
+        """
         if len(values) < self.least:
             some = "a value" if self.least == 1 else f"{self.least} values"
             raise UserError(f"{path}={_shown(values)} must hold at least {some}")
@@ -194,14 +232,15 @@ _LONGEST_SHOWN = 300  # characters of a value in a message
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A section of a config, or a part of one: its fields are checked whoever constructs it.
+    """A section of a config, or a part of one, whose fields are checked whenever it is constructed.
 
-    What a field may be, its annotation says. What annotations cannot say, such as values that do not go together, a
-    subclass refuses in `_check`. `path` is where the section stands in a config, for the messages:
+    A field is checked against its annotation. What annotations cannot express, such as values that do not go together,
+    a subclass refuses in `_check`. The class argument `path` is the dotted key of the section, for messages.
 
-        @dataclasses.dataclass(frozen=True)
-        class SortingConfig(Config, path="config.task"):
-            length: Positive = 8
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class SortingConfig(Config, path="config.task"):
+        ...     length: Positive = 8
     """
 
     _path: ClassVar[str] = ""
@@ -219,17 +258,33 @@ class Config:
         self._check()
 
     def _check(self) -> None:
-        """Raise UserError naming the keys and their values, where these do not go together."""
+        """Check that the fields go together.
+
+        Raises:
+            UserError: If they do not; the message names the keys and their values.
+        """
 
 
 def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
-    """Build the frozen dataclass `cls` from a nested mapping, checking every key and every type.
+    """Build a frozen dataclass from a nested mapping, checking every key and every type.
 
-    Lists become tuples, integers serve as floats, strings name enum members by value.
+    Lists become tuples, integers serve as floats, and strings name enum members by value.
+
+    Args:
+        cls: The dataclass.
+        values: The mapping.
+        path: The dotted key of the mapping, for messages.
 
     Raises:
-        UserError: Naming the dotted key for an unknown key (with the nearest known one), a missing key without a
-            default, a value of the wrong type, or one that `cls` itself refuses by a ValueError.
+        UserError: If a key is unknown or missing, a value has the wrong type, or `cls` refuses a value with a
+            ValueError. The message names the dotted key.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class SortingConfig(Config, path="config.task"):
+        ...     length: Positive = 8
+        >>> from_config(SortingConfig, {"length": 4}, "config.task")
+        SortingConfig(length=4)
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     within = f"{path}." if path else ""
@@ -259,12 +314,16 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) -> Any:
-    """The value as the type `hint` of a dataclass's field has it: as `from_config` does for each of its keys.
+    """Convert a value to the type of a dataclass's field, as `from_config` does for each key.
 
-    A number, a text or a tuple must be within all `limits`; a number without any, within what 32 bits hold.
+    Args:
+        hint: The annotation of the field.
+        value: The value.
+        path: The dotted key, for messages.
+        limits: Limits that a number, a text or a tuple must satisfy. A number without limits must fit 32 bits.
 
     Raises:
-        UserError: Naming `path` for a value of another type, and for one that is not within its limits.
+        UserError: If the value has another type or violates a limit.
     """
     origin, parameters = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -310,14 +369,22 @@ def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) ->
 
 
 def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:
-    """Raise UserError naming `path` for another number of values than there are kinds, and as `convert`."""
+    """Convert the items of a tuple.
+
+    Raises:
+        UserError: If there are more or fewer items than types, or an item is invalid.
+    """
     if len(kinds) != len(values):
         raise UserError(f"{path}={_shown(values)} has {len(values)} values; it must have {len(kinds)}")
     return [convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
 
 
 def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Raise UserError naming `path` and the key, as `convert`."""
+    """Convert the keys and values of a mapping.
+
+    Raises:
+        UserError: If a key or a value is invalid.
+    """
     if kinds[1] is Any:
         return dict(values.items())
     return {
@@ -327,7 +394,11 @@ def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> di
 
 
 def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> Any:
-    """Raise UserError naming `path` for a number that is infinite or none, and for one out of its range."""
+    """Convert a number.
+
+    Raises:
+        UserError: If it is not finite or is out of range.
+    """
     if kind is float and not abs(value) <= _LARGEST:
         raise UserError(f"{path}={value!r} must be a finite number of 32 bits")
     for each in limits or ((_WHOLE,) if kind is int else ()):
@@ -336,7 +407,11 @@ def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> A
 
 
 def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
-    """Raise UserError naming `path` for what is no text of UTF-8, and for one out of its limits."""
+    """Check a text.
+
+    Raises:
+        UserError: If it is not valid UTF-8, has null characters, or violates a limit.
+    """
     wide = not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
     if wide or "\0" in value:
         raise UserError(f"{path}={_shown(value)} must be text of UTF-8 without null characters")
@@ -346,7 +421,7 @@ def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as a message shows it, the end of a long one left out."""
+    """Return a value as a message shows it, shortened."""
     return _cut(repr(value))
 
 
@@ -355,7 +430,7 @@ def _cut(text: str) -> str:
 
 
 def to_config(value: Any) -> Any:
-    """The nested plain mapping of a dataclass, ready for JSON: the inverse of `from_config`."""
+    """Return a dataclass as nested plain values, ready for JSON: the inverse of `from_config`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_config(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -368,12 +443,12 @@ def to_config(value: Any) -> Any:
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """The SHA-256 of a config of plain values, whatever the order of its keys."""
+    """Compute the SHA-256 of a config of plain values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nested config by dotted key; a list, and a group without keys, is one value."""
+    """Return the values of a nested config by dotted key; a list, or a group without keys, is one value."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -402,7 +477,7 @@ class RunConfig(Config, path="config"):
         head_statistics_every: Steps between two logs of statistics of every head over the training batch. 0 is never.
         checkpoint_every: Steps between two checkpoints. 0 saves only at the end.
         keep_checkpoints: The number of most recent checkpoints to keep.
-        milestone_every: Keep one checkpoint for good every so many steps. 0 keeps only the most recent ones.
+        permanent_checkpoint_every: Keep one checkpoint for good every so many steps. 0 keeps only the most recent ones.
         optimizers: By name of an objective, the keys of its optimizer that differ from `optimizer`.
         parameter_averages: Averages of the parameters (EMA or mean) by name.
         precision: The types of parameters and of computation.

@@ -1,4 +1,4 @@
-"""How Headwise is on this machine, a checkout or an installed library, and how its commands are called there."""
+"""Whether Headwise runs from a checkout or is installed, and how its commands are called."""
 
 import os
 import shutil
@@ -12,18 +12,19 @@ _STARTED_AS = "HEADWISE_COMMAND"
 
 
 def checkout() -> Path | None:
-    """The checkout that this package lies in, which has the experiments; None in an installed library.
+    """Return the checkout that this package is in, which has the experiments; None for an installed package.
 
-    Beside an installed package stands the record of its installation; a folder `experiments` there is not ours.
+    Next to an installed package is the record of its installation; a folder `experiments` there is not ours.
     """
     installed = any(BESIDE.glob("headwise-*.dist-info"))
     return None if installed or not (BESIDE / "experiments" / "__init__.py").is_file() else BESIDE
 
 
 def start_as_console_script(script: str) -> None:
-    """Note that this process was started by `script`, the console script: messages name the commands by it.
+    """Record that this process was started by a console script, so that messages name commands by it.
 
-    A script that a shell does not find by its name is named by its path.
+    Args:
+        script: The path of the script. If the shell does not find it by name, messages use its path.
     """
     name = os.path.basename(script)
     found = shutil.which(name)
@@ -32,19 +33,21 @@ def start_as_console_script(script: str) -> None:
 
 
 def command_words(name: str) -> list[str]:
-    """The words that begin a call of the command `name`, such as "clusters.slurm", for who reads messages here.
+    """Return the words that call a command, for messages.
 
-    In a process of the console script, and in those that it started, they are `headwise NAME`; else
-    `python -m launch.NAME`.
+    They are `headwise NAME` in a process of the console script and its children, else `python -m launch.NAME`.
+
+    Args:
+        name: The name of the command, such as "clusters.slurm".
     """
     started_as = os.environ.get(_STARTED_AS)
     return [started_as, name] if started_as else ["python", "-m", f"launch.{name}"]
 
 
 def process_words(name: str) -> list[str]:
-    """The words that start the command `name` as another process of this machine, on the code of this one.
+    """Return the words that start a command as another process of this machine, on the same code.
 
-    A console script does not import from the working directory, which may hold a transformer.py: nor do its processes.
+    A console script does not import from the working directory, which may have a transformer.py; nor do its processes.
     """
     if os.environ.get(_STARTED_AS):
         return [sys.executable, "-P", "-m", "launch.headwise", name]

@@ -1,7 +1,7 @@
-"""Reading JSON that somebody else may have written: whatever is wrong with it is one line that names the file.
+"""Read JSON that somebody else may have written: every error is one line that names the file.
 
-What one of our own files holds is a frozen dataclass beside the code that writes it; `read_as` and `checked` compare a
-file with it, field by field, by the rules of configs (transformer.config.convert).
+The content of one of our own files is a frozen dataclass next to the code that writes it; `read_as` and `checked`
+compare a file with it, field by field, by the rules of configs (transformer.config.convert).
 """
 
 import json
@@ -22,19 +22,30 @@ _SHOWN = 200
 
 
 def read_as[T](schema: type[T], path: Path, most: int = LARGEST) -> T:
-    """The dataclass that a JSON file holds.
+    """Read a JSON file as a dataclass.
+
+    Args:
+        schema: The dataclass.
+        path: The file.
+        most: The largest size of the file in bytes.
 
     Raises:
-        UserError: As `read_value`; naming the file and the field where the file is not as the dataclass says.
+        UserError: If the file is missing, unreadable, too large or not JSON, or does not fit the dataclass; the message
+            names the file and the field.
     """
     return checked(schema, read_value(path, most), str(path))
 
 
 def checked[T](schema: type[T], value: Any, what: str) -> T:
-    """The dataclass that a parsed JSON object describes; `what` is how messages call the object.
+    """Convert a parsed JSON object to a dataclass.
+
+    Args:
+        schema: The dataclass.
+        value: The object.
+        what: What messages call the object.
 
     Raises:
-        UserError: Naming `what` and the field, for another value than the dataclass's.
+        UserError: If it does not fit the dataclass; the message names the field.
     """
     try:
         return from_config(schema, as_object(value, "it"), "")
@@ -43,19 +54,27 @@ def checked[T](schema: type[T], value: Any, what: str) -> T:
 
 
 def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
-    """The JSON object that a file holds.
+    """Read a JSON file that holds an object.
+
+    Args:
+        path: The file.
+        most: The largest size of the file in bytes.
 
     Raises:
-        UserError: As `read_value`, and for any other value.
+        UserError: If the file is missing, unreadable, too large or not a JSON object.
     """
     return as_object(read_value(path, most), str(path))
 
 
 def read_value(path: Path, most: int = LARGEST) -> Any:
-    """The JSON value that a file holds.
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        most: The largest size of the file in bytes.
 
     Raises:
-        UserError: As `read_regular`, for a file that is missing, and as `parse`.
+        UserError: If the file is missing, unreadable, too large or not JSON.
     """
     try:
         content = read_regular(path, most)
@@ -67,11 +86,15 @@ def read_value(path: Path, most: int = LARGEST) -> Any:
 
 
 def read_regular(path: Path, most: int = LARGEST) -> bytes:
-    """The content of a regular file: of a pipe or a device, reading might never end.
+    """Read a regular file; reading a pipe or a device might never end.
+
+    Args:
+        path: The file.
+        most: The largest size of the file in bytes.
 
     Raises:
-        UserError: For another kind of file, and for one of more than `most` bytes.
-        OSError: As `Path.read_bytes`.
+        UserError: If it is another kind of file, or larger than `most`.
+        OSError: If it is missing or cannot be read.
     """
     if not isinstance(path, Path):  # an object in a bucket
         content = path.read_bytes()
@@ -83,11 +106,11 @@ def read_regular(path: Path, most: int = LARGEST) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file of a disk, open to be read.
+    """Open a regular file on a disk for reading.
 
     Raises:
-        UserError: For another kind of file.
-        OSError: As `Path.open`.
+        UserError: If it is another kind of file.
+        OSError: If it is missing or cannot be opened.
     """
     # Opening a pipe would wait for its writer.
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
@@ -103,13 +126,16 @@ def _check_size(path: Path, size: int, most: int) -> None:
 
 
 def parse(content: bytes | str, what: str, *, surrogates: bool = False) -> Any:
-    """The JSON value of a text; `what` is how messages call it.
+    """Parse JSON text.
 
-    With `surrogates`, its texts may hold halves of surrogate pairs, which no file or terminal takes as text.
+    Args:
+        content: The text.
+        what: What messages call it.
+        surrogates: Whether texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
     Raises:
-        UserError: For what is no JSON in UTF-8, for one with more than `DEEPEST` levels, and for one with an integer of
-            more than 40 digits or, unless allowed, half a surrogate pair.
+        UserError: If it is not JSON in UTF-8, is nested more than `DEEPEST` deep, or has an integer of more than 40
+            digits or, unless allowed, half a surrogate pair.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
@@ -145,10 +171,10 @@ def _check_text(value: Any, what: str) -> None:
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
-    """The value, if it is an object.
+    """Return the value if it is an object.
 
     Raises:
-        UserError: For any other.
+        UserError: If it is not.
     """
     if not isinstance(value, dict):
         raise UserError(f"{what} is no JSON object but a {type(value).__name__}")

@@ -1,12 +1,12 @@
-"""Axes: the letters in array names, the logical axes of arrays, and the rules that place them on a mesh.
+"""Logical axes of arrays, the rules that place them on a device mesh, and the letters in array names.
 
-Shape letters, used in names such as `weights_BxHxQxK` and in jaxtyping: B batch, R row (example x beam),
-Q query length, K key length, S source length, T target length, H heads, D head depth, E model width,
-F feed-forward width, L layers, V vocabulary, G key and value heads.
+Shape letters, used in names such as `weights_BxHxQxK` and in jaxtyping: B batch, R row (example x beam), Q query
+length, K key length, S source length, T target length, H heads, D head dimension, E model width, F feed-forward width,
+L layers, V vocabulary, G key and value heads.
 
-A mesh has five axes, of size 1 where they are not used: `data`, `fsdp` and `expert` divide the batch, `fsdp` the
-parameters as well, `expert` the experts of a mixture, `tensor` heads, feed-forward networks and the vocabulary,
-`sequence` the positions of activations.
+A mesh has five axes, of size 1 if unused: `data`, `fsdp` and `expert` shard the batch, `fsdp` also the parameters,
+`expert` the experts of a mixture, `tensor` heads, feed-forward networks and the vocabulary, and `sequence` the
+positions of activations.
 """
 
 import contextlib
@@ -72,10 +72,12 @@ Names = tuple[str | None, ...]
 
 
 class SequenceParallel(enum.Enum):
-    """How attention reaches across positions that are divided over devices.
+    """How attention reaches positions on other devices.
 
-    ring: keys and values travel from device to device, and partial results are combined by their log-sum-exp (Liu et
-    al. 2023, Ring Attention); memory linear in a device's own positions. gather: every device gets all keys and values.
+    Attributes:
+        RING: Keys and values travel from device to device, and partial results are combined by their log-sum-exp (Liu
+            et al. 2023, Ring Attention). Memory is linear in a device's own positions.
+        GATHER: Every device gets all keys and values.
     """
 
     RING = "ring"
@@ -83,45 +85,63 @@ class SequenceParallel(enum.Enum):
 
 
 class Placement(NamedTuple):
-    """A mesh, where on it each logical axis lies, and how attention reaches across divided positions."""
+    """The placement of arrays on devices.
+
+    Attributes:
+        mesh: The device mesh.
+        rules: The mesh axes of each logical axis.
+        attention: How attention reaches positions on other devices.
+    """
 
     mesh: Mesh
     rules: Rules
     attention: SequenceParallel = SequenceParallel.RING
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """The mesh axes of more than one device along which a logical axis is divided.
+        """Return the mesh axes of more than one device over which a logical axis is sharded.
 
         Raises:
-            UserError: As `rule`.
+            ValueError: If the logical axis has no rule.
         """
         return tuple(axis for axis in rule(name, self.rules) if self.mesh.shape[axis] > 1)
 
     def parts(self, name: str) -> int:
-        """Into how many parts a logical axis is divided.
+        """Return into how many parts a logical axis is sharded.
 
         Raises:
-            UserError: As `rule`.
+            ValueError: If the logical axis has no rule.
         """
         return math.prod(self.mesh.shape[axis] for axis in rule(name, self.rules))
 
     def even_axes(self, name: str, *sizes: int) -> tuple[str, ...]:
-        """As `axes`, but none where one of these sizes cannot be divided evenly."""
+        """Return `axes`, or () if one of these sizes cannot be divided evenly.
+
+        Raises:
+            ValueError: If the logical axis has no rule.
+        """
         return self.axes(name) if all(size % self.parts(name) == 0 for size in sizes) else ()
 
     def spec(self, names: Names) -> PartitionSpec:
-        """The PartitionSpec of an array whose dimensions carry the logical names `names`.
+        """Return the PartitionSpec of an array.
+
+        Args:
+            names: The logical axes of its dimensions; None replicates a dimension.
 
         Raises:
-            UserError: As `resolve`.
+            ValueError: If a logical axis has no rule, or two dimensions would lie on one mesh axis.
         """
         return resolve(names, {name: self.axes(name) for name in self.rules})
 
     def even_spec(self, names: Names, shape: tuple[int, ...]) -> PartitionSpec:
-        """As `spec`, but whole in each dimension that cannot be divided evenly.
+        """Return the PartitionSpec of an array, replicating dimensions that cannot be divided evenly.
+
+        Args:
+            names: The logical axes of its dimensions.
+            shape: Its shape.
 
         Raises:
-            UserError: As `check_count` and `resolve`.
+            ValueError: If there are more or fewer names than dimensions, a logical axis has no rule, or two dimensions
+                would lie on one mesh axis.
         """
         check_count(names, shape)
         sizes = zip(names, shape, strict=True)
@@ -129,10 +149,10 @@ class Placement(NamedTuple):
 
 
 def rule(name: str, rules: Rules) -> tuple[str, ...]:
-    """The mesh axes on which the rules lay a logical axis.
+    """Return the mesh axes on which the rules place a logical axis.
 
     Raises:
-        ValueError: For a name that has no rule (JAX itself would silently replicate it), as `unknown_axis` says it.
+        ValueError: If it has no rule; JAX itself would silently replicate it.
     """
     if name not in rules:
         raise ValueError(unknown_axis(name, rules))
@@ -140,7 +160,7 @@ def rule(name: str, rules: Rules) -> tuple[str, ...]:
 
 
 def unknown_axis(name: str, rules: Rules) -> str:
-    """What is said of a name that is no logical axis: the known ones, the nearest first, and how to name another."""
+    """Return the message about an unknown logical axis: the known ones, and how to define another."""
     near = sorted(rules, key=lambda known: (-difflib.SequenceMatcher(None, name, known).ratio(), known))
     return (
         f"logical axis {name!r} has no rule; known, the nearest first: {', '.join(near)}; a family names one of its "
@@ -149,7 +169,11 @@ def unknown_axis(name: str, rules: Rules) -> str:
 
 
 def check_count(names: Names, shape: tuple[int, ...]) -> None:
-    """Raise ValueError where there are more or fewer names than dimensions."""
+    """Check that an array has a name for each dimension.
+
+    Raises:
+        ValueError: If there are more or fewer names than dimensions.
+    """
     if len(names) != len(shape):
         raise ValueError(
             f"{len(names)} logical axes {names} for the {len(shape)} dimensions of shape {shape}: say one for each, "
@@ -158,11 +182,14 @@ def check_count(names: Names, shape: tuple[int, ...]) -> None:
 
 
 def resolve(names: Names, rules: Rules) -> PartitionSpec:
-    """The PartitionSpec of an array whose dimensions carry the logical names `names`.
+    """Return the PartitionSpec of an array.
+
+    Args:
+        names: The logical axes of its dimensions; None replicates a dimension.
+        rules: The mesh axes of each logical axis.
 
     Raises:
-        UserError: As `rule`
-        ValueError: For two dimensions that land on one mesh axis.
+        ValueError: If a logical axis has no rule, or two dimensions would lie on one mesh axis.
     """
     placed = [() if name is None else rule(name, rules) for name in names]
     used = [axis for axes in placed for axis in axes]
@@ -176,9 +203,9 @@ _placement: contextvars.ContextVar[Placement | None] = contextvars.ContextVar("p
 
 @contextlib.contextmanager
 def placed(placement: Placement) -> Iterator[None]:
-    """Trace what is inside for this placement: `place` and what asks for it (attention) then know the mesh.
+    """Trace the code inside the context for a placement, which `place` and attention then know.
 
-    It is entered inside the function that is compiled, so that no trace is ever used for another placement.
+    Enter it inside the function that is compiled, so that no trace is used for another placement.
     """
     token = _placement.set(placement)
     try:
@@ -189,25 +216,29 @@ def placed(placement: Placement) -> Iterator[None]:
 
 
 def placement() -> Placement | None:
-    """The placement that is being traced for; None outside of one, where all is on one device."""
+    """Return the placement that is being traced for; None outside of one, where all is on one device."""
     return _placement.get()
 
 
 def divided() -> bool:
-    """Whether what is being traced is divided over several devices."""
+    """Whether the code being traced is sharded over several devices."""
     placed = placement()
     return placed is not None and placed.mesh.size > 1
 
 
 def place(x: jax.Array, *names: str | None) -> jax.Array:
-    """The array, told to lie where the placement in context puts its logical axes; unchanged where there is none.
+    """Constrain an array to the placement of its logical axes, if there is a placement in context.
 
-    For activations: a dimension that cannot be divided evenly, such as a decoding step's one position, is whole.
+    It is for activations: a dimension that cannot be divided evenly, such as the one position of a decoding step, is
+    replicated.
+
+    Args:
+        x: The array.
+        *names: The logical axes of its dimensions; None replicates a dimension.
 
     Raises:
-        ValueError: Naming the array's shape and the names: for more or fewer names than dimensions anywhere; for an
-            unknown name wherever a placement is in context, also one of a single device; for two dimensions that would
-            be divided along one mesh axis.
+        ValueError: If there are more or fewer names than dimensions or, with a placement in context, a name is unknown
+            or two dimensions would lie on one mesh axis.
     """
     placed = placement()
     try:

@@ -1,7 +1,7 @@
-"""Finding what a module exports by the module's name: of a package of this library, or by a dotted path elsewhere.
+"""Find what a module exports by the module's name: in a package of this library, or elsewhere by a dotted path.
 
-A dotted path that begins with "experiments." is a project of this checkout and is looked for in the checkout alone: a
-folder of that name in the working directory is never read in its place.
+A dotted path that begins with "experiments." is a project of this checkout and is imported only from the checkout; a
+folder of that name in the working directory is never used instead.
 """
 
 import importlib
@@ -17,18 +17,18 @@ from transformer.installation import checkout
 
 
 def is_project(name: str) -> bool:
-    """Whether a dotted path is that of a module of a project: code of the checkout, trusted as the library is."""
+    """Whether a dotted path is that of a project's module: code of the checkout, trusted like the library."""
     return name.startswith("experiments.")
 
 
 def import_projects(named: str) -> None:
-    """Import the package `experiments` from the checkout, whatever the working directory or Python's path holds.
+    """Import the package `experiments` from the checkout, whatever is in the working directory or on Python's path.
 
     Args:
-        named: what asks for a project, such as a key with its value.
+        named: What asks for a project, such as a key with its value, for the message.
 
     Raises:
-        UserError: in an installed library, which has no projects; and where another `experiments` was imported.
+        UserError: If the library is installed, without projects, or another `experiments` is imported already.
     """
     root = checkout()
     if root is None:
@@ -58,10 +58,16 @@ def import_projects(named: str) -> None:
 
 
 class Exports[T]:
-    """The objects that modules of `package` export as `attribute`, each an instance of `kind` with a `config` class.
+    """The objects that modules of a package export under one name, such as TASK.
 
-    A name without a dot is a module of the package; a dotted one is a module anywhere on Python's path, and so is code
-    that somebody names. `key` is the config key that says the name.
+    A name without a dot is a module of the package; a dotted one is any module on Python's path, and therefore code
+    that the user names.
+
+    Args:
+        package: The package.
+        attribute: The name under which modules export the object.
+        kind: The class of the objects, which have a `config` class.
+        key: The config key that has the module's name, for messages.
     """
 
     def __init__(self, package: str, attribute: str, kind: type[T], key: str):
@@ -69,11 +75,11 @@ class Exports[T]:
         self._names: dict[type, str] = {}
 
     def __getitem__(self, name: str) -> T:
-        """What the module of this name exports.
+        """Import the module of this name and return what it exports.
 
         Raises:
-            UserError: For a module that does not exist, exports no such object, or fails to import what it needs, and
-                for a project of the checkout where there is none.
+            UserError: If the module does not exist, exports no such object or fails to import a dependency, or is a
+                project and there is no checkout.
         """
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
@@ -104,25 +110,25 @@ class Exports[T]:
         return exported
 
     def all_names(self) -> list[str]:
-        """The names of all that the package and the projects of this checkout export."""
+        """Return the names of all that the package and the projects of this checkout export."""
         return [*self.names(), *self.names_of_projects()]
 
     def names(self) -> list[str]:
-        """The names of all that the package exports."""
+        """Return the names of all that the package exports."""
         path = importlib.import_module(self._package).__path__
         return [module.name for module in pkgutil.iter_modules(path) if self._exports(module.name)]
 
     def names_of_projects(self) -> list[str]:
-        """The dotted paths of all that the projects of this checkout export; none in an installed library."""
+        """Return the dotted paths of all that the projects of this checkout export; [] in an installed library."""
         root = checkout()
         files = () if root is None else sorted((root / "experiments").glob("*/*.py"))
         return [f"experiments.{file.parent.name}.{file.stem}" for file in files if self._is_defined_in(file)]
 
     def name_of(self, config: Any) -> str:
-        """The name by which the object whose config class this is an instance of is exported.
+        """Return the name under which the object with this config's class is exported.
 
         Raises:
-            TypeError: For an instance of no such class.
+            TypeError: If there is no such object.
         """
         if type(config) not in self._names:
             for name in self.names():
@@ -137,7 +143,7 @@ class Exports[T]:
         return self._names[type(config)]
 
     def _is_defined_in(self, file: Path) -> bool:
-        """Whether a file of a project says that it exports this: nothing of it is run to know."""
+        """Whether a project's file defines this export, without importing it."""
         said = rf"^{self._attribute} = {self._kind.__name__}\b"
         return re.search(said, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
@@ -156,10 +162,10 @@ class Exports[T]:
 
 
 def _file_of(project: str) -> Path:
-    """The file of a project that this dotted path names.
+    """Return the file of a project's module.
 
     Raises:
-        ModuleNotFoundError: If no project has that file.
+        ModuleNotFoundError: If no project has it.
     """
     root, parts = checkout(), project.split(".")
     file = None if root is None or len(parts) != 3 else root.joinpath(*parts).with_suffix(".py")

@@ -1,6 +1,6 @@
-"""Overrides: setting any key of a config, whether the config says it or not, by what its schema knows of the key.
+"""Override any key of a config, also one that it does not set, by the schema of the key.
 
-The schema is a tree that is read from the dataclasses of a config; which dataclasses those are, the caller says
+The schema is a tree that is built from the dataclasses of a config; the caller chooses the dataclasses
 (transformer.training.config).
 """
 
@@ -19,7 +19,12 @@ from transformer.config import UserError, choice, convert, likeness, to_config
 
 
 class Leaf(NamedTuple):
-    """A key with a value: the type that its field declares, and its default as a plain value."""
+    """A key with a value.
+
+    Attributes:
+        hint: The annotation of its field.
+        default: Its default as a plain value; `dataclasses.MISSING` if there is none.
+    """
 
     hint: Any
     default: Any = dataclasses.MISSING
@@ -28,8 +33,11 @@ class Leaf(NamedTuple):
 class Group(NamedTuple):
     """A key with keys of its own: a section.
 
-    `each` is what further names hold, where the section maps names that a person makes up to sections or values.
-    `chosen` says in words what chose the keys, such as "family decoder". `optional` sections may be none.
+    Attributes:
+        keys: Its keys.
+        each: What other names hold, if the section maps names chosen by the user to sections or values.
+        chosen: What determines the keys, in words, such as "family decoder".
+        optional: Whether the section may be None.
     """
 
     keys: "Mapping[str, Leaf | Group]"
@@ -42,7 +50,12 @@ Read = Callable[[Leaf, Any, str], Any]
 
 
 def group_of(cls: type, default: Any = dataclasses.MISSING) -> Group:
-    """The keys of a dataclass; their defaults are those of the instance `default`, where one is given."""
+    """Return the keys of a dataclass.
+
+    Args:
+        cls: The dataclass.
+        default: An instance whose values are the defaults.
+    """
     hints = typing.get_type_hints(cls)
     keys = {}
     for field in dataclasses.fields(cls):
@@ -57,7 +70,12 @@ def group_of(cls: type, default: Any = dataclasses.MISSING) -> Group:
 
 
 def schema_node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Group:
-    """What a field of this type holds: a value, a section, or a section of names that a person makes up."""
+    """Return what a field holds: a value, a section, or a section of names chosen by the user.
+
+    Args:
+        hint: The annotation of the field.
+        default: Its default.
+    """
     members = _members(hint)
     one = members[0]
     if len(members) == 1 and dataclasses.is_dataclass(one):
@@ -69,7 +87,7 @@ def schema_node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Grou
 
 
 def leaves(tree: Group, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of all values that the tree names."""
+    """Yield the dotted keys of all values in a tree."""
     for name, node in tree.keys.items():
         if isinstance(node, Group):
             yield from leaves(node, f"{prefix}{name}.")
@@ -78,11 +96,15 @@ def leaves(tree: Group, prefix: str = "") -> Iterator[str]:
 
 
 def find(tree: Group, key: str, given: Any = None) -> Leaf | Group:
-    """What a dotted key, without "config.", is.
+    """Return the node of a dotted key.
+
+    Args:
+        tree: The schema.
+        key: The key, without "config.".
+        given: The value that it should get, which helps to find the key that was meant.
 
     Raises:
-        UserError: For an unknown key, naming the key that was probably meant (`given`, the value that it should get,
-            tells more than its name), and for a key of a value.
+        UserError: If the key is unknown, with the key that was probably meant, or is inside a value.
     """
     node: Leaf | Group = tree
     walked = "config"
@@ -101,12 +123,18 @@ def find(tree: Group, key: str, given: Any = None) -> Leaf | Group:
 
 
 def override(base: Mapping[str, Any], overrides: Mapping[str, Any], tree: Group, read: Read) -> dict[str, Any]:
-    """A copy of `base` in which each dotted key, without "config.", has the value that `overrides` gives.
+    """Return a copy of a config with some keys replaced.
 
-    `read` makes a plain value of what is given. A mapping replaces a whole group, before the keys in it are set.
+    A mapping replaces a whole group, before the keys inside it are set.
+
+    Args:
+        base: The nested config.
+        overrides: The new values by dotted key, without "config.".
+        tree: The schema.
+        read: A function (leaf, value, path) to the plain value: `from_value` or `from_text`.
 
     Raises:
-        UserError: For an unknown key, a group that is set to a value, and whatever `read` refuses.
+        UserError: If a key is unknown, a group is set to a value, or `read` refuses a value.
     """
     result = copy.deepcopy(dict(base))
     for key in sorted(overrides, key=lambda key: key.count(".")):
@@ -125,10 +153,16 @@ def override(base: Mapping[str, Any], overrides: Mapping[str, Any], tree: Group,
 
 
 def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
-    """The plain value that is given for a dotted key.
+    """Return the plain value that is given for a dotted key.
+
+    Args:
+        tree: The schema.
+        key: The key, without "config.".
+        given: The value.
+        read: A function (leaf, value, path) to the plain value.
 
     Raises:
-        UserError: As `override`.
+        UserError: If the key is unknown, a group is set to a value, or `read` refuses the value.
     """
     node, path = find(tree, key, given), f"config.{key}"
     if isinstance(node, Leaf):
@@ -142,37 +176,37 @@ def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
 
 
 def from_value(leaf: Leaf, value: Any, path: str) -> Any:
-    """A plain value for a key, from a value of Python.
+    """Convert a Python value to the plain value of a key.
 
     Raises:
-        UserError: For one of another type.
+        UserError: If it has another type or is out of range.
     """
     return to_config(convert(leaf.hint, value, path))
 
 
 def from_text(leaf: Leaf, text: str, path: str) -> Any:
-    """A plain value for a key, from a word of the command line; a sequence is written 1,2 or (1, 2).
+    """Convert a word of the command line to the plain value of a key; a sequence is written 1,2 or (1, 2).
 
     Raises:
-        UserError: For text that is none of the type that the key's field declares, with what would be right.
+        UserError: If the text does not parse as the field's type; the message says what would be right.
     """
     return to_config(_read(leaf.hint, text, path))
 
 
 def as_flags(overrides: Mapping[str, Any]) -> list[str] | None:
-    """The words of a command line that set the overrides; None where one of them replaces a whole group."""
+    """Return the flags that set the overrides; None if one of them replaces a whole group."""
     if any(isinstance(value, Mapping) for value in overrides.values()):
         return None
     return [flag(key, value) for key, value in overrides.items()]
 
 
 def flag(key: str, value: Any) -> str:
-    """The word of a command line that sets a dotted key to a plain value: `from_text` reads that value from it."""
+    """Return the flag that sets a dotted key to a plain value, from which `from_text` reads the same value."""
     return f"--config.{key}={_written(value)}"
 
 
 def describe(overrides: Mapping[str, Any]) -> str:
-    """Overrides in one line, as people write them: model.norm_placement=post optimizer.learning_rate=0.001."""
+    """Write overrides in one line: model.norm_placement=post optimizer.learning_rate=0.001."""
     return " ".join(f"{key}={_short(value)}" for key, value in overrides.items()) or "(the config as it is)"
 
 
@@ -181,7 +215,7 @@ _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _members(hint: Any) -> list[Any]:
-    """The types of a union but None; of any other type itself."""
+    """Return the types of a union except None; the type itself if it is not a union."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return [member for member in typing.get_args(hint) if member is not type(None)]
     return [hint]
@@ -192,10 +226,16 @@ def _takes_none(hint: Any) -> bool:
 
 
 def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
-    """What to write instead of an unknown key.
+    """Return what to write instead of an unknown key.
 
-    `path` is how far the key is known, as "config.parameter_averages.last", and `group` the config at that path. A
-    value that just one key of the group names among its choices tells which was meant, whatever the key was called.
+    A value that only one key of the group accepts among its choices shows which key was meant, whatever it was called.
+
+    Args:
+        tree: The schema.
+        group: The deepest known group.
+        path: The path of that group, as in "config.parameter_averages.last".
+        key: The unknown key.
+        given: The value that it should get.
     """
     last = key.rpartition(".")[2]
     prefix = f"{path}.".removeprefix("config.")
@@ -219,13 +259,13 @@ def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
 
 
 def _initials(name: str) -> str:
-    """What learning_rate is called for short: lr."""
+    """Return the initials of a key of several words: lr for learning_rate."""
     words = name.split("_")
     return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
 def _choices(node: Leaf | Group) -> set[str]:
-    """The words that a key with a closed list of values takes."""
+    """Return the words that a key with a closed list of values accepts."""
     if isinstance(node, Group):
         return set()
     enums = [kind for kind in _members(node.hint) if isinstance(kind, type) and issubclass(kind, enum.Enum)]
@@ -278,7 +318,7 @@ def _number[T](kind: Callable[[str], T], text: str, wrong: str) -> T:
 
 
 def _read_items(hint: Any, text: str, path: str) -> tuple[Any, ...]:
-    """A sequence: a literal of Python, or words between commas, with brackets around them or without."""
+    """Parse a sequence: a Python literal, or words between commas, with or without brackets."""
     wrong = f"{path}={text!r} is not a sequence: write it as --{path}=1,2 or --{path}='(1, 2)'"
     if text.startswith(("(", "[")):
         items = _literal(text)

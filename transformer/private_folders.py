@@ -1,4 +1,4 @@
-"""Folders outside a run whose content is trusted: nobody but the user can change what is in them, or replace them."""
+"""Folders outside of a run whose content is trusted: only the user can change or replace what is in them."""
 
 import os
 import stat
@@ -11,24 +11,24 @@ _LINKS = 40  # that a path may lead over, as on Linux
 
 
 class NotPrivate(UserError):
-    """A folder that somebody else could have filled, or could put another in the place of."""
+    """A folder that another user could have filled or replaced."""
 
 
 def private_folder(base: Path, *names: str, make: bool = True) -> Path:
-    """The folder NAMES in `base`, which is made where it is missing; the user alone decides what is in it.
+    """Return the folder NAMES in `base`, whose content only the user controls.
 
-    Nobody but the user and root may write to `base` or to anything that leads there; it may be a link of theirs, as
-    where homes lie on another disk. The folders of NAMES are the user's, are no links, and the last is closed to all
-    others.
+    Only the user and root may write to `base` and to all folders that lead to it; it may be a link of theirs, as where
+    homes are on another disk. The folders of NAMES must belong to the user and not be links, and the last is closed to
+    all others.
 
     Args:
-        base: an absolute path, such as ~/.cache.
-        names: what lies in it, one in the other.
-        make: whether missing folders are made.
+        base: An absolute path, such as ~/.cache.
+        *names: The names of nested folders in it.
+        make: Whether missing folders are created.
 
     Raises:
-        NotPrivate: naming what is not so, and what to do.
-        OSError: where a folder is missing, or cannot be made.
+        NotPrivate: If a folder is not private; the message says which, and what to do.
+        OSError: If a folder is missing or cannot be created.
     """
     if not base.is_absolute():
         raise FileNotFoundError(f"{base} is not an absolute path")
@@ -57,7 +57,7 @@ def private_folder(base: Path, *names: str, make: bool = True) -> Path:
 
 
 def _leading_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every folder and every link on the way from the root to what an absolute path stands for."""
+    """Yield every folder and link on the way from the root to the target of an absolute path."""
     at, ahead, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
     yield at, at.lstat()
     while ahead:

@@ -1,4 +1,4 @@
-"""Safe output to a terminal: control characters of foreign text are shown, never obeyed."""
+"""Safe output to a terminal: control characters of foreign text are shown, not executed."""
 
 import contextlib
 import sys
@@ -9,26 +9,32 @@ _LAYOUT = "\n\t"
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""The text with every character that steers a terminal written out, as \x1b; those of `kept` stay."""
+    r"""Escape all characters that control a terminal, as \x1b.
+
+    Args:
+        text: The text.
+        kept: Characters that are not escaped.
+    """
     return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 class Terminal:
     """A terminal's stream that shows control characters instead of passing them on.
 
-    `raw` is the stream beneath, for who draws on the terminal and has made its text printable.
+    Attributes:
+        raw: The stream itself, for code that draws on the terminal and escapes its text.
     """
 
     def __init__(self, raw: TextIO):
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """Write the text with control characters written out."""
+        """Write text with control characters escaped."""
         self.raw.write(printable(text, _LAYOUT))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write each of the lines."""
+        """Write lines with control characters escaped."""
         for line in lines:
             self.write(line)
 
@@ -38,7 +44,10 @@ class Terminal:
 
 @contextlib.contextmanager
 def shown_safely() -> Iterator[None]:
-    """While the context lasts, what is printed to a terminal steers it no more; pipes and files get what is written."""
+    """Escape control characters in what is printed to a terminal while the context lasts.
+
+    Pipes and files get the text unchanged.
+    """
     streams = {name: stream for name in ("stdout", "stderr") if (stream := getattr(sys, name)).isatty()}
     for name, stream in streams.items():
         setattr(sys, name, Terminal(stream))
@@ -50,5 +59,5 @@ def shown_safely() -> Iterator[None]:
 
 
 def drawn_on(stream: TextIO) -> TextIO:
-    """The stream for who moves the cursor on a terminal and makes printable what comes from elsewhere."""
+    """Return the raw stream, for code that moves the cursor and escapes foreign text itself."""
     return stream.raw if isinstance(stream, Terminal) else stream

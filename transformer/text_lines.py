@@ -1,12 +1,12 @@
-"""Splitting a text into lines at line feeds alone."""
+"""Split a text into lines at line feeds only."""
 
 
 def split_lines(text: str) -> list[str]:
-    r"""The lines of a text, without their ends: as many as it has "\n", and one more where its end has none.
+    r"""Split a text into lines, without their ends.
 
-    Not `str.splitlines`, and no file opened as text: these also cut at characters that stand inside of a line, such as
-    U+2028, U+0085, a form feed or a lone carriage return, and so line n of one file meets another line of the next.
-    A carriage return in front of "\n" belongs to the line's end.
+    `str.splitlines`, and files opened as text, also split at characters that occur within a line, such as U+2028,
+    U+0085, a form feed or a lone carriage return, so that line n of one file would meet another line of a parallel
+    file. A carriage return before "\n" belongs to the line's end.
     """
     lines = text.split("\n")
     if not lines[-1]:

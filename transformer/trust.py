@@ -1,4 +1,4 @@
-"""What the config of a run may make a process open or run, where nobody but the run's own config.json asks for it."""
+"""What a recorded config may make a process open or run, if only the run's own config.json asks for it."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _FILES = ("task.dataset", "task.validation_files", "task.test_files")
 
 
 class Name(NamedTuple):
-    """What a config names, and the dotted key by which it does."""
+    """Something that a config names, and its dotted key."""
 
     key: str
     value: str
@@ -25,20 +25,20 @@ class Name(NamedTuple):
 def check_trusted(
     config: Mapping[str, Any], trusted: Collection[str], *, said: Collection[str] = (), training: bool = False
 ) -> None:
-    """Refuse a recorded config that names code, files or other runs outside the run that nobody vouches for.
+    """Refuse a recorded config that names code, files or other runs that the user does not trust.
 
-    Whoever writes a config file or a command line has named what it opens; a run's config.json may be a stranger's.
-    What this account has begun a run with (`remember`) it may open again.
+    A user who writes a config file or a command line has chosen what it opens; a run's config.json may be a stranger's.
+    Files and runs of a config with which this account has started a run (`remember`) are trusted.
 
     Args:
-        config: the recorded config.
-        trusted: the names that the user vouches for: modules by dotted path, files, folders, runs.
-        said: the dotted keys that the user's own command line gives other values.
-        training: whether the run is trained further, so that what it begins with is read too.
+        config: The recorded config.
+        trusted: The names that the user trusts: modules by dotted path, files, folders, runs.
+        said: The dotted keys that the user's own command line sets.
+        training: Whether the run is trained further, so that its source of initial parameters is read too.
 
     Raises:
-        UserError: with the flag that allows all that the config names, and for a section that is none.
-        TypeError: for one name instead of several, every part of which would be trusted.
+        UserError: If something is not trusted, with the flag that would trust it, or a section is not a group of keys.
+        TypeError: If `trusted` is a single text.
     """
     refuse_single_text(trusted, "trust")
     if "task.data_dir" in said:
@@ -63,30 +63,34 @@ def check_trusted(
 
 
 def trust_words(config: Mapping[str, Any]) -> list[str]:
-    """The words by which a command that reads a run of this account is told to trust the code that its config names.
+    """Return the flags with which a command on this run trusts the code that its config names; [] if it names none.
 
     Raises:
-        UserError: for a section that is no group of keys.
+        UserError: If a section is not a group of keys.
     """
     code = code_of(config)
     return [_trust(code)] if code else []
 
 
 def code_of(config: Mapping[str, Any]) -> list[Name]:
-    """The modules outside this library and the projects of its checkout that a config names.
+    """Return the modules that a config names outside of this library and the projects of its checkout.
 
     Raises:
-        UserError: for a section that is no group of keys.
+        UserError: If a section is not a group of keys.
     """
     names = [_name(config, "task.name"), _name(config, "model.family")]
     return [name for name in names if "." in name.value and not is_project(name.value)]
 
 
 def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:
-    """The files, folders and runs that a config makes a process open.
+    """Return the files, folders and runs that a config makes a process open.
+
+    Args:
+        config: The config.
+        training: Whether the run is trained, so that its source of initial parameters is read too.
 
     Raises:
-        UserError: for a section that is no group of keys.
+        UserError: If a section is not a group of keys.
     """
     folder, origin = _name(config, "task.data_dir"), _name(config, "initialize_from.run")
     if folder.value:
@@ -98,15 +102,19 @@ def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:
 
 
 def names_in(config: Mapping[str, Any]) -> set[str]:
-    """What somebody vouches for by writing this config: the code, the data set, the files and the run that it names."""
+    """Return all that a user trusts by writing this config: the code, data set, files and run that it names.
+
+    Raises:
+        UserError: If a section is not a group of keys.
+    """
     names = [*code_of(config), *outside_of(config, training=True), _name(config, "task.dataset")]
     return {name.value for name in names if name.value}
 
 
 def remember(config: Mapping[str, Any]) -> None:
-    """Note that this account has begun a run of this config: what it names outside the run may be opened again.
+    """Record that this account has started a run of this config, so that what it names may be opened again.
 
-    Where the account has no folder that is closed to others, nothing is noted, and --trust is asked for each time.
+    If the account has no folder that is closed to others, nothing is recorded, and --trust is needed each time.
     """
     if not outside_of(config, training=True):
         return
@@ -122,11 +130,11 @@ def _is_remembered(config: Mapping[str, Any]) -> bool:
 
 
 def _remembered(*, make: bool) -> Path:
-    """The folder with a file, named by its hash, for each config that this account has begun a run of.
+    """Return the folder with a file, named by its hash, for each config with which this account has started a run.
 
     Raises:
-        NotPrivate: where others could put a file there.
-        OSError: where there is no such folder.
+        NotPrivate: If others could put a file there.
+        OSError: If there is no such folder.
     """
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.environ.get("HOME", ""), ".local", "state")
     return private_folder(Path(state), "headwise", "begun", make=make)
@@ -146,7 +154,7 @@ def _name(config: Mapping[str, Any], key: str) -> Name:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a data set's name is that of a file or a folder, or of something on another machine."""
+    """Whether a data set's name is that of a file or folder, or a URL."""
     try:
         return "://" in name or (name != "" and os.path.lexists(os.path.expanduser(name)))
     except ValueError:  # as for a name with a zero byte
