@@ -95,7 +95,17 @@ def result_of(
 
 
 def table(runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str) -> str:
-    """Return the runs by size, and each form with its values and intervals."""
+    """Format the runs by size, and each fit with its values and intervals.
+
+    Args:
+        runs: The runs.
+        fits: The fits by name.
+        monotone: Whether the loss falls with every larger size; None if unknown.
+        metric: The loss, as "split/name".
+
+    Returns:
+        The table.
+    """
     width = max(len("run"), *(len(run.name) for run in runs))
     lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'FLOPs':>10}  {metric:>16}"]
     lines += [

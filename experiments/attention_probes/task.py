@@ -303,7 +303,16 @@ def pad_texts(corpus: Corpus, texts: Sequence[Words]) -> dict[str, np.ndarray]:
 
 
 def make_batch(corpus: Corpus, texts: Sequence[Words], *, gold: bool = False) -> dict[str, np.ndarray]:
-    """Return padded texts with `labels` [B, T], the answers, and if `gold` the source masks [B, S, T, T]."""
+    """Encode texts.
+
+    Args:
+        corpus: The corpus.
+        texts: The texts.
+        gold: Whether to add `gold`, the source masks [B, S, T, T].
+
+    Returns:
+        The padded texts with `labels` [B, T], the answers.
+    """
     number_of = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
     batch = pad_texts(corpus, texts)
     labels, length = np.full_like(batch["tokens"], PAD), corpus.max_length

@@ -71,7 +71,16 @@ def td_errors(
 def epsilon_greedy(
     values_BxA: Float[Array, "B A"], epsilon: Float[Array, ""] | float, key: Key[Array, ""]
 ) -> Int[Array, " B"]:
-    """Return the action of the largest value or, with probability epsilon, a random one."""
+    """Return the action of the largest value or, with probability epsilon, a random one.
+
+    Args:
+        values_BxA: The action values.
+        epsilon: The probability of a random action.
+        key: The random key.
+
+    Returns:
+        The action of each row.
+    """
     rows, count = values_BxA.shape
     of_whether, of_which = jax.random.split(key)
     any_B = jax.random.randint(of_which, (rows,), 0, count)

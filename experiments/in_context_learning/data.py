@@ -368,7 +368,16 @@ def character_transitions(habits: AuthorStyle) -> Float[np.ndarray, "C C"]:
 
 
 def sample_text(habits: AuthorStyle, random: np.random.Generator, length: int) -> str:
-    """Sample a text of so many characters, which begins with a word."""
+    """Sample a text of an author, which starts with a word.
+
+    Args:
+        habits: The author's style.
+        random: The random generator.
+        length: The number of characters.
+
+    Returns:
+        The text.
+    """
     cumulative, at, text = np.cumsum(character_transitions(habits), axis=1), CHARACTERS.index(SPACE), []
     for drawn in random.random(length):
         # Rounding may leave the last sum below what is drawn.
@@ -378,7 +387,16 @@ def sample_text(habits: AuthorStyle, random: np.random.Generator, length: int) -
 
 
 def log_likelihood(habits: AuthorStyle, before: str, text: str) -> float:
-    """Return log p(text | the character before it), in nats; `NEVER` for each impossible transition."""
+    """Compute log p(text | the character before it), in nats.
+
+    Args:
+        habits: The author's style.
+        before: The text before, of which the last character counts.
+        text: The text.
+
+    Returns:
+        The log-likelihood, with `NEVER` for each impossible transition.
+    """
     table = character_transitions(habits)
     steps = zip(before[-1] + text, text, strict=False)
     of_steps = [table[CHARACTERS.index(first), CHARACTERS.index(second)] for first, second in steps]

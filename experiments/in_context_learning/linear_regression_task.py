@@ -134,6 +134,14 @@ def report(functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], nois
 
     `zero_baseline` is the error of always predicting 0. `error_over_least_squares` compares the model with least
     squares at the greatest k, if there is noise.
+
+    Args:
+        functions: The functions.
+        answers_BxN: The model's prediction at every point.
+        noise: The standard deviation of the noise.
+
+    Returns:
+        The report.
     """
 
     def errors(guesses_BxN: np.ndarray) -> np.ndarray:

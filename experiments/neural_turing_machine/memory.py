@@ -105,7 +105,16 @@ def address(
 def content_addressing(
     key_RxHxM: Float[Array, "R H M"], strength_RxH: Float[Array, "R H"], memory_RxNxM: Float[Array, "R N M"]
 ) -> Float[Array, "R H N"]:
-    """Compute w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6)."""
+    """Compute w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6).
+
+    Args:
+        key_RxHxM: The key k of each head.
+        strength_RxH: The key strength beta.
+        memory_RxNxM: The memory M.
+
+    Returns:
+        The weighting [row, head, slot].
+    """
     # Heads are queries of one head: a score of several would repeat the memory for each.
     keys = prepare_keys(memory_RxNxM[:, :, None], Score.COSINE)
     params = AttentionParameters(score=Cosine(strength_RxH[:, None]))
@@ -141,7 +150,16 @@ def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, 
 def write_slots(
     memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: Write
 ) -> Float[Array, "R N M"]:
-    """Compute M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): first erase, then add."""
+    """Compute M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): first erase, then add.
+
+    Args:
+        memory_RxNxM: The memory M.
+        weights_RxHxN: The weighting w of each write head.
+        change: The erase vectors e and add vectors a.
+
+    Returns:
+        The memory M'.
+    """
     erase_RxHxM, add_RxHxM = (part.astype(memory_RxNxM.dtype) for part in change)
     for head in range(weights_RxHxN.shape[1]):
         memory_RxNxM = memory_RxNxM * (1 - weights_RxHxN[:, head, :, None] * erase_RxHxM[:, head, None])

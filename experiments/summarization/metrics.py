@@ -122,7 +122,16 @@ def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> 
 def copying_sums(
     p_gen_BxT: Float[Array, "B T"], copied_BxT: Bool[Array, "B T"], counts_BxT: Bool[Array, "B T"]
 ) -> dict[str, Array]:
-    """Sum p_gen over the words that a summary must copy, and over the others."""
+    """Sum p_gen over the words that a summary must copy, and over the others.
+
+    Args:
+        p_gen_BxT: The probability of generating, at each word of the true summary.
+        copied_BxT: Which words are out of vocabulary.
+        counts_BxT: Which words count.
+
+    Returns:
+        The sums `copied` and `written`, and the numbers of words.
+    """
     sums: dict[str, Array] = {}
     for name, of_BxT in (("copied", counts_BxT & copied_BxT), ("written", counts_BxT & ~copied_BxT)):
         sums |= {name: jnp.sum(jnp.where(of_BxT, p_gen_BxT, 0)), f"{name}_words": jnp.sum(of_BxT)}

@@ -119,6 +119,11 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
 def check_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
     """Check that an array's values fit the memory limit.
 
+    Args:
+        path: The directory of the array, for the message.
+        shape: The shape of the values.
+        data_type: Their data type.
+
     Raises:
         UserError: If they take more than 16 GiB.
     """

@@ -1,1 +1,1 @@
-"""Ablations: arms, their runs, and what may be said of their differences."""
+"""Ablations: arms, their runs, and the statistics of their differences."""

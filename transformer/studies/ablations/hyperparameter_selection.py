@@ -171,6 +171,14 @@ def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str
     """Return the combinations that an arm was not tuned over: no run of them ended by itself with a common seed.
 
     Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
+
+    Args:
+        study: The results of the study.
+        arm: The arm.
+        task: The task.
+
+    Returns:
+        The combinations of tuned values.
     """
     shared = tuning_seeds(study, arm, task)
     return [
@@ -185,6 +193,14 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
 
     A run that failed says nothing about its values, and neither it nor its seed may decide which are selected.
     Combinations without any run are ignored.
+
+    Args:
+        study: The results of the study.
+        arm: The arm.
+        task: The task.
+
+    Returns:
+        The seeds.
     """
     of_combinations = [
         seeds

@@ -146,7 +146,16 @@ def _tasks(study: StudyResults, task: str | None) -> Iterable[str]:
 
 
 def lost_seeds(study: StudyResults, arm: str, task: str | None) -> str:
-    """Say which seeds of an arm have no value at the chosen tuned values, and why; empty if none is lost."""
+    """Say which seeds of an arm have no value at the chosen tuned values, and why; empty if none is lost.
+
+    Args:
+        study: The results of the study.
+        arm: The arm.
+        task: The task; None for all tasks.
+
+    Returns:
+        The text.
+    """
     reasons: dict[str, list[int]] = {}
     for seed in study.spec.seeds:
         runs = [

@@ -320,6 +320,14 @@ class SearchSpaceBuilder:
     def log_uniform(self, key: str, low: float, high: float) -> SearchSpace:
         """Build a space of one key and the numbers from `low` to `high`, uniform in their logarithm.
 
+        Args:
+            key: The dotted key of the config, without "config.".
+            low: The lower bound, above 0.
+            high: The upper bound.
+
+        Returns:
+            The space.
+
         Raises:
             UserError: If the key is malformed, `low` is not positive, or the bounds are not finite and ascending.
         """
@@ -331,6 +339,14 @@ class SearchSpaceBuilder:
     def uniform(self, key: str, low: float, high: float) -> SearchSpace:
         """Build a space of one key and the numbers from `low` to `high`.
 
+        Args:
+            key: The dotted key of the config, without "config.".
+            low: The lower bound.
+            high: The upper bound.
+
+        Returns:
+            The space.
+
         Raises:
             UserError: If the key is malformed, or the bounds are not finite and ascending.
         """
@@ -339,6 +355,14 @@ class SearchSpaceBuilder:
 
     def integers(self, key: str, low: int, high: int) -> SearchSpace:
         """Build a space of one key and the whole numbers from `low` to `high`, both included.
+
+        Args:
+            key: The dotted key of the config, without "config.".
+            low: The smallest number.
+            high: The largest number.
+
+        Returns:
+            The space.
 
         Raises:
             UserError: If the key is malformed, or the bounds are not whole numbers and ascending.

@@ -44,7 +44,16 @@ class TrialStatus(NamedTuple):
 
 
 def read_trial_statuses(trial_store: TrialStore, trials: Sequence[Trial], metric: MetricName) -> list[TrialStatus]:
-    """Read the current status of trials, with the metric that those in training have reached."""
+    """Read the current status of trials, with the metric that those in training have reached.
+
+    Args:
+        trial_store: The trials of the sweep.
+        trials: The trials to read.
+        metric: The sweep's metric.
+
+    Returns:
+        The status of each trial.
+    """
     rows = []
     for trial in trials:
         # In this order: what ends in between has its outcome, not the lease that it had.
@@ -101,7 +110,16 @@ class ProgressDisplay(Protocol):
 
 
 def open_progress_display(metric: MetricName, maximize: bool, stream: TextIO) -> ProgressDisplay:
-    """Open a live table on a terminal, lines elsewhere."""
+    """Open a live table on a terminal, lines elsewhere.
+
+    Args:
+        metric: The sweep's metric.
+        maximize: Whether it is maximized.
+        stream: The stream to print to.
+
+    Returns:
+        The display.
+    """
     return _Table(metric, maximize, stream) if stream.isatty() else _Lines(metric, stream)
 
 
