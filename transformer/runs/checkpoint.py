@@ -1,9 +1,9 @@
 """Checkpoints of a whole training state: written by orbax, verified leaf by leaf when written and when restored.
 
-Every checkpoint has a manifest beside its arrays (transformer.runs.checkpoint_files). Once it is committed it is read
-back; only then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside
-under another name, and an older one serves. Of several processes each writes, reads and verifies what it holds; a
-checkpoint can be restored on any number of processes and devices, in any sharding.
+Every checkpoint has a manifest next to its arrays (transformer.runs.checkpoint_files). Once it is committed it is read
+back; only then is an older one removed. A checkpoint whose bytes changed is never restored and never removed: it is set
+aside under another name, and an older one is used. With several processes, each writes, reads and verifies its own
+part; a checkpoint can be restored on any number of processes and devices, in any sharding.
 """
 
 import contextlib
@@ -62,7 +62,13 @@ class MissingStep(UserError):
 
 
 class ValidCheckpoint[T](NamedTuple):
-    """The newest valid checkpoint: its step, the restored value, and the errors of newer, damaged ones."""
+    """The newest valid checkpoint.
+
+    Attributes:
+        step: Its step.
+        value: What was restored of it.
+        damaged: The errors of newer, damaged checkpoints, by step.
+    """
 
     step: int
     value: T
@@ -77,15 +83,24 @@ class LastSavedStep:
 
 
 class Checkpoints:
-    """The checkpoints of one run in `<directory>/<step>/`: the newest `max_to_keep`, and the permanent ones.
+    """The checkpoints of one run, in `<directory>/<step>/`.
 
-    One every `permanent_checkpoint_every` steps is permanent. A save returns once the state is safe to donate and goes
-    on in the background; the next save, any query of the steps, and `close` wait for it and raise its error. Several
-    processes call all methods together, and the first one's list of steps counts. Beside the directory,
-    `<directory>.json` says which step was saved last, so that checkpoints which are gone are missed.
+    A save returns as soon as the state is safe to donate, and continues in the background; the next save, any query of
+    the steps, and `close` wait for it and raise its error. Several processes call all methods together, and the first
+    one's list of steps counts. Next to the directory, `<directory>.json` records the step that was saved last, so that
+    a loss of checkpoints is noticed.
 
-    A save that could not be read back as it was saved is told when the next one begins. As a context it is closed at
-    the end, and raises RunFailed where that is so of the last save.
+    A save that cannot be read back as it was saved is announced when the next one begins. As a context manager it is
+    closed at the end, and raises RunFailed if that is so for the last save.
+
+    Args:
+        directory: The directory of the checkpoints.
+        max_to_keep: The number of most recent checkpoints to keep.
+        permanent_checkpoint_every: Keep a checkpoint for good every so many steps; 0 keeps only the most recent ones.
+
+    Raises:
+        UserError: If `max_to_keep` is less than 1.
+        DamagedCheckpoint: If the checkpoints cannot be listed.
     """
 
     def __init__(self, directory: str | Path, max_to_keep: int, permanent_checkpoint_every: int = 0):
@@ -101,10 +116,11 @@ class Checkpoints:
 
     @classmethod
     def open_read_only(cls, directory: str | Path) -> "Checkpoints":
-        """The checkpoints of a run that may still be training: changes nothing, not even unfinished saves.
+        """Open the checkpoints of a run that may still be training; nothing is changed, not even unfinished saves.
 
         Raises:
-            UserError: If the directory is absent.
+            UserError: If the directory does not exist.
+            DamagedCheckpoint: If the checkpoints cannot be listed.
         """
         if not parse_path(directory).is_dir():
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
@@ -124,13 +140,18 @@ class Checkpoints:
             )
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
-        """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
+        """Save a state as the checkpoint of a step.
 
-        Leaves are arrays of jax or NumPy, typed PRNG keys, and Python numbers.
+        The error of the previous save is raised here.
+
+        Args:
+            step: The step.
+            state: The state. Its leaves are jax or NumPy arrays, typed PRNG keys, and Python numbers.
+            metadata: What to save with it, ready for JSON.
 
         Raises:
             DirectoryLost: If another process may have taken the directory.
-            ValueError: If `step` is not after the latest one; whatever the previous save failed with.
+            ValueError: If `step` is not after the latest one.
         """
         storage_of(self._directory).check(self._directory)
         latest = self.latest()
@@ -154,7 +175,7 @@ class Checkpoints:
         self._verifying = CheckpointVerification(self._manager, self._directory / str(step), step, manifest, end_save)
 
     def steps(self) -> list[int]:
-        """The steps whose checkpoints are complete, ascending."""
+        """Return the steps whose checkpoints are complete, in ascending order."""
         try:
             self._manager.wait_until_finished()
             self._settle()
@@ -165,57 +186,76 @@ class Checkpoints:
         return run_on_primary(self._listed)
 
     def latest(self) -> int | None:
-        """The newest complete step, or None."""
+        """Return the newest complete step, or None."""
         return max(self.steps(), default=None)
 
     def delete_after(self, step: int) -> None:
-        """Delete the checkpoints beyond `step`: a run resumed at `step` saves them again."""
+        """Delete the checkpoints beyond `step`; a run resumed at `step` saves them again."""
         later = [other for other in self.steps() if other > step]
         run_on_primary(lambda: self._remove(later, newest=step))
         self._reload()
 
     def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
-        """The state of `step` and its metadata, bit for bit, placed as `abstract` says.
+        """Restore a state bit for bit.
 
-        `abstract` has the structure of the state; its leaves are `jax.ShapeDtypeStruct` (with a sharding, or
-        the first device's is taken), arrays, keys or numbers.
+        Args:
+            step: The step.
+            abstract: The structure of the state; its leaves are `jax.ShapeDtypeStruct` (without a sharding they are
+                placed on the first device), arrays, keys or numbers.
+
+        Returns:
+            The state, and its metadata.
 
         Raises:
-            UserError: Naming the first leaf that differs in name, shape or type, before anything is read, or for a step
-                without a checkpoint; DamagedCheckpoint naming the leaf whose bytes changed.
+            UserError: If there is no checkpoint of the step, or a leaf differs in name, shape or type; the latter is
+                raised before anything is read.
+            DamagedCheckpoint: If bytes changed; the message names the leaf.
         """
         manifest = self._load_manifest(step)
         return self._restore(step, manifest, abstract, ()), manifest["metadata"]
 
     def restore_part(self, step: int, abstract_part: PyTree, prefix: tuple[str, ...]) -> PyTree:
-        """The part of the state of `step` under `prefix`, such as ("variables", "params"); no other is read.
+        """Restore a part of a state without reading the rest.
+
+        Args:
+            step: The step.
+            abstract_part: The structure of the part, as in `restore`.
+            prefix: The path of the part, such as ("variables", "params").
 
         Raises:
-            UserError: As `restore`, over the leaves under the prefix.
+            UserError: If there is no checkpoint of the step, or a leaf of the part differs in name, shape or type.
+            DamagedCheckpoint: If bytes changed.
         """
         return self._restore(step, self._load_manifest(step), abstract_part, tuple(prefix))
 
     def leaves(self, step: int) -> dict[str, StoredLeaf]:
-        """The shape and type of every leaf of the state of `step`, by its path; no array is read.
+        """Return the shape and type of every leaf of a state by path, without reading an array.
 
         Raises:
-            UserError: As `restore`, for the step and its manifest.
+            UserError: If there is no checkpoint of the step.
+            DamagedCheckpoint: If its manifest is damaged.
         """
         return leaves_in_manifest(self._load_manifest(step)["leaves"])
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What was saved beside the state of `step`.
+        """Return the metadata of a checkpoint.
 
         Raises:
-            UserError: As `leaves`.
+            UserError: If there is no checkpoint of the step.
+            DamagedCheckpoint: If its manifest is damaged.
         """
         return self._load_manifest(step)["metadata"]
 
     def restore_leaves(self, step: int, abstract: Mapping[str, Any]) -> dict[str, Any]:
-        """The leaves of `step` with these paths, placed as each says; no other is read.
+        """Restore some leaves of a state without reading the rest.
+
+        Args:
+            step: The step.
+            abstract: The leaves by path, as in `restore`.
 
         Raises:
-            UserError: As `restore`, over these leaves.
+            UserError: If there is no checkpoint of the step, or a leaf differs in shape or type or is missing.
+            DamagedCheckpoint: If bytes changed.
         """
         manifest = self._load_manifest(step)
         saved = leaves_in_manifest(manifest["leaves"])
@@ -223,12 +263,19 @@ class Checkpoints:
         return self._verified(step, manifest, abstract)
 
     def restore_newest_valid[T](self, read: Callable[[int], T]) -> ValidCheckpoint[T] | None:
-        """What `read` restores of the newest checkpoint that is sound; None where there is no checkpoint.
+        """Restore the newest checkpoint that is valid.
 
-        A checkpoint that a run removes while it is read is no damage: the list is read again.
+        A checkpoint that the run removes while it is read does not count as damaged: the list is read again.
+
+        Args:
+            read: A function from a step to what is restored.
+
+        Returns:
+            The checkpoint; None if there is none.
 
         Raises:
-            UserError: If all are damaged; whatever else `read` raises.
+            DamagedCheckpoint: If all are damaged.
+            UserError: If the directory changes faster than it can be read, or `read` raises another error.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
         vanished = 0
@@ -251,9 +298,11 @@ class Checkpoints:
         )
 
     def announce_damage(self, sound: ValidCheckpoint[Any], *, set_aside: bool) -> None:
-        """Say in a line each what is wrong with the checkpoints that are newer than the sound one.
+        """Announce, in a line each, what is wrong with checkpoints that are newer than the valid one.
 
-        With `set_aside` they are renamed to damaged-STEP, which nothing removes.
+        Args:
+            sound: The valid checkpoint.
+            set_aside: Whether to rename them to damaged-STEP, which nothing removes.
         """
         for step, error in sorted(sound.damaged.items(), reverse=True):
             kept = f"; it is kept as {run_on_primary(functools.partial(self._set_aside, step))}" if set_aside else ""
@@ -274,7 +323,7 @@ class Checkpoints:
         self._tell_unverified()
 
     def close(self) -> None:
-        """Wait for a save under way and end the threads; raises the error of the save."""
+        """Wait for a pending save and end the threads; raises the error of the save."""
         self._close()
         self._tell_unverified()
 
@@ -287,7 +336,7 @@ class Checkpoints:
             self._manager.close()
 
     def _settle(self) -> None:
-        """After a save: agree on whether it can be read back, and if so remove what is older than is kept."""
+        """After a save: agree on whether it can be read back, and if so remove older checkpoints."""
         done, self._verifying = self._verifying, None
         if done is None:
             return
@@ -334,7 +383,7 @@ class Checkpoints:
         return name
 
     def _clean(self) -> None:
-        """Remove what a kill left of a removal; note what is saved, should a kill have come before that was noted."""
+        """Remove the remains of a removal that was killed, and record the last save if a kill came before that."""
         for entry in self._directory.iterdir() if self._directory.is_dir() else ():
             if entry.name.endswith(REMOVED_SUFFIX):
                 storage_of(entry).remove_tree(entry)
@@ -348,7 +397,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _listable(self) -> Iterator[None]:
-        """Raise DamagedCheckpoint where what orbax keeps of a step is nothing that it can list it by."""
+        """Raise DamagedCheckpoint if orbax cannot list the steps."""
         try:
             yield
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -394,7 +443,7 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
 
     def _verified(self, step: int, manifest: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-        """The leaves of these paths, their digests compared with those that were saved."""
+        """Return the leaves of these paths after comparing their digests with those that were saved."""
         entries = {name: manifest["leaves"][name] for name in expected}
         empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
@@ -425,7 +474,7 @@ class Checkpoints:
                 )
 
     def _read(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """The stored arrays by name, unverified; where one process cannot read its part, all raise."""
+        """Return the stored arrays by name, unverified; if one process cannot read its part, all raise."""
         arrays: dict[str, Any] = {}
         wrong: str | None = None
         try:
@@ -439,9 +488,14 @@ class Checkpoints:
 
 
 class CheckpointVerification:
-    """A thread that reads a checkpoint back once it is committed; of several processes each reads its share.
+    """A thread that reads a checkpoint back once it is committed; with several processes each reads its share.
 
-    It calls `committed` once nothing more is written, whether the save has succeeded or not.
+    Args:
+        manager: The orbax manager.
+        path: The path of the checkpoint.
+        step: Its step.
+        manifest: Its manifest.
+        committed: A function that is called once nothing more is written, whether the save succeeded or not.
     """
 
     def __init__(
@@ -459,7 +513,7 @@ class CheckpointVerification:
         self._thread.start()
 
     def result(self) -> str | None:
-        """What is wrong with it, or None; waits until that is known."""
+        """Wait for the result: what is wrong with the checkpoint, or None."""
         self._thread.join()
         return self._wrong
 
@@ -483,12 +537,16 @@ class CheckpointVerification:
 
 
 def last_saved_step_file(directory: Path) -> Path:
-    """The file that says which step was saved last, beside the checkpoints' directory."""
+    """Return the file next to the checkpoints' directory that records which step was saved last."""
     return directory.with_name(f"{directory.name}.json")
 
 
 def last_saved_step(directory: str | Path) -> int | None:
-    """The step that was saved last, whether its checkpoint is left or not; None where none was, 0 if unreadable."""
+    """Return the step that was saved last, whether its checkpoint still exists or not.
+
+    Returns:
+        The step; None if none was saved, 0 if the record is unreadable.
+    """
     path = last_saved_step_file(parse_path(directory))
     if not path.exists():
         return None

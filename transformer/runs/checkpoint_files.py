@@ -32,12 +32,19 @@ Dimension = Annotated[int, Range(0, 2**48)]
 
 
 class UnreadableArray(Exception):
-    """An array that cannot be read."""
+    """An array cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LeafEntry:
-    """A leaf in a manifest; `implementation` is that of keys."""
+    """A leaf in a manifest.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type.
+        digest: The digest of its content.
+        implementation: The PRNG implementation of keys; "" for other leaves.
+    """
 
     shape: tuple[Dimension, ...]
     dtype: str
@@ -51,7 +58,13 @@ class LeafEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What the file of a manifest holds; `metadata` is what was said beside the leaves."""
+    """The content of a manifest file.
+
+    Attributes:
+        leaves: The leaves by path.
+        metadata: The metadata of the checkpoint.
+        sha256: The SHA-256 of both.
+    """
 
     leaves: Mapping[str, LeafEntry]
     metadata: Mapping[str, Any]
@@ -60,7 +73,7 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class StoredLeaf:
-    """A leaf as the manifest describes it, without its digest."""
+    """The shape and type of a stored leaf."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -70,7 +83,7 @@ class StoredLeaf:
 
 
 def leaves_in_manifest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
-    """The leaves of a manifest by path."""
+    """Return the leaves of a manifest by path."""
     return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
 
 
@@ -80,10 +93,14 @@ def is_key(leaf: Any) -> bool:
 
 
 def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The leaves by their path, such as `variables/params/encoder/query/kernel`.
+    """Return the leaves of a tree by path, such as `variables/params/encoder/query/kernel`.
+
+    Args:
+        tree: The tree.
+        prefix: The path of the tree itself.
 
     Raises:
-        ValueError: For two of one path.
+        ValueError: If two leaves have the same path.
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -95,10 +112,10 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def describe_leaf(leaf: Any) -> StoredLeaf:
-    """The shape and type of a leaf.
+    """Return the shape and type of a leaf.
 
     Raises:
-        TypeError: For what cannot be one.
+        TypeError: If it is neither an array nor a number.
     """
     if type(leaf) in SCALAR_TYPES:
         return StoredLeaf((), SCALAR_TYPES[type(leaf)])
@@ -108,7 +125,11 @@ def describe_leaf(leaf: Any) -> StoredLeaf:
 
 
 def to_stored_array(name: str, leaf: Any) -> Any:
-    """The array that orbax is given for a leaf: the bits of a key, the zero-dimensional array of a number."""
+    """Return the array that orbax stores for a leaf: the bits of a key, the zero-dimensional array of a number.
+
+    Raises:
+        ValueError: If the leaf is an empty array of keys.
+    """
     if is_key(leaf):
         if not leaf.size:
             raise ValueError(f"leaf {name!r} is an empty array of keys: leave it out of the state")
@@ -117,7 +138,13 @@ def to_stored_array(name: str, leaf: Any) -> Any:
 
 
 def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of leaves by path, `stored` as the arrays that orbax is given; all processes make it together."""
+    """Make the manifest of a state. All processes call it together.
+
+    Args:
+        state: The leaves by path.
+        stored: Their arrays as stored.
+        metadata: The metadata of the checkpoint.
+    """
     sums = compute_digests(stored)
     leaves: dict[str, Any] = {}
     for name, leaf in state.items():
@@ -130,10 +157,10 @@ def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata:
 
 
 def read_manifest(text: str | bytes) -> dict[str, Any]:
-    """The manifest that a file holds.
+    """Read a manifest.
 
     Raises:
-        ValueError: Saying that it cannot be read, or is not what was saved.
+        ValueError: If it cannot be read, or is not what was saved.
     """
     try:
         manifest = parse(text, "it")
@@ -150,7 +177,12 @@ def read_manifest(text: str | bytes) -> dict[str, Any]:
 
 
 def from_stored_array(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
-    """The leaf in the caller's form, from the stored array and the leaf's entry in the manifest.
+    """Convert a stored array back to a leaf.
+
+    Args:
+        stored: The array.
+        expected: The leaf as the caller expects it.
+        entry: The leaf's entry in the manifest.
 
     Raises:
         ValueError: If the stored bits are not keys of the expected kind and shape.
@@ -171,7 +203,7 @@ def _sha256(leaves: Any, metadata: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """What orbax has tensorstore write of an array beside its chunks: the metadata of zarr v2."""
+    """The metadata of a stored array in zarr v2, as orbax writes it."""
 
     zarr_format: Annotated[int, Range(2, 2)]
     shape: tuple[Dimension, ...]
@@ -191,36 +223,40 @@ class StoredArray:
 
 
 class LiteralPath(gpath.PosixGPath):
-    """A path on a disk as orbax is given it: a glob under it takes the characters of its own name as they are.
+    """A path on a disk for orbax, whose `glob` does not interpret characters of the path itself.
 
-    That of etils takes `[`, `*` and `?` in it for a pattern, and finds nothing there, or what lies elsewhere.
+    That of etils takes `[`, `*` and `?` in the path as a pattern, and finds nothing, or files elsewhere.
     """
 
     def glob(self, pattern: str) -> Iterator["LiteralPath"]:
-        """What matches the pattern under this path."""
+        """Yield what matches the pattern under this path."""
         return (LiteralPath(found) for found in Path(os.fspath(self)).glob(pattern))
 
 
 def to_orbax_path(path: Path) -> Any:
-    """The path in the class that orbax is given; a path in a bucket has it."""
+    """Return a path in the class that orbax needs; a path in a bucket has it already."""
     return LiteralPath(path) if isinstance(path, Path) else path
 
 
 def is_jax_array(leaf: Any) -> bool:
-    """Whether a leaf is, or stands for, an array of jax."""
+    """Whether a leaf is a jax array or stands for one."""
     return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
 
 
 def leaf_sharding(leaf: Any) -> jax.sharding.Sharding:
-    """The sharding that a leaf is read with: its own, or the first device's."""
+    """Return the sharding that a leaf is read with: its own, or the first device's."""
     return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
 def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays in `folder` by name, unverified, each as its leaf says; each process reads its own part.
+    """Read arrays, unverified; each process reads its own part.
+
+    Args:
+        folder: Their folder.
+        leaves: The leaves by name, for their shapes and shardings.
 
     Raises:
-        UnreadableArray: Naming the leaf and the file.
+        UnreadableArray: If an array cannot be read; the message names the leaf and the file.
     """
     try:
         return _checked_arrays(folder, _restore_arrays(folder, leaves), leaves)
@@ -236,9 +272,13 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """What is wrong with the arrays in `folder` that a manifest has these entries of; None where nothing is.
+    """Describe the first array that is not what a manifest says; None if there is none.
 
-    They are read whole, some at a time, into the memory of this process.
+    Arrays are read whole, a few at a time, into the memory of this process.
+
+    Args:
+        folder: The folder of the arrays.
+        entries: Their entries in the manifest.
     """
     for names in _groups_of_names(entries):
         try:
@@ -254,10 +294,10 @@ def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str |
 
 
 def _checked_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """What was read, in the order of the leaves.
+    """Return what was read in the order of the leaves.
 
     Raises:
-        UnreadableArray: If orbax, by damaged metadata, returned none, something else, or another shape.
+        UnreadableArray: If orbax, because of damaged metadata, returned nothing, something else, or another shape.
     """
     for name, leaf in leaves.items():
         array = read.get(name)
@@ -269,12 +309,12 @@ def _checked_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any
 
 
 def digest_mismatch_message(folder: Path, name: str) -> str:
-    """The words for an array whose digest is another."""
+    """Return the message about an array with another digest."""
     return f"leaf {name!r} in {folder.name}/ is not what was saved (its digest differs)"
 
 
 def _groups_of_names(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Names of arrays that are not empty, in groups of at most `_ELEMENTS_AT_ONCE` elements, or of one array."""
+    """Yield the names of non-empty arrays, in groups of at most `_ELEMENTS_AT_ONCE` elements, or of one array."""
     group: list[str] = []
     held = 0
     for name, entry in entries.items():
@@ -290,13 +330,13 @@ def _groups_of_names(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[
 
 
 def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
-    """Compare what the files say of these arrays with the leaves, before any is given to tensorstore.
+    """Compare the metadata of arrays with the leaves before tensorstore reads them.
 
-    It ends the process over metadata that it cannot hold.
+    Tensorstore ends the process over metadata that it cannot handle.
 
     Raises:
-        UnreadableArray: As described above.
-        UserError: Whatever the files' damage surfaces as.
+        UnreadableArray: If they differ.
+        UserError: If a metadata file is damaged.
     """
     tree = read_object(folder / "_METADATA")
     if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:

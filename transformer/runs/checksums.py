@@ -1,11 +1,11 @@
-"""Digests of arrays, computed shard by shard: they depend on neither the sharding nor the number of processes.
+"""Digests of arrays, computed shard by shard; they depend on neither the sharding nor the number of processes.
 
 An array is a sequence of 32-bit words w_p, p = 0, 1, ... in C order: an element of one or two bytes is one word, one of
 eight is two. With z_p = p G + w_p mod 2^64, its digest is the pair of sums over p, mod 2^64, of two scramblings of z_p
 (the finalizer of SplitMix64, Steele et al. 2014, and the same with another last factor). G is the odd number nearest to
-2^64 over the golden ratio, whose multiples lie so evenly that no two of a billion words can have the same z whatever
-they are: an array whose words were changed, exchanged, zeroed or shifted has other z, and the same two sums by a chance
-of about 2^-128. Sums of integers are exact in any order, so that each process adds up what it holds.
+2^64 over the golden ratio, whose multiples are spread so evenly that no two of a billion words can have the same z
+whatever they are: an array whose words were changed, exchanged, zeroed or shifted has other z, and the same two sums
+with a probability of about 2^-128. Sums of integers are exact in any order, so that each process adds up its own part.
 
 It detects accidents, not forgery.
 """
@@ -31,7 +31,7 @@ _BLOCK = 1 << 15  # words at a time, so that the passes over them stay in a core
 
 
 class _Part(NamedTuple):
-    """A shard of this process: its index in the array, its values, and the copies of the array that it is part of."""
+    """A shard of this process: its index in the array, its values, and the copies of the array that it belongs to."""
 
     where: tuple[slice, ...]
     values: Any
@@ -39,18 +39,24 @@ class _Part(NamedTuple):
 
 
 def compute_digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Compute the digest of every array by name. A collective: all processes call it and get the same result."""
+    """Compute the digest of every array by name. All processes call it together and get the same result."""
     sums = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
     return {name: _text(total) for name, total in zip(arrays, _over_processes(list(sums.values())), strict=True)}
 
 
 def compute_local_digests(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Compute the digests of arrays that this process holds whole, without the other processes."""
+    """Compute the digests of arrays that this process holds completely, without the other processes."""
     return {name: _text(sums[0]) for name, sums in _summed({n: _copies(a) for n, a in arrays.items()}, arrays).items()}
 
 
 def part_digest(where: tuple[slice, ...], values: np.ndarray, shape: tuple[int, ...]) -> str:
-    """The digest of the part at `where` of an array of this shape; `combine_digests` joins those of all parts."""
+    """Compute the digest of a part of an array; `combine_digests` combines those of all parts.
+
+    Args:
+        where: The index of the part.
+        values: Its values.
+        shape: The shape of the array.
+    """
     return _text(_sums(_Part(where, values), shape))
 
 
@@ -63,7 +69,11 @@ def combine_digests(*digests: str) -> str:
 def find_mismatched_arrays(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
     """Return the names of the arrays of which a copy on any process has another digest than expected.
 
-    All processes call it together and get the same.
+    All processes call it together and get the same result.
+
+    Args:
+        arrays: The arrays by name.
+        expected: Their digests.
     """
     summed = _summed({name: _copies(array) for name, array in arrays.items()}, arrays)
     # A process compares its whole arrays alone; the sums of a copy on several processes are added up first.
@@ -91,7 +101,7 @@ def _first_copy(array: Any) -> list[_Part]:
 
 
 def _copies(array: Any) -> tuple[int, list[_Part]]:
-    """The number of separate copies, and this process's distinct shards; an array whole on a process is one copy."""
+    """Return the number of separate copies and this process's distinct shards; a complete array is one copy."""
     if not isinstance(array, jax.Array):
         return 1, [_Part((slice(None),) * array.ndim, array)]
     parts: dict[tuple[slice, ...], _Part] = {}
@@ -107,7 +117,7 @@ def _copies(array: Any) -> tuple[int, list[_Part]]:
 def _summed(
     copies: Mapping[str, tuple[int, Sequence[_Part]]], arrays: Mapping[str, Any]
 ) -> dict[str, UInt64[np.ndarray, "copies 2"]]:
-    """The two sums of every copy of every array, over this process's shards."""
+    """Return the two sums of every copy of every array, over this process's shards."""
     totals = {name: np.zeros((count, 2), np.uint64) for name, (count, _) in copies.items()}
     work = [(name, part) for name, (_, parts) in copies.items() for part in parts]
     with concurrent.futures.ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock
@@ -118,7 +128,7 @@ def _summed(
 
 
 def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
-    """The two sums over the words of a part of an array of this shape."""
+    """Return the two sums over the words of a part of an array of this shape."""
     values = np.ascontiguousarray(np.asarray(part.values))
     total = np.zeros(2, np.uint64)
     if not values.size:
@@ -140,7 +150,7 @@ def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
 
 
 def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarray, " runs"]:
-    """The places in the whole array at which the part's runs of neighboring elements begin, in C order."""
+    """Return the positions in the array at which the part's contiguous runs of elements begin, in C order."""
     bounds = [place.indices(size)[:2] for place, size in zip(where, shape, strict=True)]
     last = len(shape)
     while last and bounds[last - 1] == (0, shape[last - 1]):
@@ -156,7 +166,7 @@ def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarr
 def _blocks(
     starts: UInt64[np.ndarray, " runs"], words: UInt32[np.ndarray, "runs length"]
 ) -> Iterator[UInt64[np.ndarray, " words"]]:
-    """The z of all words, at most a block at a time."""
+    """Yield the z of all words, at most a block at a time."""
     runs, length = words.shape
     ramp = np.arange(min(length, _BLOCK), dtype=np.uint64) * _GOLDEN
     some = max(1, _BLOCK // length)
@@ -170,7 +180,7 @@ def _blocks(
 
 
 def _over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.ndarray, "all 2"]:
-    """The sums of all processes added up, in one exchange."""
+    """Add up the sums of all processes, in one exchange."""
     local = np.concatenate([np.zeros((0, 2), np.uint64), *sums])
     if jax.process_count() == 1 or not local.size:
         return local

@@ -42,12 +42,22 @@ def join_processes(
     environment: Mapping[str, str] = os.environ,
     files: Path = Path("/"),
 ) -> bool:
-    """Join the other processes of this run, before jax is used; False for a single process.
+    """Join the other processes of this run, before jax is used.
 
-    `heartbeat` is after how many seconds of silence a process counts as lost.
+    Args:
+        coordinator: The address HOST:PORT of the first process; None reads the environment or asks the launcher.
+        processes: The number of processes.
+        process: The index of this process.
+        heartbeat: The seconds of silence after which a process counts as lost.
+        environment: The environment variables.
+        files: The root of the file system, for tests.
+
+    Returns:
+        Whether there are other processes.
 
     Raises:
-        UserError: For incomplete or invalid settings.
+        UserError: If settings are incomplete or invalid, or a launcher has started several processes that cannot be
+            joined.
     """
     if heartbeat < 1:
         raise UserError(f"--heartbeat_timeout={heartbeat} must be at least 1 second")
@@ -92,9 +102,15 @@ def is_primary() -> bool:
 
 
 def run_on_primary[T](decide: Callable[[], T]) -> T:
-    """Call `decide` on the first process and return its value, which JSON must be able to hold, on all of them.
+    """Call a function on the first process and return its value on all processes.
 
-    A UserError is raised on all of them; any other error ends the first process, and with it the others.
+    An error other than UserError ends the first process, and with it the others.
+
+    Args:
+        decide: The function; its value must be ready for JSON.
+
+    Raises:
+        UserError: If `decide` raises one, on all processes.
     """
     if jax.process_count() == 1:
         return decide()
@@ -111,10 +127,10 @@ def run_on_primary[T](decide: Callable[[], T]) -> T:
 
 
 def primary_first[T](make: Callable[[], T]) -> T:
-    """Call `make` on every process, on the first one before the others: it can write files that they then read.
+    """Call a function on the first process, then on the others, so that it can write files that they read.
 
     Raises:
-        UserError: As `run_on_primary`.
+        UserError: If the function raises one on the first process, on all processes.
     """
     made: list[T] = []
     run_on_primary(lambda: made.append(make()))
@@ -125,10 +141,15 @@ def primary_first[T](make: Callable[[], T]) -> T:
 def claim_run_directory(
     path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
 ) -> Iterator[RunDirectory]:
-    """The run directory that the first process claims for all of them, until all have left the context.
+    """Claim a run directory on the first process, for all processes, until all have left the context.
+
+    Args:
+        path: The run directory.
+        config: The resolved config.
+        may_change: Dotted keys that may differ from those of an existing run.
 
     Raises:
-        UserError: As `RunDirectory.claim`, on every process.
+        UserError: If the directory cannot be claimed (`RunDirectory.claim`), on every process.
     """
     with contextlib.ExitStack() as stack:
         held: list[RunDirectory] = []
@@ -147,7 +168,7 @@ def claim_run_directory(
 def first_process_message(said: str | None) -> str | None:
     """Return the message of the first process that has one, on all processes; None if none has.
 
-    All call it together.
+    All processes call it together.
     """
     if jax.process_count() == 1:
         return said
@@ -169,7 +190,7 @@ def announce(line: str) -> None:
 
 
 def _broadcast(message: bytes) -> bytes:
-    """The message of the first process."""
+    """Return the message of the first process."""
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
     # In whole blocks, since each length compiles another program.
     block = np.zeros(-(-length // _BROADCAST_BLOCK) * _BROADCAST_BLOCK, np.uint8)
@@ -179,7 +200,13 @@ def _broadcast(message: bytes) -> bytes:
 
 
 class Launcher(NamedTuple):
-    """One that jax cannot join by itself, and the variables in which it says how many processes and which this is."""
+    """A launcher that jax cannot join by itself.
+
+    Attributes:
+        name: Its name.
+        size: The variable with the number of processes.
+        rank: The variable with the index of this process.
+    """
 
     name: str
     size: str
@@ -201,10 +228,13 @@ RANK_VARIABLES = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS
 
 
 def launcher_arguments(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The arguments of jax.distributed.initialize for a launcher that jax can join; None for others and for none.
+    """Return the arguments of jax.distributed.initialize for a launcher that jax can join.
+
+    Returns:
+        The arguments; None for another launcher, and without one.
 
     Raises:
-        UserError: For Open MPI 5 or newer without an mpi4py that works with it.
+        UserError: If Open MPI 5 or newer is used without an mpi4py that works with it.
     """
     if all(name in environment for name in _OPEN_MPI) and parse_process_count(environment, _OPEN_MPI[0]) > 1:
         return {"cluster_detection_method": "mpi4py" if _needs_mpi4py(environment) else "ompi"}
@@ -214,10 +244,10 @@ def launcher_arguments(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
-    """Refuse to train alone in a process that something has started as one of several.
+    """Refuse to train alone in a process that a launcher has started as one of several.
 
     Raises:
-        UserError: Naming the launcher, and the flags that join the processes.
+        UserError: If it has; the message names the launcher, and the flags that join the processes.
     """
     for name, size, rank in UNSUPPORTED_LAUNCHERS:
         if size in environment and rank in environment and (count := parse_process_count(environment, size)) > 1:
@@ -243,10 +273,10 @@ def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
 
 
 def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
-    """Whether the processes of Open MPI find each other by mpi4py: from version 5 on, nothing else says where they are.
+    """Whether Open MPI's processes need mpi4py to find each other, as from version 5 on.
 
     Raises:
-        UserError: As `launcher_arguments`.
+        UserError: If they do and mpi4py is not installed or uses another MPI.
     """
     version = environment.get("OMPI_VERSION", "").partition(".")[0]
     if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
@@ -273,7 +303,11 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
 
 
 def parse_process_count(environment: Mapping[str, str], name: str) -> int:
-    """Parse the number of processes in an environment variable; raise UserError if it is none."""
+    """Parse the number of processes in an environment variable.
+
+    Raises:
+        UserError: If it is not a number.
+    """
     if not environment[name].isdecimal():
         raise UserError(
             f"{name}={environment[name]} in the environment is no number of processes: unset it or correct it"
@@ -282,7 +316,7 @@ def parse_process_count(environment: Mapping[str, str], name: str) -> int:
 
 
 def _listen_on_loopback() -> None:
-    """Let the collectives of CPU devices listen on loopback: gloo would where the host's name leads."""
+    """Let the collectives of CPU devices listen on loopback; gloo would listen at the address of the host's name."""
     # jax has no setting for it.
     from jax._src import distributed, xla_bridge
     from jax._src.lib import _jax
@@ -296,12 +330,12 @@ def _listen_on_loopback() -> None:
 
 
 def _is_single_process(address: object, count: object, index: object) -> bool:
-    """Whether what is given says that this process is the only one."""
+    """Whether the settings say that this process is the only one."""
     return address is None and str(count) == "1" and str(index or 0) == "0"
 
 
 def _explicit_settings(given: Mapping[str, str | int | None]) -> dict[str, Any]:
-    """The arguments of jax.distributed.initialize from the address, the count and the index under any names."""
+    """Return the arguments of jax.distributed.initialize from the address, the count and the index, under any names."""
     (address, host), (count, total), (index, number) = given.items()
     missing = [name for name, value in given.items() if value is None]
     if missing:

@@ -1,4 +1,4 @@
-"""The records of a run, a JSON object a line, read while or after it trains. This module does not import jax."""
+"""Read the records of a run, a JSON object per line, while or after it trains. This module does not import jax."""
 
 import hashlib
 import json
@@ -20,7 +20,13 @@ Record = dict[str, Any]
 
 
 class RecordSchema(NamedTuple):
-    """The schema of a line: a step, a text under the key `owner`, and values of one kind."""
+    """The schema of a line.
+
+    Attributes:
+        owner: The key of what the line is about, a text, such as "split".
+        is_value: A function that says whether a value of another key is valid.
+        value: What values must be, for messages.
+    """
 
     owner: str
     is_value: Callable[[Any], bool]
@@ -45,7 +51,7 @@ HEAD_RECORDS = RecordSchema("site", _is_table, "a list of lists of numbers")
 
 
 class MetricName(NamedTuple):
-    """The name of a number that runs report: "split/name", as "validation/loss" or "validation/exact_match/de"."""
+    """The name of a metric, "split/name", such as "validation/loss" or "validation/exact_match/de"."""
 
     split: str
     name: str
@@ -55,7 +61,7 @@ class MetricName(NamedTuple):
 
 
 class LastMetric(NamedTuple):
-    """The last logged value of a metric, None if it was not finite, and its step."""
+    """The last logged value of a metric and its step; the value is None if it was not finite."""
 
     step: int
     value: float | None
@@ -81,14 +87,16 @@ def file_extent(content: bytes) -> FileExtent:
 
 
 def starts_with_extent(content: bytes, extent: FileExtent) -> bool:
-    """Whether the content starts with the content that `extent` describes."""
+    """Whether content starts with the content that `extent` describes."""
     return len(content) >= extent.length and file_extent(content[: extent.length]) == extent
 
 
 def describe_change(path: Path, extent: FileExtent | None) -> str | None:
-    """Describe how a file differs from `extent`; None if it starts as it did.
+    """Describe how a file differs from an extent; None if it starts as it did.
 
-    Without an extent, name the first line that cannot be read.
+    Args:
+        path: The file.
+        extent: The extent. Without one, the first line that cannot be read is described.
     """
     try:
         content = path.read_bytes()
@@ -107,9 +115,13 @@ def describe_change(path: Path, extent: FileExtent | None) -> str | None:
 
 
 def truncate_records(content: bytes, last: int, extent: FileExtent | None = None) -> bytes:
-    """Return the records up to step `last`, which a run that resumes there keeps.
+    """Return the records up to a step, which a run that resumes there keeps.
 
-    If the content starts as `extent` says, that part; else the readable lines of steps up to `last`.
+    Args:
+        content: The content of the file.
+        last: The step.
+        extent: The extent at that step. If the content starts with it, that part is returned; else the readable lines
+            of steps up to `last`.
     """
     if extent is not None and starts_with_extent(content, extent):
         return content[: extent.length]
@@ -135,12 +147,16 @@ def parse_metric_name(text: str) -> MetricName:
 
 
 def read_records(path: str | Path, lines: RecordSchema = METRIC_RECORDS) -> list[Record]:
-    """The records of a file in order, none where the file does not exist yet; a number that was not finite is None.
+    """Read the records of a file in order; [] if the file does not exist yet.
 
-    A last line that is being written, or was torn by a kill, is left out.
+    A number that was not finite is None. A last line that is being written, or was cut off by a kill, is left out.
+
+    Args:
+        path: The file.
+        lines: The schema of its lines.
 
     Raises:
-        UserError: For another line that is not as `lines` says.
+        UserError: If another line does not fit the schema.
     """
     path = parse_path(path)
     try:
@@ -151,10 +167,10 @@ def read_records(path: str | Path, lines: RecordSchema = METRIC_RECORDS) -> list
 
 
 def read_last_records(path: Path) -> list[Record]:
-    """The last records of a run's metrics, at a cost that does not depend on the file's length.
+    """Read the last records of a run's metrics, at a cost that does not depend on the file's length.
 
     Raises:
-        UserError: As `read_records`.
+        UserError: If a line does not fit the schema.
     """
     if not isinstance(path, Path):  # a bucket's objects are read whole
         return read_records(path)
@@ -170,10 +186,15 @@ def read_last_records(path: Path) -> list[Record]:
 
 
 def parse_records(content: bytes, path: Path, lines: RecordSchema) -> list[Record]:
-    """The records of a file's whole lines.
+    """Parse the records in the complete lines of a file.
+
+    Args:
+        content: The lines.
+        path: The file, for messages.
+        lines: The schema of the lines.
 
     Raises:
-        UserError: As `read_records`, naming `path`.
+        UserError: If a line does not fit the schema.
     """
     records = []
     for number, line in enumerate(content.splitlines(), start=1):
@@ -186,7 +207,7 @@ def parse_records(content: bytes, path: Path, lines: RecordSchema) -> list[Recor
 
 
 def _wrong(record: Record | None, lines: RecordSchema) -> str | None:
-    """What of a record is not as a file's lines are; None where nothing is."""
+    """Describe how a record does not fit the schema; None if it does."""
     if record is None or not {"step", lines.owner} <= record.keys():
         return f"is no JSON object with step and {lines.owner}"
     if type(record["step"]) is not int or not 0 <= record["step"] <= _LAST_STEP:
@@ -200,7 +221,7 @@ def _wrong(record: Record | None, lines: RecordSchema) -> str | None:
 
 
 def complete_lines(content: bytes) -> bytes:
-    """The content without a last line that a kill tore; a last line that only lacks its newline is kept."""
+    """Return content without a last line that a kill cut off; a last line that only lacks its newline is kept."""
     complete, newline, last = content.rpartition(b"\n")
     return complete + newline if _record(last) is None else content + b"\n"
 

@@ -1,4 +1,4 @@
-"""A training process from its start to its end: signals, the other processes of the run, the watchdog."""
+"""The lifecycle of a training process: signals, the other processes of the run, the watchdog."""
 
 import contextlib
 import json
@@ -26,12 +26,20 @@ _LOST_PROCESS = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|c
 def run_lifecycle(
     coordinator: str | None, processes: int | None, process: int | None, *, heartbeat: int, watchdog: float | None
 ) -> Iterator[ProgressMonitor]:
-    """Join the other processes of the run, and attend to the monitor that the context gives while it lasts.
+    """Join the other processes of a run, and handle signals, errors and hangs while the context lasts.
 
-    `watchdog` are the seconds that a unit of work may take; None: long against those before it; 0: for ever.
+    Args:
+        coordinator: The address HOST:PORT of the first process; None reads the environment or asks the launcher.
+        processes: The number of processes.
+        process: The index of this process.
+        heartbeat: The seconds of silence after which a process counts as lost.
+        watchdog: The seconds that a unit of work may take; None is a multiple of the slowest so far, 0 is no limit.
+
+    Yields:
+        The monitor of this process, for the training loop.
 
     Raises:
-        UserError: As `transformer.runs.distributed.join_processes`.
+        UserError: If the settings of the processes are incomplete or invalid.
     """
     monitor = ProgressMonitor()
     messages = RunMessages(monitor)
@@ -53,14 +61,14 @@ def run_lifecycle(
 
 
 class RunMessages:
-    """Of one process: what it tells, and a thread that hears what is told. Of a single process, nothing is told."""
+    """The messages between the processes of a run, and a thread that receives them; a single process has none."""
 
     def __init__(self, monitor: ProgressMonitor):
         self._monitor = monitor
         self._client: Any = None
 
     def join(self) -> None:
-        """Begin to listen: jax knows the other processes by now."""
+        """Start to receive messages; jax must have joined the other processes."""
         # The one way to the service's keys and values, which jax uses for the same purposes.
         from jax._src import distributed
 
@@ -68,7 +76,11 @@ class RunMessages:
         threading.Thread(target=self._listen, name="news", daemon=True).start()
 
     def stop(self, why: str) -> None:
-        """Let every process end behind the unit that the furthest has begun."""
+        """Stop every process after the unit that the furthest has begun.
+
+        Args:
+            why: The reason, such as the name of a signal.
+        """
         if self._client is None:
             self._end_behind([self._monitor.hold()])
             return
@@ -77,9 +89,9 @@ class RunMessages:
 
     @contextlib.contextmanager
     def reporting_errors(self, heartbeat: float) -> Iterator[None]:
-        """Tell the others of an error that ends the context; wait for the news of one that another has caused.
+        """Report an error that ends the context to the other processes, or wait for the report of its cause.
 
-        Where another process was lost without a word, jax ends this one within `heartbeat` and names it.
+        If another process was lost without a report, jax ends this one within `heartbeat` seconds and names it.
         """
         try:
             yield
@@ -89,7 +101,11 @@ class RunMessages:
             raise
 
     def describe_hung(self, what: str) -> str:
-        """What the watchdog adds to the unit that this process is in: where those stand that hang as well."""
+        """Describe, for the watchdog, which of the processes that hang are the furthest behind.
+
+        Args:
+            what: The unit in which this process hangs.
+        """
         if self._client is None:
             return ""
         here = json.dumps({"place": self._monitor.place, "what": what})
@@ -130,7 +146,7 @@ class RunMessages:
                 exit_at_once(1)
 
     def _agree(self, news: dict[str, Any]) -> None:
-        """End behind the unit that the furthest process had begun when it heard of the wish to stop."""
+        """Stop after the unit that the furthest process had begun when it received the request."""
         index, count = jax.process_index(), jax.process_count()
         if index != news["process"]:
             write_stderr(f"process {news['process']} received {news['stop']}: process {index} stops too")
@@ -154,7 +170,7 @@ class RunMessages:
 
 
 def _furthest_behind(told: dict[str, str]) -> str:
-    """Which of the processes that hang is the furthest behind, from what each has told by its key."""
+    """Describe which of the hanging processes are the furthest behind, from what each has reported."""
     where = {key.rpartition("/")[2]: json.loads(text) for key, text in told.items()}
     least = min([each["place"] for each in where.values()], default=None)
     behind = [f"process {name} ({each['what']})" for name, each in where.items() if each["place"] == least]

@@ -16,14 +16,25 @@ _SAME_REQUEST = 0.5  # seconds
 
 
 class PausePoint(NamedTuple):
-    """Where a process waits to be told where to end: units `begun`, and whether one of them `made` what can be lost."""
+    """Where a process pauses until the last unit of work is agreed upon.
+
+    Attributes:
+        begun: The number of units begun.
+        made: Whether a training step is done, so that there is something to save.
+    """
 
     begun: int
     made: bool
 
 
 class ProgressMonitor:
-    """Counts the units that a process has begun, and ends them behind one that was agreed upon."""
+    """Counts the units of work that a process has begun (steps, evaluation batches, saves), and can stop it after one.
+
+    Attributes:
+        what: The current unit in words.
+        since: The time at which it began.
+        slowest: The seconds of the slowest finished unit.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -37,10 +48,14 @@ class ProgressMonitor:
         """Seconds of the slowest unit that is done."""
 
     def begin(self, what: str, *, makes: bool = False) -> None:
-        """Begin the next unit, in words `what`; the one before is done. One that `makes` what can be lost is a step.
+        """Begin the next unit; the one before is done.
+
+        Args:
+            what: The unit in words.
+            makes: Whether it is a training step, whose result would be lost.
 
         Raises:
-            RunStopped: If the run ends before it.
+            RunStopped: If the run stops before it.
         """
         with self._changed:
             # Held for as long as the processes need to tell each other their numbers.
@@ -56,12 +71,12 @@ class ProgressMonitor:
             self.what, self.since, self._waits = what, now, False
 
     def mark_waiting(self) -> None:
-        """Say that what is left of the unit is to wait for devices, and so for the other processes."""
+        """Mark that the rest of the unit only waits for devices, and so for other processes."""
         self._waits = True
 
     @property
     def place(self) -> tuple[int, bool]:
-        """How far the process has come: the units begun, and whether the last of them waits. Tuples compare so."""
+        """The progress of the process: the units begun, and whether the last only waits. Tuples compare accordingly."""
         return self._begun, self._waits
 
     @property
@@ -71,22 +86,22 @@ class ProgressMonitor:
 
     @property
     def made(self) -> bool:
-        """Whether a unit is done that makes what can be lost."""
+        """Whether a training step is done."""
         return self._making is not None and self._making < self._begun
 
     @property
     def going(self) -> bool:
-        """Whether the first step is over, whose program is compiled by then, and the next, which reads its numbers."""
+        """Whether the first step, which compiles, and the next, which reads its metrics, are over."""
         return self._making is not None and self._making + 1 < self._begun
 
     def hold(self) -> PausePoint:
-        """Begin no further unit before `end_behind` is called."""
+        """Begin no further unit until `end_behind` is called."""
         with self._changed:
             self._held = True
             return PausePoint(self._begun, self.made)
 
     def end_behind(self, last: int) -> None:
-        """Let the units up to number `last` be done, and no other."""
+        """Let the units up to number `last` finish, and begin no other."""
         with self._changed:
             self._last = last
             self._changed.notify_all()
@@ -94,15 +109,18 @@ class ProgressMonitor:
 
 @contextlib.contextmanager
 def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Call `stop` with the name of the first signal, in a thread of its own; end the process at a second SIGINT.
+    """Call a function at the first SIGTERM or SIGINT, and end the process at a second SIGINT.
 
-    The thread is told by the interpreter's own handler, in C: it also hears a signal while the main thread compiles or
-    waits for another process, and no exception is raised in the midst of anything. SIGINT stays ignored where it was,
-    as in what a shell starts in the background.
+    Signals are received by the interpreter's C handler and read in a thread, so that they are noticed even while the
+    main thread compiles or waits for another process, and no exception interrupts anything. SIGINT stays ignored if it
+    was, as for programs that a shell starts in the background.
 
-    A SIGTERM behind the first signal changes nothing: schedulers send it again before they kill (Slurm when it queues a
-    job again), and the run is stopping already. A second SIGINT is of a person who does not want to wait for the step:
-    the process ends with 128 + its number, once a save that is under way is done.
+    A SIGTERM after the first signal changes nothing: schedulers send it again before they kill (Slurm when it requeues
+    a job), and the run is stopping already. A second SIGINT comes from a user who does not want to wait for the step:
+    the process ends with 128 + its number, once a pending save is done.
+
+    Args:
+        stop: The function, which is called with the name of the first signal in a thread of its own.
     """
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -155,12 +173,12 @@ def _exit_by_signal(number: int) -> None:
 
 
 def exit_at_once(code: int = EXIT_CODE_RESTARTABLE) -> None:
-    """End this process from whatever thread, whatever the others are in the midst of."""
+    """End this process from any thread, whatever other threads are doing."""
     os._exit(code)
 
 
 def write_stderr(line: str) -> None:
-    """Write a line to stderr, also where another thread is stopped in the midst of writing."""
+    """Write a line to stderr, even if another thread is stopped in the middle of writing."""
     with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
         os.write(2, f"{line}\n".encode())
 
@@ -170,7 +188,7 @@ _saves_under_way = 0
 
 
 def begin_save() -> None:
-    """Mark the begin of a checkpoint save; call `end_save` once it is committed or has failed."""
+    """Mark the start of a checkpoint save; call `end_save` once it is committed or has failed."""
     global _saves_under_way
     with _saves_changed:
         _saves_under_way += 1
@@ -190,7 +208,7 @@ def save_in_progress() -> bool:
 
 
 def call_when_no_save_runs(act: Callable[[], None]) -> None:
-    """Call `act` once no save is under way, and let none begin meanwhile."""
+    """Call a function once no save is running, and let none begin meanwhile."""
     with _saves_changed:
         _saves_changed.wait_for(lambda: not _saves_under_way)
         act()

@@ -37,7 +37,7 @@ _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 @dataclasses.dataclass(frozen=True)
 class DeviceInfo:
-    """The devices that a start computes on."""
+    """The devices of a start."""
 
     platform: str
     kind: str
@@ -46,7 +46,7 @@ class DeviceInfo:
 
 @dataclasses.dataclass(frozen=True)
 class ReportedCheckpoint:
-    """A checkpoint whose step was logged only after it was saved, and the length of the records then."""
+    """A checkpoint whose step was logged only after it was saved, and the extents of the records then."""
 
     step: StepNumber
     records: Mapping[RecordsName, FileExtent]
@@ -54,7 +54,25 @@ class ReportedCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class RunStart:
-    """A start of the run in environment.json: its environment, and facts recorded later."""
+    """A start of the run in environment.json: its environment, and facts recorded later.
+
+    Attributes:
+        started: The time of the start.
+        command: The command.
+        host: The name of the machine.
+        platform: The operating system.
+        cpus: The number of CPU cores that the process may use.
+        devices: The devices.
+        python: The version of Python.
+        packages: The versions of packages.
+        commit: The commit of the code.
+        parameters: The number of parameters.
+        initialized_from: The report of the initialization from another run.
+        converted: The source of a converted run.
+        tracked_as: The id under which experiment trackers know the run.
+        diverged_at: The step at which a vmapped run diverged.
+        reported: The checkpoint whose step was logged only after it was saved.
+    """
 
     started: str | None = None
     command: str | None = None
@@ -75,7 +93,12 @@ class RunStart:
 
 @dataclasses.dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run by name. `open` a run to read it, `claim` it to train in it."""
+    """The files of one run. `open` a run to read it, `claim` it to train in it.
+
+    Attributes:
+        path: The path of the directory.
+        is_new: Whether it was claimed without an earlier run in it.
+    """
 
     path: Path
     is_new: bool = False  # claimed without an earlier run
@@ -92,22 +115,22 @@ class RunDirectory:
 
     @property
     def rollback_file(self) -> Path:
-        """The last requested rollback and the batches that the run skips since."""
+        """The last requested rollback, and the batches that the run skips since."""
         return self.path / "rollback.json"
 
     @property
     def metrics_file(self) -> Path:
-        """The numbers of the run, a JSON object a line."""
+        """The metrics of the run, a JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def heads_file(self) -> Path:
-        """Statistics of every head over training, a JSON object a line."""
+        """Statistics of every head over training, a JSON object per line."""
         return self.path / "heads.jsonl"
 
     @property
     def samples_file(self) -> Path:
-        """The model's outputs for sample inputs, a JSON object a line."""
+        """The model's outputs for sample inputs, a JSON object per line."""
         return self.path / "samples.jsonl"
 
     @property
@@ -132,15 +155,15 @@ class RunDirectory:
 
     @property
     def log_file(self) -> Path:
-        """The run's log, and warnings of the libraries."""
+        """The run's log, and warnings of libraries."""
         return self.path / "log.txt"
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """A run that exists, for reading: takes no lock and changes nothing.
+        """Open an existing run for reading; it takes no lock and changes nothing.
 
         Raises:
-            UserError: If the path is missing or holds no run.
+            UserError: If the path does not exist, is not a run, or cannot be read.
         """
         directory = cls(parse_path(path))
         with refuse_unusable(directory.path):
@@ -156,16 +179,20 @@ class RunDirectory:
     def claim(
         cls, path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
     ) -> Iterator["RunDirectory"]:
-        """The directory at `path`, made or resumed, for this process alone while the context lasts.
+        """Create or resume a run directory, for this process alone while the context lasts.
 
-        `config` is the resolved config, ready for JSON. On a resumed run it must equal the recorded one but
-        for `may_change`: dotted keys, each with all keys under it. A process that dies, in any way, releases its
-        directory.
+        A process that dies, in any way, releases its directory.
+
+        Args:
+            path: The path of the directory.
+            config: The resolved config, ready for JSON.
+            may_change: Dotted keys, each with all keys under it, in which the config of a resumed run may differ from
+                the recorded one.
 
         Raises:
-            UserError: With the directory as it was, when a live process holds it, when it holds something other than a
-                run, when the config differs (naming the first key), or when it cannot be written; in a bucket also
-                inside the context, when another process has taken the directory over.
+            UserError: If another process holds the directory, it holds something other than a run, the config differs
+                in another key, or it cannot be written; the directory is unchanged. In a bucket it is also raised
+                inside the context, if another process has taken the directory over.
         """
         directory = cls(parse_path(path))
         storage = storage_of(directory.path)
@@ -187,7 +214,11 @@ class RunDirectory:
             yield dataclasses.replace(directory, is_new=is_new)
 
     def record(self, **facts: Any) -> None:
-        """Add facts about this start, fields of `RunStart`, to environment.json."""
+        """Add facts about this start, fields of `RunStart`, to environment.json.
+
+        Raises:
+            UserError: If a fact is not such a field.
+        """
         starts = self._starts()
         start = {**starts[-1], **facts}
         checked(RunStart, start, f"a fact for {self.environment_file}")  # what is written must be readable
@@ -197,7 +228,7 @@ class RunDirectory:
         """Empty a new run's directory, so that a corrected config can start in it.
 
         Raises:
-            ValueError: For a directory that held a run before, or a run that has trained: neither is ever deleted.
+            ValueError: If the directory held a run before, or the run has trained; neither is ever deleted.
         """
         if not self.is_new or self.checkpoints.exists():
             raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
@@ -208,26 +239,26 @@ class RunDirectory:
                 entry.unlink()
 
     def starts(self) -> list[RunStart]:
-        """All starts, the first one first.
+        """Return all starts, the first one first.
 
         Raises:
-            UserError: Naming what of environment.json is not as it is written.
+            UserError: If environment.json is malformed.
         """
         return [checked(RunStart, start, str(self.environment_file)) for start in self._starts()]
 
     def facts(self) -> dict[str, Any]:
-        """The latest value of each fact in environment.json."""
+        """Return the latest value of each fact in environment.json."""
         return {name: value for start in self._starts() for name, value in start.items()}
 
     def is_run(self) -> bool:
-        """Whether it holds a run: its config.json, or a checkpoint that knows what was in it."""
+        """Whether it holds a run: its config.json, or a checkpoint with its config."""
         return self.config_file.exists() or self._saved_config() is not None
 
     def config(self) -> dict[str, Any]:
-        """The recorded config; where config.json is lost, that of the newest checkpoint whose manifest is sound.
+        """Return the recorded config; if config.json is missing, that of the newest checkpoint with a valid manifest.
 
         Raises:
-            UserError: If the file is no JSON object.
+            UserError: If the file is not a JSON object.
         """
         saved = None if self.config_file.exists() else self._saved_config()
         if saved is None:
@@ -237,7 +268,7 @@ class RunDirectory:
         return config
 
     def _saved_config(self) -> tuple[int, dict[str, Any]] | None:
-        """The newest checkpoint whose manifest is sound, with the config that it was saved with."""
+        """Return the step and the config of the newest checkpoint with a valid manifest."""
         if not self.checkpoints.is_dir():
             return None
         from transformer.runs.checkpoint_files import read_manifest  # imports jax
@@ -255,8 +286,8 @@ class RunDirectory:
     def log_to_file(self) -> Iterator[None]:
         """Append log messages to log.txt while the context lasts.
 
-        They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another
-        run of this process. What is said at every trace of a program, as of attention's backends, stands there once.
+        They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another run
+        of this process. Messages about attention that are logged at every trace appear once.
         """
         lines = _LogLines(self.log_file)
         handler = logging.StreamHandler(lines)
@@ -276,7 +307,7 @@ class RunDirectory:
             lines.close()
 
     def _remove_unfinished(self) -> None:
-        """Remove what kills left of files that were being replaced, on a disk."""
+        """Remove the remains of files that were being replaced when a process was killed, on a disk."""
         if not isinstance(self.path, Path):
             return
         for folder in (self.path, *_groups(self.maps)):
@@ -334,7 +365,7 @@ class RunDirectory:
 
 
 class _SaidOnce(logging.Filter):
-    """Lets each message of a logger, and of those below it, through once."""
+    """A filter that lets each message of a logger, and of those below it, through once."""
 
     def __init__(self, logger: str):
         super().__init__(logger)
@@ -351,7 +382,7 @@ class _SaidOnce(logging.Filter):
 
 
 class _LogLines:
-    """The stream of a log handler, which appends to a file; where that fails, it says so once, and the run goes on."""
+    """The stream of a log handler, which appends to a file; if that fails it reports it once, and the run continues."""
 
     def __init__(self, path: Path):
         self._path, self._said = path, False
@@ -366,7 +397,7 @@ class _LogLines:
                 self._file.append(text.encode())
 
     def flush(self) -> None:
-        """Nothing: a log handler calls it at every line, and the file flushes itself."""
+        """Do nothing: a log handler calls it at every line, and the file flushes itself."""
 
     def close(self) -> None:
         with self._said_once():
@@ -385,7 +416,7 @@ class _LogLines:
 
 @contextlib.contextmanager
 def refuse_unusable(path: Path) -> Iterator[None]:
-    """Raise a UserError where storage cannot be reached or written, but not where a disk is full or fails."""
+    """Raise a UserError if storage cannot be reached or written, but not if a disk is full or fails."""
     try:
         yield
     except OSError as error:
@@ -400,7 +431,7 @@ def _say_once(line: str) -> None:
 
 
 def _why_no_run(path: Path) -> str | None:
-    """What a folder is that is no run, and what to do; None where it is a run."""
+    """Describe what a folder is that is not a run, and what to do; None if it is a run."""
     if (path / _CONFIG).is_file():
         recorded = _read_json(path / _CONFIG, dict)
         if "model_type" in recorded and "task" not in recorded:
@@ -423,7 +454,7 @@ def _why_no_run(path: Path) -> str | None:
 
 
 def _groups(store: Path) -> Iterator[Path]:
-    """The folders of a zarr store, without those of arrays' chunks, of which there are many."""
+    """Yield the folders of a zarr store, without those of arrays' chunks, of which there are many."""
     for path, names, _ in os.walk(store):
         names[:] = [name for name in names if name != "c"]
         yield Path(path)
@@ -434,13 +465,13 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def check_regular_files(path: Path) -> None:
-    """Check that a directory of a run or a sweep holds regular files and directories only.
+    """Check that a directory of a run or a sweep holds only regular files and directories.
 
-    What is written to a link lands elsewhere, and a pipe is never read to its end. The directory itself may be a link:
-    a person named it. In a bucket there are none.
+    What is written to a link lands elsewhere, and reading a pipe may never end. The directory itself may be a link, as
+    the user has named it. A bucket has no links.
 
     Raises:
-        UserError: Naming the first.
+        UserError: If it holds something else; the message names the first.
     """
     if not isinstance(path, Path) or not path.is_dir():
         return
@@ -464,7 +495,7 @@ def check_regular_files(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON so that a kill at any moment leaves the old content or the new one, whole."""
+    """Write indented JSON so that a kill at any moment leaves either the old or the new content, complete."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     storage_of(path).replace(path, f"{text}\n".encode())
 
@@ -488,7 +519,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _cores() -> int | None:
-    """The cores that this process may use: their number divides matrix products, which changes the last bits."""
+    """Return the number of cores that this process may use; it divides matrix products, which changes the last bits."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
@@ -500,7 +531,11 @@ def _version(package: str) -> str | None:
 
 
 def current_commit() -> str | None:
-    """The commit of the checkout that this code runs from, with "+changes" if its files differ from it."""
+    """Return the commit of the checkout that this code runs from, with "+changes" if files differ.
+
+    Returns:
+        The commit; None without a checkout.
+    """
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""The watchdog of a run: a process that makes no progress says where it stands, and ends."""
+"""The watchdog of a run: a process that makes no progress reports where it hangs, and ends."""
 
 import contextlib
 import faulthandler
@@ -18,7 +18,13 @@ _logger = logging.getLogger(__name__)
 
 
 def time_limit(monitor: ProgressMonitor, seconds: float | None) -> float:
-    """How long a unit of work may take: `seconds`, or, where that is None, long against those before it."""
+    """Return how many seconds a unit of work may take.
+
+    Args:
+        monitor: The monitor of the process.
+        seconds: The limit; None is a multiple of the slowest unit so far. Up to the second step, which includes
+            compilation, it is at least an hour.
+    """
     if not monitor.going:
         return max(FIRST_STEP_SECONDS, seconds or 0.0)
     return max(MIN_SECONDS, SLOWEST_UNIT_FACTOR * monitor.slowest) if seconds is None else seconds
@@ -32,10 +38,16 @@ def watchdog_thread(
     compare: Callable[[str], str] = lambda where: "",
     end: Callable[[], None] = lambda: exit_at_once(1),
 ) -> Iterator[None]:
-    """End the process once a unit of its work takes longer than `time_limit` says; 0 seconds never.
+    """End the process if a unit of its work takes longer than `time_limit`.
 
-    It first writes where each of its threads stands, to stderr and the run's log, with its name `process` and what
-    `compare` makes of the unit: where the other processes stand.
+    First it writes the stack of each thread to stderr and the run's log.
+
+    Args:
+        monitor: The monitor of the process.
+        seconds: The limit in seconds; None is a multiple of the slowest unit so far, 0 is no limit.
+        process: The name of the process.
+        compare: A function from the hanging unit to a description of where other processes are.
+        end: A function that ends the process.
     """
     if seconds == 0:
         yield
