@@ -26,17 +26,21 @@ QUESTIONS = (
     "Export to Hugging Face",
     "Fine-tune a BERT",
     "Read maps in Python",
+    "Look at a head of a model outside Headwise",
     "Understand `heads.jsonl`",
     "Compare two runs",
     "Run one arm of an ablation",
     "Reduce memory",
+    "Train in bfloat16, and check it",
     "Change the batch size",
     "Train on several Slurm nodes",
     "Train on a TPU pod in Google Cloud",
     "Sweep learning rates",
-    "Use my own text",
+    "Use my own data",
     "Use my own attention mask",
     "Show attention for one sentence",
+    "Add a model family",
+    "Reproduce a run",
 )
 
 
