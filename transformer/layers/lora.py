@@ -1,4 +1,4 @@
-"""LoRA: a trained low-rank update of a frozen matrix (Hu et al. 2021, Low-Rank Adaptation, section 4.1)."""
+"""LoRA: a trained low-rank update of a frozen matrix (Hu et al. 2022, Low-Rank Adaptation, section 4.1)."""
 
 import dataclasses
 import enum
