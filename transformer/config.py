@@ -186,43 +186,43 @@ class Items(NamedTuple):
 Limit = Range | Above | HalfOpen | Matching | Items
 
 Positive = Annotated[int, Range(1, _GREATEST)]
-"""A number of things of which there is one."""
+"""A number of at least 1."""
 Count = Annotated[int, Range(0, _GREATEST)]
-"""A number of things."""
+"""A number of at least 0."""
 Seed = Annotated[int, Range(0, 2**32 - 1)]
-"""What random numbers are drawn from."""
+"""The seed of random numbers."""
 Vocabulary = Annotated[int, Range(1, 2**24)]
-"""A number of tokens: what trains a tokenizer takes memory for each before it has met one."""
+"""A number of tokens, limited because training a tokenizer allocates memory for each in advance."""
 Layers = Annotated[int, Range(1, 2**12)]
-"""A number of layers: what is known of each is written down one by one before anything is computed."""
+"""A number of layers, limited because each is described before anything is computed."""
 LayersIfAny = Annotated[int, Range(0, 2**12)]
 """A number of layers that may be 0."""
 Heads = Annotated[int, Range(1, 2**12)]
-"""A number of heads of one attention: each has a name in its maps."""
+"""A number of heads of one attention module."""
 Hops = Annotated[int, Range(1, 2**12)]
-"""A number of times that one attention is asked, each a layer to its maps."""
+"""A number of hops of one attention module, each of which is a layer of its maps."""
 BatchRows = Annotated[int, Range(1, 2**20)]
-"""A number of rows of a batch: the host makes arrays of as many."""
+"""A number of rows in a batch, limited because the host allocates arrays of this size."""
 Examples = Annotated[int, Range(1, 2**22)]
-"""A number of examples that are made, or asked for, one by one."""
+"""A number of examples that are generated or queried one by one."""
 ExamplesIfAny = Annotated[int, Range(0, 2**22)]
-"""A number of such examples that may be 0: there are none then."""
+"""A number of such examples that may be 0."""
 Beams = Annotated[int, Range(1, 2**12)]
-"""A number of hypotheses that a search keeps."""
+"""A number of hypotheses that beam search keeps."""
 Pixels = Annotated[int, Range(1, 2**12)]
-"""The side of an image."""
+"""The side of an image in pixels."""
 DisplayedExampleCount = Annotated[int, Range(1, 2**16)]
-"""A number of examples that a person looks at: each has maps of its own."""
+"""A number of examples to look at, each of which has maps of its own."""
 Amount = Annotated[float, Range(0.0, math.inf)]
 """A quantity that is not negative."""
 PositiveAmount = Annotated[float, Above(0.0)]
-"""A quantity of which there is some."""
+"""A quantity above 0."""
 Share = Annotated[float, Range(0.0, 1.0)]
-"""A part of a whole, a probability."""
+"""A fraction or probability, from 0 to 1."""
 Rate = Annotated[float, HalfOpen(0.0, 1.0)]
-"""A part that is dropped, smoothed or replaced: never all of it."""
+"""A fraction that is dropped, smoothed or replaced, from 0 to below 1."""
 SplitName = Annotated[str, Matching("(?s).+", "the name of a split")]
-"""A part of a dataset, by its name."""
+"""The name of a split of a data set."""
 
 # What arrays hold, where a field says nothing else: 32 bits.
 _WHOLE = Range(-_GREATEST - 1, _GREATEST)

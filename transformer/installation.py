@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 BESIDE = Path(__file__).resolve().parents[1]
-"""The folder that holds this package: the checkout, or the folder of the installed libraries."""
+"""The folder that contains this package: the checkout, or the folder of installed libraries."""
 # The word that the console script was started by, for this process and those that it starts.
 _STARTED_AS = "HEADWISE_COMMAND"
 

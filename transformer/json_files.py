@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 from transformer.config import UserError, from_config
 
 DEEPEST = 100
-"""How many lists and objects may stand in one another: what reads a value after this may recurse."""
+"""The largest nesting of lists and objects, so that readers of a value may recurse."""
 LARGEST = 1 << 28
-"""Bytes of a file that is read whole, where a reader says no other limit."""
+"""The largest size in bytes of a file that is read whole, unless the reader has another limit."""
 _GREATEST = 10**40  # of integers: tokenizers have lengths of 10^30
 _SHOWN = 200
 

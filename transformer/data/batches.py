@@ -75,7 +75,7 @@ class Bucket:
 
     length: int
     rows: int
-    """Examples of a full batch."""
+    """Examples in a full batch."""
     examples: np.ndarray
 
     @property

@@ -15,7 +15,7 @@ from transformer.storage.paths import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255
 IMAGE_SPEC_FILE = "images.json"
-"""Where a run directory says what its images are."""
+"""The file of a run directory with the shape and classes of its images (`ImageSpec`)."""
 
 
 class LabeledImages(NamedTuple):

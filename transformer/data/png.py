@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-"""What every PNG file begins with."""
+"""The first bytes of every PNG file."""
 
 
 def encode_png(image: UInt8[np.ndarray, "height width"]) -> bytes:

@@ -10,7 +10,7 @@ from transformer.data.batches import Batch
 from transformer.data.text_batches import SpecialTokenFrame
 
 FOLLOWS, ELSEWHERE = 0, 1
-"""What `follows` of a batch holds; the order of the two logits, as published models have it."""
+"""The values of `follows` in a batch, which are the order of the two logits in published models."""
 
 
 class SentenceBounds:

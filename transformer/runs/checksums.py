@@ -23,7 +23,7 @@ from jaxtyping import UInt32, UInt64
 from transformer.config import Matching
 
 Digest = Annotated[str, Matching("[0-9a-f]{32}", "32 hexadecimal digits")]
-"""A digest as it stands in a file."""
+"""A digest as written in a file."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _LAST = (0x94D049BB133111EB, 0xD6E8FEB86659FD93)

@@ -43,11 +43,11 @@ def _is_table(value: Any) -> bool:
 
 
 METRIC_RECORDS = RecordSchema("split", _is_number, "a number or null")
-"""metrics.jsonl (transformer.training.writers.jsonl)."""
+"""The schema of metrics.jsonl (transformer.training.writers.jsonl)."""
 SAMPLE_RECORDS = RecordSchema("split", lambda value: True, "any value")
-"""samples.jsonl (transformer.training.writers.jsonl)."""
+"""The schema of samples.jsonl (transformer.training.writers.jsonl)."""
 HEAD_RECORDS = RecordSchema("site", _is_table, "a list of lists of numbers")
-"""heads.jsonl (transformer.training.writers.jsonl)."""
+"""The schema of heads.jsonl (transformer.training.writers.jsonl)."""
 
 
 class MetricName(NamedTuple):
@@ -69,9 +69,9 @@ class LastMetric(NamedTuple):
 
 RecordsName = Annotated[str, Matching(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
 StepNumber = Annotated[int, Range(0, 2**53)]
-"""A step of a run, as it stands in a file."""
+"""A step of a run, as written in a file."""
 Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
-"""A digest, as it stands in a file."""
+"""A digest, as written in a file."""
 
 
 class FileExtent(NamedTuple):

@@ -45,7 +45,7 @@ class ProgressMonitor:
         self.what = "starting"
         self.since = time.monotonic()
         self.slowest = 0.0
-        """Seconds of the slowest unit that is done."""
+        """The seconds of the slowest finished unit."""
 
     def begin(self, what: str, *, makes: bool = False) -> None:
         """Begin the next unit; the one before is done.

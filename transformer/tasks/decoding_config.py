@@ -111,7 +111,7 @@ class DecodingConfig(Config):
         return Constraints(self.repetition_penalty, tuple(unknown), table)
 
     def _sampled(self) -> list[str]:
-        """The given options that ask for sampling."""
+        """Return the set options that ask for sampling."""
         return [name for name in _SAMPLING if getattr(self, name) is not None]
 
 

@@ -19,7 +19,7 @@ from transformer.tasks.task import Batch, Evaluation, EvaluationReport, Evaluati
 from transformer.tasks.text_data import TokenizerKind, pad_texts
 
 GENERATED_DATASETS = ("word_order", "grammar")
-"""Kinds of sets that are made here."""
+"""Data sets that are generated, by the first part of their names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LabeledTextConfig(Config, path="config.task"):
     eval_parameters: str = "raw"
 
     least_length: ClassVar[int] = 3
-    """The tokens of the shortest text, with those that stand around it."""
+    """The length of the shortest text in tokens, special tokens included."""
 
     def _check(self) -> None:
         if not self.lengths or min(self.lengths) < self.least_length:

@@ -195,7 +195,7 @@ class LanguageModeling(TextTask):
 
 
 def _predicted_positions(batch: Batch) -> Array:
-    """The places whose labels are predicted."""
+    """Return the positions whose labels are predicted."""
     return jnp.asarray(batch["counts"]) if "counts" in batch else real_positions(batch)
 
 

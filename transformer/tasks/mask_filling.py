@@ -95,10 +95,10 @@ def describe_word_probabilities(words: Sequence[str], probabilities: Float[np.nd
 
 
 def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
-    """The tokens that a word may be, with and without a space in front.
+    """Return the tokens of a word, with and without a leading space.
 
     Raises:
-        UserError: For a word that is none.
+        UserError: If neither is a single token.
     """
     single = {tokens[0] for tokens in tokenizer.encode([word, f" {word}"]) if len(tokens) == 1}
     if not word or not single - tokenizer.special:
@@ -107,5 +107,5 @@ def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
 
 
 def _closing(tokenizer: AnyTokenizer) -> int | None:
-    """The end token closes a text only where a begin token opened it: the model never saw it otherwise."""
+    """Return the end token, if there is a begin token too; otherwise models have not seen it after a text."""
     return tokenizer.end if tokenizer.begin is not None else None

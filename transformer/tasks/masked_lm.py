@@ -246,7 +246,7 @@ class MaskedLanguageModeling(TextTask):
         )
 
     def _windows(self, documents: Documents, seed: int | None) -> WindowBatches:
-        """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
+        """Return windows between the tokenizer's begin and end tokens, if it has them, across document boundaries."""
         return WindowBatches(
             join_documents(documents, self.tokenizer.end),
             context=self.config.context,
@@ -273,7 +273,7 @@ class MaskedLanguageModeling(TextTask):
         return SpecialTokenFrame(self.tokenizer.begin, self.tokenizer.end)
 
     def _eligible(self, batch: Batch) -> Array:
-        """The places that hold a token which may be hidden."""
+        """Return the positions whose tokens may be masked."""
         return real_positions(batch) & ~jnp.take(jnp.asarray(self._special_V), jnp.asarray(batch["tokens"]))
 
     def _loss(
@@ -348,7 +348,7 @@ class MaskedLanguageModeling(TextTask):
         )
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Sums over the hidden tokens; every evaluation hides the same ones, so that figures compare."""
+        """Sum over the masked tokens; every evaluation masks the same ones, so that results are comparable."""
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
         batch, _ = self.prepare(view, batch, fixed)
         found, _ = self._of_batch(view, batch, key)
@@ -523,7 +523,7 @@ def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) ->
 
 
 def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
-    """The special tokens of a tokenizer that is trained here."""
+    """Return the roles of the special tokens of a newly trained tokenizer."""
     return ("mask", "begin", "end") if config.input_format.paired else ("mask",)
 
 

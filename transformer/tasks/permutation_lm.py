@@ -110,7 +110,7 @@ class PermutationLanguageModeling(TextTask):
         self.probe_batch = {"tokens": texts[:, length:], "order": mapped.draw(random, config.num_probe_examples).order}
 
     def source(self, seed: int) -> BatchSource:
-        """Segments that follow one another, each with an order of its own."""
+        """Return segments that follow one another, each with a random factorization order."""
         stream = join_documents(self._train, self.tokenizer.end)
         lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
         return PermutedBatches(lanes, self.config.permutations, seed)

@@ -300,7 +300,7 @@ def token_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Axis
 
 
 def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
-    """The first words of a text; a character that was cut is left out."""
+    """Return the first words of a text, without an incomplete character."""
     text = tokenizer.decode(list(row)[:12]).rstrip("\ufffd")
     return " ".join(text[:40].split()) or "text"
 

@@ -187,10 +187,10 @@ def _read_texts(
     tokenizer: AnyTokenizer,
     sentences: InputTexts,
 ) -> EncodedInputs:
-    """Texts, each encoded by itself.
+    """Encode texts, each on its own.
 
     Raises:
-        UserError: For texts that are empty or longer than the model's positions, a target, and a language.
+        UserError: If a text is empty or longer than the model's positions, or a target or a language is given.
     """
     check_input_texts(sentences)
     rows = [encode(tokenizer, text) for text in sentences.texts]

@@ -36,7 +36,7 @@ TARGET_OVER_SOURCE = ("target", "source")
 
 
 BatchTokens = Annotated[int, Range(1, 2**24)]
-"""A number of positions of a batch: the host makes arrays of as many."""
+"""A number of positions in a batch, limited because the host allocates arrays of this size."""
 
 
 @dataclasses.dataclass(frozen=True)

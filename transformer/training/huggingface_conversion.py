@@ -34,10 +34,10 @@ TASK_OF_FAMILY = {
     "vit": "image_classification",
     "xlnet": "permutation_lm",
 }
-"""What a model of a family is trained on further."""
+"""The task on which an imported model of each family is trained further."""
 
 IMAGE_HEADS = ("head", "distilled")
-"""What of a model of images scores its classes."""
+"""The parameters of an image model that score its classes, by the first name of their path."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "source.spm", "target.spm", "vocab.json")
 _SPECIAL = {

@@ -225,10 +225,14 @@ def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement
 
 
 def check_sequence_divides(interface: TaskInterface, placement: Placement) -> None:
-    """Refuse a task whose positions the mesh cannot divide.
+    """Check that the mesh divides the positions of a task's inputs.
+
+    Args:
+        interface: The task's interface.
+        placement: The placement.
 
     Raises:
-        UserError: Naming the keys that can change it.
+        UserError: If it does not; the message names the keys that can change it.
     """
     parts = placement.parts("length")
     for name, given in interface.inputs.items():
@@ -240,7 +244,7 @@ def check_sequence_divides(interface: TaskInterface, placement: Placement) -> No
 
 
 def is_axis_names(leaf: Any) -> bool:
-    """Whether this is the logical names of an array's dimensions, a leaf of `Model.axes`."""
+    """Whether this is the tuple of an array's logical axes, a leaf of `Model.axes`."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 

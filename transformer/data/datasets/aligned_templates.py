@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Span = tuple[str, str | None]
-"""One or more words, and the slot that they fill: None where the other language has no counterpart."""
+"""One or more words and the slot that they fill; None if the other language has no counterpart."""
 
 
 class WordAlignment(NamedTuple):

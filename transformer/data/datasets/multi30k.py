@@ -22,7 +22,7 @@ FILES = {
     "test_2016_flickr": "test_2016_flickr",
     "test_2017_flickr": "test_2017_flickr",
 }
-"""By split: how its files are called."""
+"""The name of each split in file names."""
 
 TEXTS = ("raw", "tokenized")
 DIRECTIONS = (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))

@@ -19,7 +19,7 @@ from transformer.json_files import read_object
 from transformer.text_lines import split_lines
 
 INFO = "dataset_info.json"
-"""The file that makes a folder a prepared TFDS set."""
+"""The file by which a folder is recognized as a prepared TFDS data set."""
 FEATURES = "features.json"
 
 _TFDS = "tensorflow_datasets.core.features."

@@ -98,7 +98,7 @@ CURRENCIES: dict[str, tuple[str, str, Subunit | None]] = {
     "HUF": ("m", "m", None),
     "EGP": ("n", "f", None),
 }
-"""By ISO 4217 code: the gender in German, the gender in French, and the subunit that amounts use."""
+"""For each ISO 4217 code the German gender, the French gender, and the subunit used in amounts."""
 
 
 @functools.cache
@@ -177,7 +177,7 @@ SIZES = (
     Adjective("new", "neu", ("nouveau", "nouvelle", "nouveaux", "nouvelles")),
     Adjective("beautiful", "schön", ("beau", "belle", "beaux", "belles")),
 )
-"""Adjectives that stand before a French noun."""
+"""Adjectives that precede a French noun."""
 
 COLORS = (
     _regular("red", "rot", "rouge", "rouge"),
@@ -189,4 +189,4 @@ COLORS = (
     _regular("brown", "braun", "brun", "brune"),
     _regular("grey", "grau", "gris", "grise"),
 )
-"""Adjectives that stand after a French noun, and after the others in English and German."""
+"""Adjectives that follow a French noun, and follow the others in English and German."""

@@ -33,9 +33,9 @@ class PhraseKind(NamedTuple):
     """How one kind of phrase is drawn and written."""
 
     draw: Callable[[random.Random], tuple[Value, int]]
-    """A value and the index of a frame."""
+    """A function that samples a value and the index of a frame."""
     write: Callable[[Value, int, str], AlignedPair]
-    """The phrase of a value and a frame in a target language."""
+    """A function (value, frame, language) to the phrase."""
 
 
 def _compose(frame: PhraseTemplate, language: str, source: Fields, target: Fields) -> AlignedPair:

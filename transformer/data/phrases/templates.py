@@ -72,7 +72,7 @@ FRAMES: dict[str, tuple[PhraseTemplate, ...]] = {
         PhraseTemplate("with/with {things}", "mit/with {dative}", "avec/with {things}"),
     ),
 }
-"""By kind: its frames. A field such as {dative} is the phrase in that German case."""
+"""The frames of each kind. A field such as {dative} is the phrase in that German case."""
 
 _PAST = PhraseTemplate(
     "{minute} past/past {hour} {period}",
@@ -119,13 +119,13 @@ SPOKEN: dict[int, PhraseTemplate] = {
     50: _TO,
     55: _TO,
 }
-"""How the minutes that five divides are spoken; {counted} is "ein", where {hour} is "eins"."""
+"""How multiples of five minutes are spoken; {counted} is "ein" where {hour} is "eins"."""
 
 WHOLE: dict[int, PhraseTemplate] = {
     0: PhraseTemplate("midnight/hour", "Mitternacht/hour", "minuit/hour"),
     12: PhraseTemplate("noon/hour", "zwölf/hour Uhr/hour mittags/hour", "midi/hour"),
 }
-"""The two whole hours that have a name."""
+"""The two whole hours with a name of their own."""
 
 DISPLAYED = PhraseTemplate("{hour} {minute} {period}", "{counted} Uhr {minute}", "{counted} {hours} {minute}")
-"""How every other minute is read: by twelve hours in English, by twenty-four in German and French."""
+"""How all other minutes are read: on a twelve-hour clock in English, a twenty-four-hour one in German and French."""

@@ -10,7 +10,7 @@ from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, Roles
 from transformer.json_files import read_as, read_regular
 
 type AnyTokenizer = Tokenizer | MarianTokenizer
-"""Any of them: their methods are the same."""
+"""Any tokenizer; their methods are the same."""
 
 
 def load_tokenizer(directory: Path) -> AnyTokenizer:

@@ -23,7 +23,7 @@ from transformer.data.tokenizers.token_text import (
 from transformer.storage.paths import storage_of
 
 ROLES = ("pad", "begin", "end", "unknown", "mask")
-"""What a token can be for, apart from standing for text."""
+"""The roles of special tokens."""
 
 FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
