@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from transformer.logical_axes import LOGICAL_AXES, MESH_AXES, RULES, Placement, place, placed, resolve
+from transformer.logical_axes import (
+    LOGICAL_AXES,
+    MESH_AXES,
+    RULES,
+    Placement,
+    partition_spec,
+    use_placement,
+    with_logical_constraint,
+)
 
 WHOLE: tuple[str, ...] = ()
 
@@ -23,9 +31,9 @@ OF_EXPERTS = {"batch", "expert_batch", "experts"}
 
 def test_data_parallel_divides_the_batch_and_experts_alone() -> None:
     assert {name for name, axes in RULES["dp"].items() if axes} == OF_EXPERTS
-    assert resolve(("batch", None), RULES["dp"]) == PartitionSpec(("data", "expert"), None)
+    assert partition_spec(("batch", None), RULES["dp"]) == PartitionSpec(("data", "expert"), None)
     for name in LOGICAL_AXES - OF_EXPERTS:
-        assert resolve((name,), RULES["dp"]) == PartitionSpec(None)
+        assert partition_spec((name,), RULES["dp"]) == PartitionSpec(None)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -36,21 +44,23 @@ def test_experts_lie_apart_under_all_rules_and_their_devices_share_the_batch(nam
     # Beside its experts an array's rows lie as they would on a mesh that has no axis for experts.
     fsdp, tensor = "embed" in {key for key, axes in rules.items() if axes == ("fsdp",)}, rules["feed_forward"]
     rows = ("data", "fsdp") if fsdp else "data"
-    assert resolve(("experts", "expert_batch", None), rules) == PartitionSpec("expert", rows, None)
+    assert partition_spec(("experts", "expert_batch", None), rules) == PartitionSpec("expert", rows, None)
     kernel = PartitionSpec("expert", "fsdp" if fsdp else None, *(tensor or (None,)))
-    assert resolve(("experts", "embed", "feed_forward"), rules) == kernel
+    assert partition_spec(("experts", "embed", "feed_forward"), rules) == kernel
 
 
 def test_each_dimension_follows_the_rule_of_its_name() -> None:
     rules = RULES["fsdp+tp"]
-    assert resolve((), rules) == PartitionSpec()
-    assert resolve(("layers", "embed", "heads", "head_dim"), rules) == PartitionSpec(None, "fsdp", "tensor", None)
-    assert resolve(("batch", "length", None), rules) == PartitionSpec(("data", "fsdp", "expert"), None, None)
-    assert resolve(("batch", "length", None), RULES["sp"]) == PartitionSpec(
+    assert partition_spec((), rules) == PartitionSpec()
+    assert partition_spec(("layers", "embed", "heads", "head_dim"), rules) == PartitionSpec(
+        None, "fsdp", "tensor", None
+    )
+    assert partition_spec(("batch", "length", None), rules) == PartitionSpec(("data", "fsdp", "expert"), None, None)
+    assert partition_spec(("batch", "length", None), RULES["sp"]) == PartitionSpec(
         ("data", "fsdp", "expert"), "sequence", None
     )
     # Two dimensions may be whole on every device.
-    assert resolve(("head_dim", "head_dim"), rules) == PartitionSpec(None, None)
+    assert partition_spec(("head_dim", "head_dim"), rules) == PartitionSpec(None, None)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +72,19 @@ def test_a_misspelt_axis_is_refused_not_replicated_and_the_nearest_named_first(
     wrong = next(name for name in axes if name is not None and name not in LOGICAL_AXES)
     says = f"^logical axis '{wrong}' has no rule; known, the nearest first: {first}, .*vocabulary.*FAMILY.logical_axes="
     with pytest.raises(ValueError, match=says):
-        resolve(axes, RULES["dp"])
+        partition_spec(axes, RULES["dp"])
     here = on_devices(8)
-    for ask in (here.axes, here.parts, here.even_axes):
+    for ask in (here.mesh_axes, here.num_shards, here.even_mesh_axes):
         with pytest.raises(ValueError, match=says):
             ask(wrong)
     with pytest.raises(ValueError, match=says):
-        here.even_spec(axes, (8,) * len(axes))
+        here.even_partition_spec(axes, (8,) * len(axes))
 
 
 def test_names_are_judged_by_the_rules_that_are_asked() -> None:
     with pytest.raises(ValueError, match=r"'heads' has no rule"):
-        resolve(("embed", "heads"), {"embed": WHOLE})
-    assert resolve(("color",), {**RULES["dp"], "color": ("tensor",)}) == PartitionSpec("tensor")
+        partition_spec(("embed", "heads"), {"embed": WHOLE})
+    assert partition_spec(("color",), {**RULES["dp"], "color": ("tensor",)}) == PartitionSpec("tensor")
 
 
 def on_devices(count: int) -> Placement:
@@ -88,22 +98,24 @@ def on_devices(count: int) -> Placement:
 @pytest.mark.parametrize("count", [1, 8])
 def test_an_activation_with_a_name_that_is_none_is_refused_on_one_device_as_on_many(count: int) -> None:
     x = jnp.zeros((8, 3))
-    with placed(on_devices(count)):
-        assert place(x, "batch", None).shape == x.shape
+    with use_placement(on_devices(count)):
+        assert with_logical_constraint(x, "batch", None).shape == x.shape
         with pytest.raises(
-            ValueError, match=r"^place\(x, 'batch', 'lenght'\) of an array of shape \(8, 3\): .*: length,"
+            ValueError,
+            match=r"^with_logical_constraint\(x, 'batch', 'lenght'\) of an array of shape \(8, 3\): .*: length,",
         ):
-            place(x, "batch", "lenght")
+            with_logical_constraint(x, "batch", "lenght")
 
 
 @pytest.mark.parametrize("count", [None, 1, 8])
 def test_an_activation_has_a_name_for_each_dimension(count: int | None) -> None:
-    says = r"^place\(x, 'batch'\) of an array of shape \(8, 3\): 1 logical axes \('batch',\) for the 2 dimensions"
-    within = contextlib.nullcontext() if count is None else placed(on_devices(count))
+    call = r"^with_logical_constraint\(x, 'batch'\) of an array of shape \(8, 3\): "
+    says = call + r"1 logical axes \('batch',\) for the 2 dimensions"
+    within = contextlib.nullcontext() if count is None else use_placement(on_devices(count))
     with within, pytest.raises(ValueError, match=says):
-        place(jnp.zeros((8, 3)), "batch")
+        with_logical_constraint(jnp.zeros((8, 3)), "batch")
 
 
 def test_two_dimensions_on_one_mesh_axis_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two dimensions .* on one mesh axis"):
-        resolve(("heads", "feed_forward"), RULES["fsdp+tp"])
+        partition_spec(("heads", "feed_forward"), RULES["fsdp+tp"])

@@ -90,38 +90,38 @@ class Placement(NamedTuple):
     Attributes:
         mesh: The device mesh.
         rules: The mesh axes of each logical axis.
-        attention: How attention reaches positions on other devices.
+        sequence_attention: How attention reaches positions on other devices.
     """
 
     mesh: Mesh
     rules: Rules
-    attention: SequenceParallel = SequenceParallel.RING
+    sequence_attention: SequenceParallel = SequenceParallel.RING
 
-    def axes(self, name: str) -> tuple[str, ...]:
+    def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Return the mesh axes of more than one device over which a logical axis is sharded.
 
         Raises:
             ValueError: If the logical axis has no rule.
         """
-        return tuple(axis for axis in rule(name, self.rules) if self.mesh.shape[axis] > 1)
+        return tuple(axis for axis in mesh_axes_for(name, self.rules) if self.mesh.shape[axis] > 1)
 
-    def parts(self, name: str) -> int:
+    def num_shards(self, name: str) -> int:
         """Return into how many parts a logical axis is sharded.
 
         Raises:
             ValueError: If the logical axis has no rule.
         """
-        return math.prod(self.mesh.shape[axis] for axis in rule(name, self.rules))
+        return math.prod(self.mesh.shape[axis] for axis in mesh_axes_for(name, self.rules))
 
-    def even_axes(self, name: str, *sizes: int) -> tuple[str, ...]:
-        """Return `axes`, or () if one of these sizes cannot be divided evenly.
+    def even_mesh_axes(self, name: str, *sizes: int) -> tuple[str, ...]:
+        """Return `mesh_axes`, or () if one of these sizes cannot be divided evenly.
 
         Raises:
             ValueError: If the logical axis has no rule.
         """
-        return self.axes(name) if all(size % self.parts(name) == 0 for size in sizes) else ()
+        return self.mesh_axes(name) if all(size % self.num_shards(name) == 0 for size in sizes) else ()
 
-    def spec(self, names: Names) -> PartitionSpec:
+    def partition_spec(self, names: Names) -> PartitionSpec:
         """Return the PartitionSpec of an array.
 
         Args:
@@ -130,9 +130,9 @@ class Placement(NamedTuple):
         Raises:
             ValueError: If a logical axis has no rule, or two dimensions would lie on one mesh axis.
         """
-        return resolve(names, {name: self.axes(name) for name in self.rules})
+        return partition_spec(names, {name: self.mesh_axes(name) for name in self.rules})
 
-    def even_spec(self, names: Names, shape: tuple[int, ...]) -> PartitionSpec:
+    def even_partition_spec(self, names: Names, shape: tuple[int, ...]) -> PartitionSpec:
         """Return the PartitionSpec of an array, replicating dimensions that cannot be divided evenly.
 
         Args:
@@ -143,23 +143,25 @@ class Placement(NamedTuple):
             ValueError: If there are more or fewer names than dimensions, a logical axis has no rule, or two dimensions
                 would lie on one mesh axis.
         """
-        check_count(names, shape)
+        check_num_dimensions(names, shape)
         sizes = zip(names, shape, strict=True)
-        return self.spec(tuple(name if name and self.even_axes(name, size) else None for name, size in sizes))
+        return self.partition_spec(
+            tuple(name if name and self.even_mesh_axes(name, size) else None for name, size in sizes)
+        )
 
 
-def rule(name: str, rules: Rules) -> tuple[str, ...]:
+def mesh_axes_for(name: str, rules: Rules) -> tuple[str, ...]:
     """Return the mesh axes on which the rules place a logical axis.
 
     Raises:
         ValueError: If it has no rule; JAX itself would silently replicate it.
     """
     if name not in rules:
-        raise ValueError(unknown_axis(name, rules))
+        raise ValueError(describe_unknown_axis(name, rules))
     return rules[name]
 
 
-def unknown_axis(name: str, rules: Rules) -> str:
+def describe_unknown_axis(name: str, rules: Rules) -> str:
     """Return the message about an unknown logical axis: the known ones, and how to define another."""
     near = sorted(rules, key=lambda known: (-difflib.SequenceMatcher(None, name, known).ratio(), known))
     return (
@@ -168,7 +170,7 @@ def unknown_axis(name: str, rules: Rules) -> str:
     )
 
 
-def check_count(names: Names, shape: tuple[int, ...]) -> None:
+def check_num_dimensions(names: Names, shape: tuple[int, ...]) -> None:
     """Check that an array has a name for each dimension.
 
     Raises:
@@ -181,7 +183,7 @@ def check_count(names: Names, shape: tuple[int, ...]) -> None:
         )
 
 
-def resolve(names: Names, rules: Rules) -> PartitionSpec:
+def partition_spec(names: Names, rules: Rules) -> PartitionSpec:
     """Return the PartitionSpec of an array.
 
     Args:
@@ -191,7 +193,7 @@ def resolve(names: Names, rules: Rules) -> PartitionSpec:
     Raises:
         ValueError: If a logical axis has no rule, or two dimensions would lie on one mesh axis.
     """
-    placed = [() if name is None else rule(name, rules) for name in names]
+    placed = [() if name is None else mesh_axes_for(name, rules) for name in names]
     used = [axis for axes in placed for axis in axes]
     if len(set(used)) != len(used):
         raise ValueError(f"the rules put two dimensions of {names} on one mesh axis: {placed}")
@@ -202,7 +204,7 @@ _placement: contextvars.ContextVar[Placement | None] = contextvars.ContextVar("p
 
 
 @contextlib.contextmanager
-def placed(placement: Placement) -> Iterator[None]:
+def use_placement(placement: Placement) -> Iterator[None]:
     """Trace the code inside the context for a placement, which `place` and attention then know.
 
     Enter it inside the function that is compiled, so that no trace is used for another placement.
@@ -215,18 +217,18 @@ def placed(placement: Placement) -> Iterator[None]:
         _placement.reset(token)
 
 
-def placement() -> Placement | None:
+def current_placement() -> Placement | None:
     """Return the placement that is being traced for; None outside of one, where all is on one device."""
     return _placement.get()
 
 
-def divided() -> bool:
+def is_sharded() -> bool:
     """Whether the code being traced is sharded over several devices."""
-    placed = placement()
+    placed = current_placement()
     return placed is not None and placed.mesh.size > 1
 
 
-def place(x: jax.Array, *names: str | None) -> jax.Array:
+def with_logical_constraint(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrain an array to the placement of its logical axes, if there is a placement in context.
 
     It is for activations: a dimension that cannot be divided evenly, such as the one position of a decoding step, is
@@ -240,13 +242,13 @@ def place(x: jax.Array, *names: str | None) -> jax.Array:
         ValueError: If there are more or fewer names than dimensions or, with a placement in context, a name is unknown
             or two dimensions would lie on one mesh axis.
     """
-    placed = placement()
+    placed = current_placement()
     try:
         if placed is None:
-            check_count(names, x.shape)
+            check_num_dimensions(names, x.shape)
             return x
-        spec = placed.even_spec(names, x.shape)
+        spec = placed.even_partition_spec(names, x.shape)
     except ValueError as error:
         said = ", ".join(("x", *map(repr, names)))
-        raise ValueError(f"place({said}) of an array of shape {x.shape}: {error}") from None
+        raise ValueError(f"with_logical_constraint({said}) of an array of shape {x.shape}: {error}") from None
     return x if placed.mesh.size == 1 else jax.lax.with_sharding_constraint(x, NamedSharding(placed.mesh, spec))

@@ -19,7 +19,7 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder import (
@@ -158,7 +158,9 @@ class Captioner(RecurrentAttentionDecoder):
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, CellState]:
         """Return the annotations as attention reads them, or their mean, and h_0 and c_0."""
-        annotations_BxLxA = place(self.places(jnp.asarray(inputs["image"], self.dtype)), "batch", None, None)
+        annotations_BxLxA = with_logical_constraint(
+            self.places(jnp.asarray(inputs["image"], self.dtype)), "batch", None, None
+        )
         batch, count, _ = annotations_BxLxA.shape
         mean_BxA = jnp.mean(annotations_BxLxA, axis=1)
         memory = None if self.attention is None else self.attention.prepare(annotations_BxLxA)

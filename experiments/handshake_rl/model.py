@@ -17,7 +17,7 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import ACTION_VALUES, TaskInterface
@@ -113,7 +113,7 @@ class RecurrentQNetwork(StatelessModule):
 
         def encoded(stream: str) -> Array:
             images = jnp.asarray(inputs[stream], self.dtype)
-            images = place(images.reshape(-1, *images.shape[-3:]), "batch", None, None, None)
+            images = with_logical_constraint(images.reshape(-1, *images.shape[-3:]), "batch", None, None, None)
             return getattr(self, stream)(images)
 
         grid_NxYxXxF = jnp.concatenate([encoded(stream) for stream in STREAMS], axis=-1)

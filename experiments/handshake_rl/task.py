@@ -36,7 +36,7 @@ from transformer.attention.sites import Axis, Site, sites_between
 from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Share, UserError
 from transformer.data.batches import BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import cell_of_patch, patch_centers
 from transformer.tasks.axis_labels import AxisLabels
@@ -201,7 +201,7 @@ class HandshakeRL(BaseTask):
         epsilon = 1 - (1 - config.final_epsilon) * jnp.minimum(view.step / config.exploration_steps, 1)
         replay = add_episodes(view.extra, self._live(view, jnp.asarray(batch["worlds"]), epsilon, of_acting))
         drawn: EpisodeBatch = sample_episodes(replay, config.batch_size, of_replay)
-        drawn = jax.tree.map(lambda leaf: place(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
+        drawn = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
         inputs = drawn.inputs()
         values_BxTxA, _ = view.model.apply(view.averaged(config.target_network), inputs, train=False)
         made_BxT = td_targets(drawn.rewards, values_BxTxA, drawn.lengths, config.discount)

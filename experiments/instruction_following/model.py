@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.beam_rows import as_rows, by_example
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
@@ -146,7 +146,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         def linear(inputs: int, outputs: int, name: str = "embed") -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=False, builder=builder)
 
-        words = rows_for(interface.vocabularies["source"], config.vocab_size)
+        words = padded_vocab_size(interface.vocabularies["source"], config.vocab_size)
         self.embedding = Embedding(words, embedding, builder=builder)
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
         aligned = AttentionCell(AttentionCellConfig(), width, config.read, builder=builder)

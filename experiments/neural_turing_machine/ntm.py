@@ -25,7 +25,7 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
@@ -152,7 +152,7 @@ class NTM(StatelessModule):
 
         def of_rows(x: Array) -> Array:
             repeated = jnp.broadcast_to(x.astype(wide), (rows, *x.shape))
-            return place(repeated, "batch", *(None,) * x.ndim)
+            return with_logical_constraint(repeated, "batch", *(None,) * x.ndim)
 
         controller = None
         if self.config.controller is Controller.LSTM:

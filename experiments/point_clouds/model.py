@@ -23,7 +23,7 @@ from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
-from transformer.layers.transformer_config import TransformerConfig, blocks_of
+from transformer.layers.transformer_config import TransformerConfig, block_config_from
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
@@ -77,7 +77,7 @@ class SetTransformerConfig(Config, path="config.model"):
     @property
     def blocks(self) -> TransformerConfig:
         """The config of the blocks, without positions."""
-        return blocks_of(self)
+        return block_config_from(self)
 
 
 class SetTransformer(BlockStacks):
@@ -88,7 +88,9 @@ class SetTransformer(BlockStacks):
 
     def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
-        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
+        builder = builder.with_rule(
+            Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+        )
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
         coordinates = (("features", interface.inputs["points"].shape[-1]),)

@@ -24,7 +24,7 @@ from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows, r
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions, target_lengths
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, TaskInterface
@@ -134,7 +134,7 @@ class PointerNetwork(StatelessModule):
 
         def behind(first: Array, of_points_BxNxF: Array) -> Array:
             first_Bx1xF = jnp.broadcast_to(first, (len(lengths_B), 1, *first.shape))
-            return place(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
+            return with_logical_constraint(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
 
         memory_BxKxE = behind(jnp.asarray(self.end[...], self.dtype), encoded_BxNxE)
         match self.config.decoder_input:

@@ -17,7 +17,7 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder import SITE, RecurrentAttentionDecoder, StepInput, capture_all_steps
@@ -93,16 +93,16 @@ class ShowAttendRead(RecurrentAttentionDecoder):
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, tuple[CellState, ...]]:
         """Return the memory that attention reads, and the decoder's state before the begin token."""
         grid_BxVxWxC = self.grid(jnp.asarray(inputs["image"], self.dtype))
-        columns_BxWxC = place(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
+        columns_BxWxC = with_logical_constraint(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
         _, encoded = self.encoder(columns_BxWxC)
         holistic_BxF = self.holistic(encoded[-1].hidden)
         _, first = self.decoder.step(holistic_BxF, self.decoder.initial(len(holistic_BxF), self.dtype))
         if self.config.attention is AttentionInput.COLUMNS:
             return self.attention.prepare(columns_BxWxC), first
         places_BxLxC = grid_BxVxWxC.reshape(len(grid_BxVxWxC), -1, grid_BxVxWxC.shape[-1])
-        memory = self.attention.prepare(place(places_BxLxC, "batch", None, None))
+        memory = self.attention.prepare(with_logical_constraint(places_BxLxC, "batch", None, None))
         if self.neighbors is not None:
-            around = _from_neighbors(self.neighbors(place(grid_BxVxWxC, "batch", None, None, None)))
+            around = _from_neighbors(self.neighbors(with_logical_constraint(grid_BxVxWxC, "batch", None, None, None)))
             # Keys as the additive score has prepared them are W_v v_ij: what stands within its tanh beside W_h h_t.
             keys = jax.tree.map(lambda own: own + around.reshape(own.shape), memory.keys)
             memory = memory._replace(keys=keys)

@@ -12,7 +12,7 @@ from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
@@ -121,7 +121,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         super().__init__(interface, builder)
         self.config = config
         annotations = config.listening.output_width
-        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         self.listener = Pyramid(config, config.audio_frontend.num_mel_bins, builder=builder)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.speller = RecurrentStack(config.spelling, config.embedding + annotations, builder=builder)

@@ -82,7 +82,7 @@ class SpeechTransformer(EncoderDecoder):
         x_BxSxE, aux = self.run_self_attention(
             self.encoder,
             self.encoder_layers,
-            self.positioned(x_BxSxE, jnp.arange(x_BxSxE.shape[1])[None], embedding_key),
+            self.add_positions(x_BxSxE, jnp.arange(x_BxSxE.shape[1])[None], embedding_key),
             Mask(query_lengths=lengths_B, key_lengths=lengths_B),
             relative=self.encoder_relative,
             norm=self.encoder_norm,

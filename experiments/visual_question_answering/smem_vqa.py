@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.rng import draw_array, dropout
 from transformer.config import Config, Hops, Positive, Rate
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -63,7 +63,7 @@ class SMemVQA(StatelessModule):
 
     def __init__(self, config: SMemVQAConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, width = config, builder.dtype, config.width
-        rows = rows_for(interface.vocabularies["tokens"], config.vocab_size)
+        rows = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, width, builder=builder)
         longest = interface.inputs["tokens"].shape[1]
         # Every word counts alike at first.

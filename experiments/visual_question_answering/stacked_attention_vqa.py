@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.rng import dropout
 from transformer.config import Config, Hops, Positive, Rate
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -75,7 +75,7 @@ class StackedAttention(StatelessModule):
 
     def __init__(self, config: StackedAttentionConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
-        rows = rows_for(interface.vocabularies["tokens"], config.vocab_size)
+        rows = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, config.embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
         state = config.encoder.output_width

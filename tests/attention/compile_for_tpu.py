@@ -18,7 +18,7 @@ from transformer.attention.api import attend
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 
 TOPOLOGY = "v5e:2x2"
 BATCH, HEADS, GROUPS, DEPTH = 2, 4, 2, 64
@@ -102,7 +102,9 @@ def compiled_for(devices: Any, case: Case, name: str) -> dict[str, Any]:
     placement = Placement(mesh, RULES[case.rules], case.how)
 
     def array(shape: tuple[int, ...], dtype: Any, *names: str | None) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, placement.even_spec(names, shape)))
+        return jax.ShapeDtypeStruct(
+            shape, dtype, sharding=NamedSharding(mesh, placement.even_partition_spec(names, shape))
+        )
 
     q = array((BATCH, case.length, HEADS, DEPTH), case.dtype, "batch", "length", "heads", None)
     k = v = array((BATCH, case.length, GROUPS, DEPTH), case.dtype, "batch", "length", "groups", None)
@@ -111,7 +113,7 @@ def compiled_for(devices: Any, case: Case, name: str) -> dict[str, Any]:
     facts = {fact: (labels, labels) if fact == "segments" else lengths for fact in case.traced}
     begin = time.monotonic()
     # The target is said by the mesh in context: attend() asks it, and jax keeps one trace for each.
-    with placed(placement) if count > 1 else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    with use_placement(placement) if count > 1 else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         compiled = jax.jit(program(case, name)).lower(q, k, v, facts, array((), jnp.bool_)).compile()
     always, sometimes = found_in(KERNEL, compiled.as_text())
     memory = compiled.memory_analysis()

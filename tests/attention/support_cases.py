@@ -105,12 +105,12 @@ def arrays_of(combination: AttentionVariant, sizes: Sizes) -> attention_equation
             "position.position_HxD": (heads, depth),
         },
     }.get(combination.position, {})
-    if "bias" in combination.facts:
+    if "bias" in combination.features:
         shapes["bias"] = (1, heads, queries, keys)
     found = {name: random.normal(size=shape) for name, shape in shapes.items()}
     if combination.score is Score.COSINE:
         found["score.sharpening"] = random.uniform(0.5, 3, (batch, heads, queries))
-    if "center" in combination.facts:
+    if "center" in combination.features:
         found["center"] = random.uniform(0, keys - 1, (batch, heads, queries))
     return {name: array.astype(np.float32) for name, array in found.items()}
 
@@ -138,7 +138,7 @@ def facts_of(combination: AttentionVariant, sizes: Sizes) -> attention_equations
         "order": (order[:, :queries], order[:, :keys]),
         "allowed": allowed,
     }
-    return {name: fact for name, fact in facts.items() if name in combination.facts}
+    return {name: fact for name, fact in facts.items() if name in combination.features}
 
 
 def last_query(
@@ -168,7 +168,7 @@ def kind_of(combination: AttentionVariant) -> attention_equations.Kind:
         gaussian=combination.reweighting is Reweighting.GAUSSIAN,
         scale=spec.scale,
         temperature=spec.temperature,
-        bidirectional="causal" not in combination.facts,
+        bidirectional="causal" not in combination.features,
         max_distance=LONGEST,
         dropout=spec.dropout,
     )
@@ -177,7 +177,7 @@ def kind_of(combination: AttentionVariant) -> attention_equations.Kind:
 def spec_of(cell: Cell) -> AttentionSpec:
     """Every second mask goes with a scale and a temperature that are not the defaults."""
     combination = cell.combination
-    plain = table_masks().index(combination.facts) % 2 == 0
+    plain = table_masks().index(combination.features) % 2 == 0
     return AttentionSpec(
         combination.score,
         combination.normalizer,
@@ -186,7 +186,7 @@ def spec_of(cell: Cell) -> AttentionSpec:
         cell.backend,
         scale=None if plain or combination.score is not Score.SCALED_DOT else 0.7,
         temperature=1.0 if plain else 0.8,
-        dropout=DROPOUT if "dropout" in combination.facts else 0.0,
+        dropout=DROPOUT if "dropout" in combination.features else 0.0,
     )
 
 
@@ -196,7 +196,7 @@ def parameters_of(combination: AttentionVariant, arrays: attention_equations.Arr
 
     of_score, of_position = of("score."), of("position.")
     if combination.position is AttentionPosition.T5:
-        of_position |= {"bidirectional": "causal" not in combination.facts, "max_distance": LONGEST}
+        of_position |= {"bidirectional": "causal" not in combination.features, "max_distance": LONGEST}
     return AttentionParameters(
         SCORES[combination.score](**of_score) if of_score else None,
         SCHEMES[combination.position](**of_position) if of_position else None,

@@ -15,13 +15,14 @@ from transformer.attention.spec import Backend
 LEVEL = 3
 CAUSAL = frozenset({"causal"})
 CELLS = [
-    Cell(Backend.EINSUM, AttentionVariant(facts=CAUSAL)),
+    Cell(Backend.EINSUM, AttentionVariant(features=CAUSAL)),
     # Its support is found by comparing logits, which a compiler may compute twice and round in two ways.
-    Cell(Backend.EINSUM, AttentionVariant(score=Score.ADDITIVE, normalizer=Normalizer.ENTMAX15, facts=CAUSAL)),
+    Cell(Backend.EINSUM, AttentionVariant(score=Score.ADDITIVE, normalizer=Normalizer.ENTMAX15, features=CAUSAL)),
     Cell(
-        Backend.BLOCKWISE, AttentionVariant(position=AttentionPosition.T5, facts=frozenset({"causal", "key_lengths"}))
+        Backend.BLOCKWISE,
+        AttentionVariant(position=AttentionPosition.T5, features=frozenset({"causal", "key_lengths"})),
     ),
-    Cell(Backend.XLA, AttentionVariant(position=AttentionPosition.ALIBI, facts=frozenset({"causal", "segments"}))),
+    Cell(Backend.XLA, AttentionVariant(position=AttentionPosition.ALIBI, features=frozenset({"causal", "segments"}))),
 ]
 
 
@@ -33,7 +34,7 @@ def test_at_the_users_level_a_cell_is_the_oracles(cell: Cell) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("normalizer", Normalizer, ids=lambda choice: choice.value)
 def test_at_the_users_level_every_normalizer_is_the_oracles(normalizer: Normalizer) -> None:
-    assert faults_of(Cell(Backend.EINSUM, AttentionVariant(normalizer=normalizer, facts=CAUSAL)), LEVEL) == []
+    assert faults_of(Cell(Backend.EINSUM, AttentionVariant(normalizer=normalizer, features=CAUSAL)), LEVEL) == []
 
 
 @pytest.mark.slow

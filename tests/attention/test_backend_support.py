@@ -73,7 +73,7 @@ def expected_of(combination: AttentionVariant, sizes: Sizes) -> Expected:
     kind = support.kind_of(combination)
     evaluation = training = attention_equations.attention(kind, arrays, facts)
     sampler_key, shape = KEY, evaluation.logits.shape
-    if "dropout" in combination.facts:
+    if "dropout" in combination.features:
         sampler_key, dropout_key = jax.random.split(KEY)
         # An entry is kept by its half of a word of 32 random bits, the lower half first.
         words = np.asarray(jax.random.bits(dropout_key, (-(-math.prod(shape) // 2),), jnp.uint32), "<u4")
@@ -141,8 +141,8 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
             compare("log_prob", log_prob, expected.training.log_prob)
         if expected.training is not expected.evaluation:
             compare("output in evaluation", output_of(cell, arrays, mask), expected.evaluation.output)
-        decoding = dataclasses.replace(cell.combination, facts=cell.combination.facts | {"query_offset"})
-        if "causal" in decoding.facts and unsupported_reason(cell.backend, decoding) is None:
+        decoding = dataclasses.replace(cell.combination, features=cell.combination.features | {"query_offset"})
+        if "causal" in decoding.features and unsupported_reason(cell.backend, decoding) is None:
             one, facts = support.last_query(arrays, expected.facts)
             decoded = output_of(cell, one, support.mask_of(facts))
             compare("decoded output", decoded, expected.evaluation.output[:, -1:])
@@ -211,7 +211,7 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
 def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
     chosen = cover([cell for cell in support.supported() if cell.backend is backend], 1)
     # Some of them, and one whose weights are dropped; `make slow` takes every cell there is.
-    dropped = [cell for cell in chosen if "dropout" in cell.combination.facts]
+    dropped = [cell for cell in chosen if "dropout" in cell.combination.features]
     assert faults_of_all({*chosen[::7], *dropped[:1]}) == []
 
 
@@ -229,7 +229,7 @@ def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
-    cell = Cell(Backend.EINSUM, AttentionVariant(position=AttentionPosition.ROTARY, facts=frozenset({"causal"})))
+    cell = Cell(Backend.EINSUM, AttentionVariant(position=AttentionPosition.ROTARY, features=frozenset({"causal"})))
     assert faults_of(cell) == []
     monkeypatch.setattr(f"transformer.attention.api.{name}", fault)
     assert any(f"{cell}: {says}" in found for found in faults_of(cell))
@@ -262,7 +262,7 @@ def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
 
 @pytest.mark.parametrize("normalizer", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
 def test_a_sample_has_the_gradient_that_its_kind_promises(normalizer: Normalizer) -> None:
-    cell = Cell(Backend.EINSUM, AttentionVariant(normalizer=normalizer, facts=frozenset({"causal"})))
+    cell = Cell(Backend.EINSUM, AttentionVariant(normalizer=normalizer, features=frozenset({"causal"})))
     arrays, facts = (make(cell.combination, support.TINY) for make in (support.arrays_of, support.facts_of))
     arrays, mask = jax.tree.map(jnp.asarray, arrays), support.mask_of(facts)
 
@@ -356,7 +356,7 @@ def test_auto_is_exact_for_whatever_means_something(at: CallShape) -> None:
 
 
 def test_auto_takes_the_fastest() -> None:
-    causal, bias = (AttentionVariant(facts=frozenset({fact})) for fact in ("causal", "bias"))
+    causal, bias = (AttentionVariant(features=frozenset({fact})) for fact in ("causal", "bias"))
     sparse = AttentionVariant(normalizer=Normalizer.SPARSEMAX)
     for combination, machine, wanted in (
         (causal, "cpu", Backend.EINSUM),

@@ -229,10 +229,10 @@ def test_a_mask_of_several_facts_is_taken_where_each_of_them_is() -> None:
     """What the support page says of the masks that its table does not list, and of those in no row."""
     for backend, takes in BACKENDS.items():
         for pair in itertools.combinations((*MASK_FIELDS, *NON_MASK_FEATURES), 2):
-            combination = AttentionVariant(facts=frozenset(pair))
+            combination = AttentionVariant(features=frozenset(pair))
             if invalid_reason(combination) is None:
                 alone = backend is Backend.CUDNN and "window" in pair and "causal" not in pair
-                assert (unsupported_reason(backend, combination) is None) == (set(pair) <= takes.facts and not alone)
+                assert (unsupported_reason(backend, combination) is None) == (set(pair) <= takes.features and not alone)
             assert unsupported_reason(Backend.EINSUM, combination) == invalid_reason(combination)
 
 

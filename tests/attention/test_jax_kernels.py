@@ -389,7 +389,7 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
 )
 def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: AttentionPosition, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        choose_backend(CUDNN, AttentionVariant(position=position, facts=frozenset(facts.split())), GPU)
+        choose_backend(CUDNN, AttentionVariant(position=position, features=frozenset(facts.split())), GPU)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Atten
 )
 def test_cudnn_refuses_machines_and_arrays_that_it_has_no_kernel_for(changed: dict[str, Any], says: str) -> None:
     assert (
-        choose_backend(CUDNN, AttentionVariant(facts=frozenset({"causal", "window", "key_lengths"})), GPU)
+        choose_backend(CUDNN, AttentionVariant(features=frozenset({"causal", "window", "key_lengths"})), GPU)
         is Backend.CUDNN
     )
     with pytest.raises(ValueError, match=re.escape(says)):

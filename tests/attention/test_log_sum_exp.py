@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType
 
 from transformer.attention import AttentionPosition, AttentionSpec, Backend, Mask, Normalizer, attend
-from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 
 BATCH, LENGTH, HEADS, GROUPS, DEPTH = 2, 6, 4, 2, 8
 
@@ -122,7 +122,7 @@ def test_on_a_mesh_it_is_that_of_one_device(backend: Backend) -> None:
     q, k, v = arrays()
 
     def total(q: jax.Array, here: Placement | None) -> tuple[jax.Array, Any]:
-        with contextlib.nullcontext() if here is None else placed(here):
+        with contextlib.nullcontext() if here is None else use_placement(here):
             output, attended = attend(
                 q, k, v, spec=AttentionSpec(backend=backend), mask=Mask(causal=True), log_sum_exp=True
             )

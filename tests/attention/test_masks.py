@@ -125,15 +125,15 @@ def test_a_mask_without_facts_allows_everything() -> None:
     assert dense_mask(Mask(), Q, K) is None
     assert visible_keys(Mask(), jnp.arange(Q), jnp.arange(K)[None, None]) is None
     assert rows_with_visible_keys(Mask(), Q, K) is None
-    assert Mask().facts() == frozenset()
+    assert Mask().present_fields() == frozenset()
 
 
 def test_facts_are_told_by_their_names() -> None:
     for name in MASK_FIELDS:
-        assert mask_of(facts_of([name], 0)).facts() == {name} | ({NEEDS[name]} if name in NEEDS else set())
-    assert mask_of(facts_of(MASK_FIELDS, 0)).facts() == set(MASK_FIELDS)
+        assert mask_of(facts_of([name], 0)).present_fields() == {name} | ({NEEDS[name]} if name in NEEDS else set())
+    assert mask_of(facts_of(MASK_FIELDS, 0)).present_fields() == set(MASK_FIELDS)
     # A fact that happens to hide nothing is still there.
-    assert Mask(window=(0, 0), key_lengths=jnp.full(B, K)).facts() == {"window", "key_lengths"}
+    assert Mask(window=(0, 0), key_lengths=jnp.full(B, K)).present_fields() == {"window", "key_lengths"}
     assert set(MASK_FIELDS) == {field.name for field in dataclasses.fields(Mask)}
 
 

@@ -157,7 +157,7 @@ POSITIONS_BxQ = np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]])
 def test_alibis_bias_falls_with_the_distance() -> None:
     keys = np.arange(K)
     sides = jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None]
-    found = Alibi().bias(*sides, H, jnp.dtype(jnp.float32))
+    found = Alibi().position_bias(*sides, H, jnp.dtype(jnp.float32))
     assert found is not None
     truth = [[[[-m * abs(i - j) for j in keys] for i in row] for m in (1 / 16, 1 / 256)] for row in POSITIONS_BxQ]
     np.testing.assert_array_equal(found, truth)
@@ -221,7 +221,7 @@ def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
     table = random_arrays((8, H))[0]
     params = T5(jnp.asarray(table, jnp.float32), bidirectional=bidirectional, max_distance=6)
     keys = np.arange(K)
-    found = params.bias(jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], H, jnp.dtype(jnp.float32))
+    found = params.position_bias(jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], H, jnp.dtype(jnp.float32))
     assert found is not None
     assert found.shape == (B, H, Q, K)
     for b, h, i, j in np.ndindex(found.shape):
@@ -241,9 +241,9 @@ def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -
         values[b, i, h] += weights[b, h, i, j] * of_values[edge]
     with jax.enable_x64(True):
         params = Shaw(jnp.asarray(of_keys), jnp.asarray(of_values))
-        found = params.logits(jnp.asarray(q), jnp.asarray(positions), K)
+        found = params.position_logits(jnp.asarray(q), jnp.asarray(positions), K)
         np.testing.assert_allclose(found, logits, rtol=0, atol=1e-13)
-        read = params.values(jnp.asarray(weights), jnp.asarray(positions))
+        read = params.position_values(jnp.asarray(weights), jnp.asarray(positions))
         np.testing.assert_allclose(read, values, rtol=0, atol=1e-13)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.rng import draw_array, random_uint16
-from transformer.logical_axes import place, placed
+from transformer.logical_axes import use_placement, with_logical_constraint
 from transformer.training.partitioning import ShardingConfig, make_placement
 
 DRAWS = {
@@ -36,8 +36,8 @@ def test_devices_that_divide_an_array_draw_what_one_does() -> None:
 
     @jax.jit
     def divided(key: jax.Array) -> jax.Array:
-        with placed(placement):
-            return place(draw_array(jax.random.bits, key, shape, jnp.uint16), "batch", "heads", None)
+        with use_placement(placement):
+            return with_logical_constraint(draw_array(jax.random.bits, key, shape, jnp.uint16), "batch", "heads", None)
 
     found = divided(key)
     assert not found.sharding.is_fully_replicated
@@ -61,8 +61,8 @@ def test_devices_that_divide_an_array_draw_the_half_words_of_one(last: int) -> N
 
     @jax.jit
     def divided(key: jax.Array) -> jax.Array:
-        with placed(placement):
-            return place(random_uint16(key, shape), "batch", "heads", None)
+        with use_placement(placement):
+            return with_logical_constraint(random_uint16(key, shape), "batch", "heads", None)
 
     found = divided(key)
     assert not found.sharding.is_fully_replicated

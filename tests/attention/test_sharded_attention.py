@@ -27,7 +27,7 @@ from transformer.attention.sharded_attention import attention_sharding
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction_mass
 from transformer.costs.backend_support import table_masks
-from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 
 RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER
 EVERYTHING = RULES["sp+tp"]
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
     @property
     def cell(self) -> Cell:
-        return Cell(self.backend, AttentionVariant(facts=frozenset(self.facts), **dict(self.choices)))
+        return Cell(self.backend, AttentionVariant(features=frozenset(self.facts), **dict(self.choices)))
 
 
 BLOCKWISE, EINSUM = Backend.BLOCKWISE, Backend.EINSUM
@@ -111,7 +111,7 @@ OTHERS = (
         )
         for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
         for facts in table_masks()
-        if unsupported_reason(backend, AttentionVariant(facts=facts)) is None
+        if unsupported_reason(backend, AttentionVariant(features=facts)) is None
     }
     | {
         f"{how.value}, splash, {'+'.join(facts) or 'none'}": Case(
@@ -151,7 +151,7 @@ def program(case: Case, here: Placement | None, capture: Capture | None) -> Call
             output, attended = support.call(case.cell, arrays, mask, key=KEY, train=True, capture=request)
             return output, attended.captured
 
-        with contextlib.nullcontext() if here is None else placed(here):
+        with contextlib.nullcontext() if here is None else use_placement(here):
             output, pull_back, captured = jax.vjp(forward, arrays, has_aux=True)
             return Found(output, pull_back(weight)[0], captured)
 
@@ -222,7 +222,9 @@ def compiled(case: Case, capture: Capture | None, *, switched: bool = False) -> 
     here = placement_of(case)
 
     def laid(x: Any, *names: str | None) -> Any:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(here.mesh, here.even_spec(names, x.shape)))
+        return jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=NamedSharding(here.mesh, here.even_partition_spec(names, x.shape))
+        )
 
     arrays, mask, weight = inputs_of(case)
     sides = {"q": "heads", "k": "groups", "v": "groups"}
@@ -288,7 +290,7 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
     q, k = (jnp.zeros((2, length, 2, 4)) for length in (queries, keys))
 
     def call() -> Any:
-        with placed(here):
+        with use_placement(here):
             return attend(q, k, k, spec=spec, mask=Mask(), **options)[0]
 
     return jax.eval_shape(call)
@@ -305,20 +307,20 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:
     here = placement((1, 1, 1, 2), RULES["sp"])
-    combination = AttentionVariant.of(spec, Mask(), bias=False, train="train" in options)
-    at = dataclasses.replace(CPU, crosses=RING)
+    combination = AttentionVariant.from_call(spec, Mask(), bias=False, train="train" in options)
+    at = dataclasses.replace(CPU, sequence_parallel=RING)
     with pytest.raises(ValueError, match=says) as caught:
         choose_backend(spec, combination, at)
     assert str(caught.value).endswith("; attention=gather computes it as it stands")
     if spec.score is not Score.LOCATION and spec.position is not AttentionPosition.SHAW:
         with pytest.raises(ValueError, match=says):
             shaped(here, spec, 4, 4, **options)
-        assert shaped(here._replace(attention=GATHER), spec, 4, 4, **options).shape == (2, 4, 2, 4)
+        assert shaped(here._replace(sequence_attention=GATHER), spec, 4, 4, **options).shape == (2, 4, 2, 4)
 
 
 @pytest.mark.parametrize("backend", [backend for backend in BACKENDS if backend is not BLOCKWISE], ids=str)
 def test_a_backend_that_is_named_does_not_go_round(backend: Backend) -> None:
-    at = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16", crosses=RING)
+    at = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16", sequence_parallel=RING)
     with pytest.raises(ValueError, match=f"backend={backend.value} does not take positions divided") as caught:
         choose_backend(AttentionSpec(backend=backend), AttentionVariant(), at)
     assert "; backend=blockwise computes it as it stands" in str(caught.value)
@@ -336,18 +338,28 @@ def test_auto_chooses_for_what_one_device_has() -> None:
         (gpu, GATHER, EINSUM),
         (CPU, RING, BLOCKWISE),
     ):
-        assert choose_backend(AttentionSpec(), AttentionVariant(), dataclasses.replace(at, crosses=how)) is wanted
+        assert (
+            choose_backend(AttentionSpec(), AttentionVariant(), dataclasses.replace(at, sequence_parallel=how))
+            is wanted
+        )
 
     def sizes(here: Placement) -> CallShape:
         q, k = jnp.zeros((4, 8, 4, 2)), jnp.zeros((4, 16, 3, 2))
-        with placed(here):
-            return CallShape.of(q, k, k, attention_sharding(q, k))
+        with use_placement(here):
+            return CallShape.from_arrays(q, k, k, attention_sharding(q, k))
 
     ring = sizes(placement((2, 1, 2, 2), EVERYTHING))
     gathered = sizes(placement((2, 1, 2, 2), EVERYTHING, GATHER))
-    assert (ring.batch, ring.heads, ring.queries, ring.keys, ring.devices, ring.crosses) == (2, 2, 4, 8, 1, RING)
-    assert gathered == dataclasses.replace(ring, keys=16, crosses=GATHER)
-    assert sizes(placement((1, 1, 1, 1), RULES["sp"])).crosses is None
+    assert (ring.batch, ring.heads, ring.queries, ring.keys, ring.devices, ring.sequence_parallel) == (
+        2,
+        2,
+        4,
+        8,
+        1,
+        RING,
+    )
+    assert gathered == dataclasses.replace(ring, keys=16, sequence_parallel=GATHER)
+    assert sizes(placement((1, 1, 1, 1), RULES["sp"])).sequence_parallel is None
 
 
 @pytest.mark.parametrize("how", [RING, GATHER])

@@ -506,7 +506,7 @@ CASES = (
             "task": LANGUAGE_MODELING["task"] | {"batching": "windows"},
             "model": {
                 "family": "recurrent_decoder",
-                "memory": "tape",
+                "memory": "state_history",
                 "width": 16,
                 "embedding": 8,
                 "vocab_size": 128,

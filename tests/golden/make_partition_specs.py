@@ -54,7 +54,7 @@ def specs(model: str, placement: Placement) -> dict[str, str]:
     built = build(model_config(MODELS[model]), interface, Precision())
     names, shapes = leaves_by_path(built.axes().params, is_axis_names), leaves_by_path(built.functional.shapes())
     return {
-        path: " ".join(axis or "-" for axis in placement.even_spec(axes, shapes[path].shape))
+        path: " ".join(axis or "-" for axis in placement.even_partition_spec(axes, shapes[path].shape))
         for path, axes in names.items()
     }
 

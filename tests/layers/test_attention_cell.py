@@ -37,7 +37,7 @@ from transformer.layers.functional_module import Builder, Functional, Module
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
-from transformer.logical_axes import RULES, resolve
+from transformer.logical_axes import RULES, partition_spec
 
 B, K, Q, WIDTH, MEMORY = 3, 5, 4, 4, 6
 LENGTHS = np.int32([5, 2, 0])
@@ -277,7 +277,7 @@ def test_every_parameter_lies_under_every_set_of_rules(case: Case) -> None:
         # One head, which no mesh divides, must not be refused.
         assert "heads" not in axes
         for rules in RULES.values():
-            resolve(axes, rules)
+            partition_spec(axes, rules)
 
 
 class Decoder(Module):

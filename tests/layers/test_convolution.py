@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 from tests.oracles import recurrent as oracle
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
 from transformer.layers.functional_module import Functional
-from transformer.logical_axes import RULES, resolve
+from transformer.logical_axes import RULES, partition_spec
 
 B, T, INPUTS, OUTPUTS = 3, 7, 2, 3
 LENGTHS = np.int32([7, 4, 0])
@@ -137,7 +137,7 @@ def test_weights_begin_by_the_numbers_that_come_in_and_go_out_of_a_window() -> N
     assert not np.asarray(fresh["bias"]).any()
     for names in jax.tree.leaves(functional.axes(), is_leaf=lambda leaf: isinstance(leaf, tuple)):
         for rules in RULES.values():
-            resolve(names, rules)
+            partition_spec(names, rules)
 
 
 def test_what_does_not_fit_is_refused() -> None:

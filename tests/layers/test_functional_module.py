@@ -11,7 +11,7 @@ from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import Builder, Functional, Module, Precision, scan
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
-from transformer.logical_axes import LOGICAL_AXES, RULES, resolve
+from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
 
 WIDTH, LAYERS = 8, 4
 
@@ -115,7 +115,7 @@ def test_init_agrees_with_shapes_and_axes(tower: Functional, params: dict[str, A
         assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
         assert len(names) == leaf.ndim
         assert set(names) <= LOGICAL_AXES
-        resolve(names, RULES["dp"])
+        partition_spec(names, RULES["dp"])
     assert axes["layers"]["expand"]["kernel"] == ("layers", "embed", "feed_forward")
     assert axes["layers"]["contract"]["bias"] == ("layers", "features")
 

@@ -18,9 +18,15 @@ from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear, product
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
-from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers, drop
+from transformer.layers.residual import (
+    DropRates,
+    NormPlacement,
+    Residual,
+    apply_sublayers,
+    dropout_and_stochastic_depth,
+)
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
-from transformer.logical_axes import placed
+from transformer.logical_axes import use_placement
 from transformer.training.partitioning import ShardingConfig, make_placement
 
 
@@ -111,7 +117,7 @@ def test_a_product_is_the_sum_over_the_contracted_axes(devices: int, contracted:
 
     @jax.jit
     def multiplied(x: jax.Array, weights: jax.Array) -> jax.Array:
-        with placed(make_placement(ShardingConfig(), jax.devices()[:devices])):
+        with use_placement(make_placement(ShardingConfig(), jax.devices()[:devices])):
             return product(x, weights, contracted, jnp.float32)
 
     found = multiplied(jnp.asarray(x, jnp.float32), jnp.asarray(weights, jnp.float32))
@@ -263,7 +269,7 @@ def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residu
     x = random(2, 3, 16)
     # A rate without a key: evaluation drops nothing.
     function = lambda y, key: (sub_layer(y), "extra")  # noqa: E731
-    ours, extras = apply_sublayers(jnp.asarray(x), [(functional.bind(weights), function)], Drops(0.5, 0.5), None)
+    ours, extras = apply_sublayers(jnp.asarray(x), [(functional.bind(weights), function)], DropRates(0.5, 0.5), None)
     norms = {name: lambda y, name=name: oracle.layer_norm(weights[name], y) for name in weights}
     close(ours, EQUATIONS[placement](norms, sub_layer, x.astype(np.float64)))
     assert extras == ("extra",)
@@ -277,8 +283,8 @@ def test_each_norm_placement_is_its_equation(placement: NormPlacement) -> None:
 class NormBeforeTheAdd(Residual):
     """The fault that a peer calls post-norm: x + norm(F(x))."""
 
-    def __call__(self, x: Any, function: Any, drops: Any, key: Any) -> Any:
-        y, extra = function(x, key)
+    def __call__(self, x: Any, sublayer: Any, drop_rates: Any, key: Any) -> Any:
+        y, extra = sublayer(x, key)
         return x + self.norm(y), extra
 
 
@@ -300,11 +306,11 @@ def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) 
         return sub_layer(y), None
 
     bound = functional.bind(weights)
-    answer, _ = apply_sublayers(jnp.asarray(x), [(bound, ours)], Drops(0.5, 0.0), jax.random.key(5))
+    answer, _ = apply_sublayers(jnp.asarray(x), [(bound, ours)], DropRates(0.5, 0.0), jax.random.key(5))
     # What was dropped is found from a sub-layer of ones, with the same key.
     if placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
         ones, _ = apply_sublayers(
-            jnp.asarray(x), [(bound, lambda y, key: (jnp.ones_like(y), None))], Drops(0.5, 0.0), jax.random.key(5)
+            jnp.asarray(x), [(bound, lambda y, key: (jnp.ones_like(y), None))], DropRates(0.5, 0.0), jax.random.key(5)
         )
         factor = np.round(np.asarray(ones) - x)
         assert set(np.unique(factor)) == {0, 2}
@@ -317,12 +323,14 @@ def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) 
 def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean() -> None:
     y = jnp.ones((4000, 3, 2))
     rate = 0.3
-    dropped = np.asarray(drop(y, Drops(0.0, jnp.float32(rate)), jax.random.key(0)))
+    dropped = np.asarray(dropout_and_stochastic_depth(y, DropRates(0.0, jnp.float32(rate)), jax.random.key(0)))
     scales = np.unique(dropped)
     np.testing.assert_allclose(scales, [0, 1 / (1 - rate)], rtol=1e-6)
     assert (dropped == dropped[:, :1, :1]).all()
     share = (dropped[:, 0, 0] == 0).mean()
     assert abs(share - rate) < 4 * np.sqrt(rate * (1 - rate) / 4000)
-    np.testing.assert_array_equal(dropped, drop(y, Drops(0.0, jnp.float32(rate)), jax.random.key(0)))
-    assert (np.asarray(drop(y, Drops(0.0, 0.0), jax.random.key(0))) == 1).all()
-    assert drop(y, Drops(0.5, 0.5), None) is y
+    np.testing.assert_array_equal(
+        dropped, dropout_and_stochastic_depth(y, DropRates(0.0, jnp.float32(rate)), jax.random.key(0))
+    )
+    assert (np.asarray(dropout_and_stochastic_depth(y, DropRates(0.0, 0.0), jax.random.key(0))) == 1).all()
+    assert dropout_and_stochastic_depth(y, DropRates(0.5, 0.5), None) is y

@@ -12,7 +12,7 @@ from transformer.config import UserError, from_config
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.lora import LoraConfig, LoraTarget, LowRank, merged
+from transformer.layers.lora import LoraConfig, LoraTarget, LowRankUpdate, merge_lora_params
 from transformer.models import registry
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.models.task_interface import TaskInterface
@@ -58,7 +58,7 @@ class Adapted(Module):
 
     def __init__(self, builder: Builder, rank: int = 2):
         self.linear = Linear((("heads", 2), ("head_dim", 3)), (("embed", 5),), bias=True, builder=builder)
-        self.linear.lora = LowRank(self.linear, LoraConfig(rank, alpha=7.0), builder=builder)
+        self.linear.lora = LowRankUpdate(self.linear, LoraConfig(rank, alpha=7.0), builder=builder)
 
 
 def test_a_low_rank_is_its_equation_and_so_is_its_gradient() -> None:
@@ -108,7 +108,7 @@ def test_at_first_it_is_the_base_model_and_merged_it_is_what_it_learned(family: 
     before, found = of_base(plain), of_model(after)
     np.testing.assert_array_equal(of_model(start), before)
     assert np.abs(found - before).max() > 0.05
-    into = plain._replace(params=merged(after.params, config.lora))
+    into = plain._replace(params=merge_lora_params(after.params, config.lora))
     np.testing.assert_allclose(of_base(into), found, atol=1e-6)
 
 
@@ -124,7 +124,9 @@ def test_a_step_of_decoding_has_the_low_rank_too() -> None:
 def test_stacked_kernels_are_merged_layer_by_layer() -> None:
     random = np.random.default_rng(2)
     kernel, down, up = (random.normal(size=size) for size in ((2, 3, 4, 5, 6), (2, 3, 4, 2), (2, 3, 2, 5, 6)))
-    plain = merged({"map": {"kernel": kernel, "lora": {"down": down, "up": up}, "bias": 1}}, LoraConfig(2, alpha=3.0))
+    plain = merge_lora_params(
+        {"map": {"kernel": kernel, "lora": {"down": down, "up": up}, "bias": 1}}, LoraConfig(2, alpha=3.0)
+    )
     assert plain["map"].keys() == {"kernel", "bias"}
     for layer in np.ndindex(2, 3):
         expected = kernel[layer] + 1.5 * np.einsum("ir,rhd->ihd", down[layer], up[layer])

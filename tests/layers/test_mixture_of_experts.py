@@ -185,8 +185,8 @@ def test_an_overfull_expert_computes_again_and_no_turn_is_taken_for_nothing() ->
 
     for longest, expected in ((7, []), (8, []), (9, [1]), (24, [1, 2]), (25, [1, 2, 3])):
         turns.clear()
-        queue = layer.Queue(jnp.zeros(1, int), jnp.zeros(1, int), jnp.int32(longest))
-        total = layer._over_turns(8, queue, counted, jnp.float32(0))
+        queue = layer.ExpertQueues(jnp.zeros(1, int), jnp.zeros(1, int), jnp.int32(longest))
+        total = layer._sum_over_passes(8, queue, counted, jnp.float32(0))
         assert (float(total), sorted(turns)) == (len(expected), expected)
 
 

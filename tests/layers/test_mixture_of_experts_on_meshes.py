@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import Builder, Functional
 from transformer.layers.mixture_of_experts import Experts, ExpertsConfig
-from transformer.logical_axes import Placement, placed
+from transformer.logical_axes import Placement, use_placement
 from transformer.training.partitioning import ShardingConfig, example_parallel_placement, make_placement
 
 ROWS, LENGTH, WIDTH, HIDDEN, COUNT = 16, 4, 8, 12, 4
@@ -48,7 +48,7 @@ def loss(placement: Placement | None, params: Any, x_BxTxE: Any, lengths_B: Any,
 
     if placement is None:
         return run()
-    with placed(placement):
+    with use_placement(placement):
         return run()
 
 
@@ -60,8 +60,8 @@ def on(placement: Placement, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments, where a training step has them."""
     params, x_BxTxE, lengths_B, key = arguments
     is_names = lambda leaf: isinstance(leaf, tuple)  # noqa: E731
-    specs = jax.tree.map(placement.spec, EXPERTS.axes(), is_leaf=is_names)
-    rows = placement.even_spec(("batch",), (len(x_BxTxE),))
+    specs = jax.tree.map(placement.partition_spec, EXPERTS.axes(), is_leaf=is_names)
+    rows = placement.even_partition_spec(("batch",), (len(x_BxTxE),))
     places = (specs, rows, rows, PartitionSpec())
     return jax.tree.map(
         lambda spec, leaf: jax.device_put(leaf, NamedSharding(placement.mesh, spec)),

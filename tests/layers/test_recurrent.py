@@ -22,7 +22,7 @@ from transformer.layers.recurrent import (
     RecurrentStack,
     SkipConnections,
 )
-from transformer.logical_axes import RULES, resolve
+from transformer.logical_axes import RULES, partition_spec
 
 B, T, INPUTS, WIDTH = 4, 5, 3, 4
 # A whole row, a short one, one position, and a row that only fills the batch.
@@ -202,7 +202,7 @@ def test_every_parameter_lies_under_every_set_of_rules(cell: Cell) -> None:
     for names, shape in zip(axes, jax.tree.leaves(functional.shapes()), strict=True):
         assert len(names) == len(shape.shape)
         for rules in RULES.values():
-            resolve(names, rules)
+            partition_spec(names, rules)
 
 
 def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() -> None:

@@ -86,12 +86,12 @@ def test_a_mesh_computes_what_one_device_does(config: ShardingConfig, alone: Any
 
     def lies(names: tuple[str, ...], leaf: Any) -> NamedSharding:
         # Sizes that a mesh does not divide, such as one head, may be named by axes that then lie whole alone.
-        assert "groups" in names or placement.spec(names) == placement.even_spec(names, leaf.shape)
-        return NamedSharding(placement.mesh, placement.even_spec(names, leaf.shape))
+        assert "groups" in names or placement.partition_spec(names) == placement.even_partition_spec(names, leaf.shape)
+        return NamedSharding(placement.mesh, placement.even_partition_spec(names, leaf.shape))
 
     shardings = jax.tree.map(lies, FUNCTIONAL.axes(), params, is_leaf=lambda leaf: isinstance(leaf, tuple))
     assert any(sharding.spec != PartitionSpec() for sharding in jax.tree.leaves(shardings))
-    rows = NamedSharding(placement.mesh, placement.spec(("batch", "length", None)))
+    rows = NamedSharding(placement.mesh, placement.partition_spec(("batch", "length", None)))
     run = jax.jit(with_placement(placement, gradients), in_shardings=(shardings, rows), out_shardings=None)
     found = jax.device_get(run(jax.device_put(params, shardings), jax.device_put(x, rows)))
     jax.tree.map(

@@ -14,7 +14,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, Positions, Scale, TransformerConfig
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, WidthScale
 from transformer.models import decoder, encoder, encoder_decoder
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -40,8 +40,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "head_dim": (6, 4),
     "attention_windows": ((), (2,), (0, 3)),
     "tie_embeddings": (True, False),
-    "embedding_scale": (Scale.NONE, Scale.SQRT_WIDTH),
-    "logit_scale": (Scale.NONE, Scale.INVERSE_SQRT_WIDTH),
+    "embedding_scale": (WidthScale.NONE, WidthScale.SQRT_WIDTH),
+    "logit_scale": (WidthScale.NONE, WidthScale.INVERSE_SQRT_WIDTH),
     "embedding_norm": (False, True),
     "output_bias": (False, True),
 }

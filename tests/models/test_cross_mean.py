@@ -9,7 +9,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
-from transformer.layers.transformer_config import Cross, Positions
+from transformer.layers.transformer_config import CrossAttentionKind, Positions
 from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
 from transformer.models.model import Model
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -28,7 +28,7 @@ def make(**changes: object) -> Model:
 
 @pytest.mark.parametrize("score", [Score.SCALED_DOT, pytest.param(Score.COSINE, marks=pytest.mark.slow)])
 def test_every_real_place_of_the_source_has_the_same_weight(score: Score) -> None:
-    model = make(cross=Cross.MEAN, score=score)
+    model = make(cross=CrossAttentionKind.MEAN, score=score)
     variables = lively(model)
     inputs = {"source": SOURCE, "target": TARGET}
     _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=Capture((f"{DECODER}/cross",))))(variables)
@@ -44,7 +44,7 @@ def test_what_the_mean_is_of_may_come_in_any_order() -> None:
     order = [[2, 0, 1, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
     shuffled = np.take_along_axis(SOURCE, np.array(order), axis=1)
     gaps = {}
-    for cross in Cross:
+    for cross in CrossAttentionKind:
         # Without positions the encoder's outputs are permuted as its inputs are.
         model = make(cross=cross, positions=Positions.NONE)
         variables = lively(model)
@@ -62,4 +62,4 @@ def test_what_the_mean_is_of_may_come_in_any_order() -> None:
 @pytest.mark.parametrize("score", [Score.ADDITIVE, Score.CONCAT, Score.MLP])
 def test_a_score_that_zeros_do_not_silence_is_refused(score: Score) -> None:
     with pytest.raises(UserError, match=f"cross=mean and config.model.score={score.value}"):
-        make(cross=Cross.MEAN, score=score)
+        make(cross=CrossAttentionKind.MEAN, score=score)

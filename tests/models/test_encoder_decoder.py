@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionJoin, Positions
-from transformer.logical_axes import LOGICAL_AXES, RULES, resolve
+from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -282,7 +282,7 @@ def test_every_parameter_has_logical_axes(case: Case) -> None:
     for leaf, names in pairs:
         assert len(names) == leaf.ndim
         assert set(names) <= LOGICAL_AXES - {"batch"}
-        assert set(resolve(names, RULES["dp"])) <= {None}
+        assert set(partition_spec(names, RULES["dp"])) <= {None}
 
 
 BASE = EncoderDecoderConfig()

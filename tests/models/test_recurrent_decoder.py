@@ -18,7 +18,7 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell
 from transformer.models.model import Model, Variables
-from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build
+from transformer.models.recurrent_decoder import SITE, RecurrentDecoderConfig, RecurrentMemory, build
 from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
 
 VOCABULARY = 7
@@ -29,8 +29,8 @@ TINY = RecurrentDecoderConfig(width=4, embedding=3, layers=2)
 CONFIGS = {
     "state": TINY,
     "gru": dataclasses.replace(TINY, cell=Cell.GRU_RESET_BEFORE),
-    "tape": dataclasses.replace(TINY, memory=Memory.TAPE),
-    "narrow score": dataclasses.replace(TINY, memory=Memory.TAPE, attention_hidden_width=2, layers=1),
+    "tape": dataclasses.replace(TINY, memory=RecurrentMemory.STATE_HISTORY),
+    "narrow score": dataclasses.replace(TINY, memory=RecurrentMemory.STATE_HISTORY, attention_hidden_width=2, layers=1),
 }
 
 
@@ -69,7 +69,7 @@ def expected(config: RecurrentDecoderConfig, params: Any) -> tuple[list[np.ndarr
         x, of_row = params["embedding"]["table"][tokens[:length]], []
         for number in range(config.layers):
             layer = params[f"layer_{number}"]
-            if config.memory is Memory.TAPE:
+            if config.memory is RecurrentMemory.STATE_HISTORY:
                 x, seen = tape(layer, x)
                 of_row.append(seen)
             else:
@@ -87,7 +87,7 @@ def expected(config: RecurrentDecoderConfig, params: Any) -> tuple[list[np.ndarr
 def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     config = CONFIGS[name]
     model, variables = made(config)
-    capture = Capture((SITE,)) if config.memory is Memory.TAPE else None
+    capture = Capture((SITE,)) if config.memory is RecurrentMemory.STATE_HISTORY else None
     inputs = {"tokens": TOKENS, "lengths": LENGTHS}
     found, aux = model.apply(variables, inputs, train=False, capture=capture)
     logits, weights = expected(config, variables.params)
@@ -217,7 +217,10 @@ def test_what_cannot_be_built_is_refused() -> None:
     for changes, says in (
         ({"width": 0}, "width=0"),
         ({"attention_hidden_width": -1}, "attention_hidden_width=-1"),
-        ({"memory": Memory.TAPE, "cell": Cell.GRU_RESET_AFTER}, "memory=tape keeps the memory cells of an LSTM"),
+        (
+            {"memory": RecurrentMemory.STATE_HISTORY, "cell": Cell.GRU_RESET_AFTER},
+            "memory=state_history keeps the memory cells of an LSTM",
+        ),
     ):
         with pytest.raises(UserError, match=says):
             RecurrentDecoderConfig(**changes)

@@ -179,8 +179,8 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
     free = {"dropout", "attention_dropout", "stochastic_depth", "backend", "remat", "scan_unroll"}
     assert not free & set(size.values)
     assert {"width", "heads", "kv_heads", "head_dim", "feed_forward", "positions"} <= set(size.values) <= fields
-    assert config.heads * config.depth == config.width
-    assert config.groups == config.heads
+    assert config.heads * config.resolved_head_dim == config.width
+    assert config.resolved_kv_heads == config.heads
 
 
 @pytest.mark.parametrize("name", [name for name in SIZES if SIZES[name].family == "decoder"])

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_state, batch_of, numbers, on, two_steps
 from transformer.config import UserError
 from transformer.layers.functional_module import Builder, Functional, Module
-from transformer.logical_axes import RULES, Placement, place, placed
+from transformer.logical_axes import RULES, Placement, use_placement, with_logical_constraint
 from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.training.partitioning import (
     ShardingConfig,
@@ -58,16 +58,18 @@ class Mixture(Module):
         return {}
 
     def forward(self, state: Any, inputs: Any, *, train: bool, key: Any, capture: Any) -> tuple[jax.Array, Aux]:
-        x_BxTxE = place(self.table[...][inputs["target"]], "batch", "length", None)
+        x_BxTxE = with_logical_constraint(self.table[...][inputs["target"]], "batch", "length", None)
         chosen_BxTxX = jax.nn.softmax(x_BxTxE @ self.router[...])
         hidden_XxBxTxF = jax.nn.relu(jnp.einsum("bte,xef->xbtf", x_BxTxE, self.expand[...]))
-        hidden_XxBxTxF = place(hidden_XxBxTxF, "experts", "expert_batch", "length", "feed_forward")
+        hidden_XxBxTxF = with_logical_constraint(hidden_XxBxTxF, "experts", "expert_batch", "length", "feed_forward")
         y_XxBxTxE = jnp.einsum("xbtf,xfe->xbte", hidden_XxBxTxF, self.contract[...])
-        y_XxBxTxE = place(y_XxBxTxE, "experts", "expert_batch", "length", None)
-        y_BxTxE = place(jnp.einsum("btx,xbte->bte", chosen_BxTxX, y_XxBxTxE), "batch", "length", None)
-        read_BxTxS = place(jax.nn.softmax(x_BxTxE @ self.memory[...].T), "expert_batch", "length", "slots")
-        y_BxTxE = place(y_BxTxE + read_BxTxS @ self.memory[...], "batch", "length", None)
-        return place(y_BxTxE @ self.table[...].T, "batch", "length", "vocabulary"), Aux({}, {}, state)
+        y_XxBxTxE = with_logical_constraint(y_XxBxTxE, "experts", "expert_batch", "length", None)
+        y_BxTxE = with_logical_constraint(jnp.einsum("btx,xbte->bte", chosen_BxTxX, y_XxBxTxE), "batch", "length", None)
+        read_BxTxS = with_logical_constraint(
+            jax.nn.softmax(x_BxTxE @ self.memory[...].T), "expert_batch", "length", "slots"
+        )
+        y_BxTxE = with_logical_constraint(y_BxTxE + read_BxTxS @ self.memory[...], "batch", "length", None)
+        return with_logical_constraint(y_BxTxE @ self.table[...].T, "batch", "length", "vocabulary"), Aux({}, {}, state)
 
 
 def mixture(**axes: tuple[str, ...]) -> Model:
@@ -123,7 +125,7 @@ def test_each_device_computes_its_own_experts_for_all_rows_that_are_sent_to_it()
     shardings = state_shardings(model, abstract_state(model), placement).variables
 
     def forward(variables: Any, batch: Any) -> jax.Array:
-        with placed(placement):
+        with use_placement(placement):
             return model.apply(variables, batch, train=False)[0]
 
     variables = jax.tree.map(
@@ -143,9 +145,11 @@ def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> No
     here = example_parallel_placement(
         add_family_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own)
     )
-    assert here.spec(("batch", "length", "slots")) == PartitionSpec(("data", "expert", "sequence"), None, None)
-    assert here.spec(("experts", "expert_batch")) == PartitionSpec("expert", ("data", "sequence"))
-    assert here.spec(("expert_batch", "frames")) == PartitionSpec(("data", "sequence"), "expert")
+    assert here.partition_spec(("batch", "length", "slots")) == PartitionSpec(
+        ("data", "expert", "sequence"), None, None
+    )
+    assert here.partition_spec(("experts", "expert_batch")) == PartitionSpec("expert", ("data", "sequence"))
+    assert here.partition_spec(("expert_batch", "frames")) == PartitionSpec(("data", "sequence"), "expert")
 
 
 @pytest.mark.parametrize(

@@ -295,12 +295,12 @@ def test_a_large_parameter_is_not_left_whole_unsaid(model: Model) -> None:
 
 def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> None:
     here = example_parallel_placement(on(TENSOR, 8))
-    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
+    assert here.partition_spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
     here = example_parallel_placement(on(ShardingConfig(data=2, expert=4), 8))
-    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "expert"), None, None)
-    assert here.spec(("experts", "expert_batch", "length")) == PartitionSpec("expert", "data", None)
+    assert here.partition_spec(("batch", "length", "heads")) == PartitionSpec(("data", "expert"), None, None)
+    assert here.partition_spec(("experts", "expert_batch", "length")) == PartitionSpec("expert", "data", None)
     here = example_parallel_placement(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
-    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
+    assert here.partition_spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, which knows the slices")

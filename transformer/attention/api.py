@@ -261,8 +261,8 @@ def attend(
     k = zero_hidden_keys(mask, k_BxKxGxC, q.shape[1], bias)
     v = zero_hidden_keys(mask, v_BxKxGxDv, q.shape[1], bias)
     shards = attention_sharding(q, k)
-    variant = AttentionVariant.of(spec, mask, bias=bias is not None, train=train)
-    shape = CallShape.of(q, k, v, shards)
+    variant = AttentionVariant.from_call(spec, mask, bias=bias is not None, train=train)
+    shape = CallShape.from_arrays(q, k, v, shards)
     backend = choose_backend(spec, variant, shape)
     if is_tracing_reference():
         backend = Backend.EINSUM
@@ -274,17 +274,17 @@ def attend(
     if backend is Backend.EINSUM:
         # The compiler divides this program, by where its inputs lie: each query with all keys.
         if shards is not None:
-            q = shards.lay(q, "batch", "length", "heads", None)
-            k = shards.lay(k, "batch", None, "groups", None)
-            v = shards.lay(v, "batch", None, "groups", None)
+            q = shards.constrain(q, "batch", "length", "heads", None)
+            k = shards.constrain(k, "batch", None, "groups", None)
+            v = shards.constrain(v, "batch", None, "groups", None)
         output, attended = _attend_dense(
             q, k, v, spec, mask, bias, function, scheme, key, train, capture, wants_log_sum=log_sum_exp
         )
-        return output if shards is None else shards.lay(output, "batch", "length", "heads", None), attended
+        return output if shards is None else shards.constrain(output, "batch", "length", "heads", None), attended
 
-    q = function.query(scheme.query(q, query_positions(mask, q.shape[1])))
+    q = function.query(scheme.encode_queries(q, query_positions(mask, q.shape[1])))
     k = _prepared(k, function, scheme)
-    terms = LogitTerms(mask, bias, scheme if scheme.biases else None)
+    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None)
     form = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = uses_interpret_mode(backend, shape)
     if shards is not None:
@@ -340,7 +340,7 @@ def _attend_dense(
         weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
     dropped = dropout(weights.values, spec.dropout, dropout_key)
     output = read(dropped, v)
-    from_positions = scheme.values(dropped, positions)
+    from_positions = scheme.position_values(dropped, positions)
     if from_positions is not None:
         output = output + from_positions.astype(output.dtype)
     captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
@@ -348,7 +348,7 @@ def _attend_dense(
 
 
 def _prepared(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:
-    return function.prepare(scheme.key(k, jnp.arange(k.shape[1], dtype=jnp.int32)[None]))
+    return function.prepare(scheme.encode_keys(k, jnp.arange(k.shape[1], dtype=jnp.int32)[None]))
 
 
 def _logits(
@@ -363,13 +363,13 @@ def _logits(
 ) -> Array:
     """(score + position products) scale + position bias + bias, in float32 or wider."""
     heads, keys = q.shape[2], prepared.shape[1]
-    logits_BxHxQxK = function.logits(function.query(scheme.query(q, positions)), prepared)
-    position_products = scheme.logits(q, positions, keys)
+    logits_BxHxQxK = function.logits(function.query(scheme.encode_queries(q, positions)), prepared)
+    position_products = scheme.position_logits(q, positions, keys)
     if position_products is not None:
         logits_BxHxQxK = logits_BxHxQxK + position_products
     logits_BxHxQxK = logits_BxHxQxK * function.scale(q.shape[-1], scale)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    position_bias = scheme.bias(positions, jnp.arange(keys, dtype=jnp.int32)[None, None], heads, dtype)
+    position_bias = scheme.position_bias(positions, jnp.arange(keys, dtype=jnp.int32)[None, None], heads, dtype)
     for term in (position_bias, bias):
         if term is not None:
             logits_BxHxQxK = logits_BxHxQxK + term.astype(dtype)
@@ -389,6 +389,6 @@ def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: AttentionPos
         return prepared.keys, prepared.depth
     if not is_array(prepared):
         raise TypeError(f"prepared is {describe_value(prepared)}; give {call}")
-    if not SCORES[kind].raw or SCHEMES[position].turns:
+    if not SCORES[kind].uses_raw_keys or SCHEMES[position].rotates_features:
         raise TypeError(f"prepared is {describe_value(prepared)}, keys that are not prepared for {kind}; give {call}")
     return prepared, prepared.shape[-1] if prepared.ndim else 0

@@ -80,7 +80,7 @@ def check_keys(k: Array, kind: Score, position: AttentionPosition, params: Atten
     check_score_and_position(kind, position)
     check_array("k", k)
     _check_parameters(kind, position, params)
-    side = None if params.score is None else params.score.key_side(k.shape[3])
+    side = None if params.score is None else params.score.key_parameter(k.shape[3])
     if side is None:
         return
     name, fits = side

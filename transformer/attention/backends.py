@@ -35,20 +35,20 @@ class AttentionVariant:
         normalizer: The normalizer.
         reweighting: The reweighting.
         position: The position scheme.
-        facts: Names of the mask's fields that are set, and "bias" and "dropout" where they are used.
+        features: Names of the mask's fields that are set, and "bias" and "dropout" where they are used.
     """
 
     score: Score = AttentionSpec.score
     normalizer: Normalizer = AttentionSpec.normalizer
     reweighting: Reweighting = AttentionSpec.reweighting
     position: AttentionPosition = AttentionSpec.position
-    facts: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
+    def from_call(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
         """The variant of a call to `attend`; dropout counts in training only."""
         beside = {"bias": bias, "dropout": train and spec.dropout > 0}
-        facts = mask.facts() | {name for name, present in beside.items() if present}
+        facts = mask.present_fields() | {name for name, present in beside.items() if present}
         return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, facts)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class AttentionVariant:
         if self.reweighting is not Reweighting.NONE:
             named.append(f"reweighting={self.reweighting.value}")
         named.append(f"position={self.position.value}")
-        return " x ".join([*named, "mask=" + ("+".join(sorted(self.facts)) or "none")])
+        return " x ".join([*named, "mask=" + ("+".join(sorted(self.features)) or "none")])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CallShape:
         depth: Features of a query head.
         value_depth: Features of a value head.
         devices: Devices that the compiler may spread the program over where no placement says how.
-        crosses: How keys on other devices are reached where positions are sharded; None where they are not.
+        sequence_parallel: How keys on other devices are reached where positions are sharded; None where they are not.
     """
 
     platform: str
@@ -85,13 +85,17 @@ class CallShape:
     depth: int
     value_depth: int
     devices: int = 1
-    crosses: SequenceParallel | None = None
+    sequence_parallel: SequenceParallel | None = None
 
     @classmethod
-    def of(cls, q: jax.Array, k: jax.Array, v: jax.Array, shards: AttentionSharding | None = None) -> "CallShape":
+    def from_arrays(
+        cls, q: jax.Array, k: jax.Array, v: jax.Array, shards: AttentionSharding | None = None
+    ) -> "CallShape":
         """The shape of a call, for the platform that is compiled for, which a mesh in context may set."""
-        batch, heads, length = (1 if shards is None else shards.parts(name) for name in ("batch", "heads", "length"))
-        crosses = None if shards is None else shards.crosses
+        batch, heads, length = (
+            1 if shards is None else shards.num_shards(name) for name in ("batch", "heads", "length")
+        )
+        crosses = None if shards is None else shards.sequence_parallel
         mesh = jax.sharding.get_abstract_mesh()
         target = mesh.abstract_device
         return cls(
@@ -104,7 +108,7 @@ class CallShape:
             depth=q.shape[3],
             value_depth=v.shape[3],
             devices=1 if shards is not None else jax.device_count() if mesh.empty else mesh.size,
-            crosses=crosses,
+            sequence_parallel=crosses,
         )
 
 
@@ -117,14 +121,14 @@ class BackendSupport:
         normalizers: Normalizers.
         reweightings: Reweightings.
         positions: Position schemes.
-        facts: Fields of the mask, "bias" and "dropout".
+        features: Fields of the mask, "bias" and "dropout".
     """
 
     scores: frozenset[Score]
     normalizers: frozenset[Normalizer]
     reweightings: frozenset[Reweighting]
     positions: frozenset[AttentionPosition]
-    facts: frozenset[str]
+    features: frozenset[str]
 
 
 # Facts of a call that are none of its mask's.
@@ -135,10 +139,10 @@ _WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
 _NATIVE = frozenset({"causal", "window", "query_lengths", "key_lengths"})
 _SOFTMAX = frozenset({Normalizer.SOFTMAX})
 _PLAIN = frozenset({Reweighting.NONE})
-_PRODUCTS = frozenset(score for score, function in SCORES.items() if function.product)
+_PRODUCTS = frozenset(score for score, function in SCORES.items() if function.is_product)
 # What turns queries and keys before a kernel sees them, and what a program in blocks can add to a block besides.
-_IN_BLOCKS = frozenset(position for position, scheme in SCHEMES.items() if not scheme.indexed)
-_TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position].biases)
+_IN_BLOCKS = frozenset(position for position, scheme in SCHEMES.items() if not scheme.uses_key_index)
+_TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position].adds_position_bias)
 
 # In order of preference where several would do and none is named.
 BACKENDS: dict[Backend, BackendSupport] = {
@@ -154,7 +158,7 @@ BACKENDS: dict[Backend, BackendSupport] = {
 
 def invalid_reason(variant: AttentionVariant) -> str | None:
     """Say why no backend could compute this variant; None if it is valid."""
-    score, position, facts = variant.score, variant.position, variant.facts
+    score, position, facts = variant.score, variant.position, variant.features
     why = why_incompatible(score, position)
     if why is not None:
         return why
@@ -168,11 +172,11 @@ def invalid_reason(variant: AttentionVariant) -> str | None:
 
 def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
     """Find the valid variant with the fewest changes."""
-    needed = {REQUIRED_FIELD[fact] for fact in variant.facts & REQUIRED_FIELD.keys()}
+    needed = {REQUIRED_FIELD[fact] for fact in variant.features & REQUIRED_FIELD.keys()}
     repairs: tuple[dict[str, Any], ...] = (
         {"position": AttentionPosition.NONE},
         {"reweighting": Reweighting.NONE},
-        {"facts": variant.facts | needed},
+        {"facts": variant.features | needed},
     )
     for count in range(len(repairs) + 1):
         for chosen in itertools.combinations(repairs, count):
@@ -201,7 +205,7 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
         if value not in known
     ]
     missing += [
-        fact if fact in NON_MASK_FEATURES else f"mask.{fact}" for fact in sorted(variant.facts - supported.facts)
+        fact if fact in NON_MASK_FEATURES else f"mask.{fact}" for fact in sorted(variant.features - supported.features)
     ]
     if not missing and _window_alone(backend, variant):
         missing.append("mask.window without mask.causal")
@@ -210,7 +214,7 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
 
 def _window_alone(backend: Backend, variant: AttentionVariant) -> bool:
     """Whether this is a window without causal on cuDNN, which takes the first only with the second."""
-    return backend is Backend.CUDNN and "window" in variant.facts and "causal" not in variant.facts
+    return backend is Backend.CUDNN and "window" in variant.features and "causal" not in variant.features
 
 
 def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:
@@ -220,9 +224,9 @@ def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:
 
 def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
     """Say which limit of a backend the arrays or the machine exceed; None if it runs."""
-    if shape.crosses is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
+    if shape.sequence_parallel is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
-    if shape.crosses is not None and backend is Backend.CUDNN:
+    if shape.sequence_parallel is not None and backend is Backend.CUDNN:
         return "backend=cudnn does not take divided positions"
     match backend:
         case Backend.EINSUM | Backend.BLOCKWISE:
@@ -271,7 +275,7 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
     nonsense = invalid_reason(variant)
     if nonsense is not None:
         raise ValueError(f"{variant} has no meaning: {nonsense}; nearest: {nearest_valid_variant(variant)}")
-    if shape.crosses is SequenceParallel.RING:
+    if shape.sequence_parallel is SequenceParallel.RING:
         why = unsupported_reason(Backend.BLOCKWISE, variant)
         if why is not None:
             raise ValueError(
@@ -317,10 +321,10 @@ def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> At
         normalizer=variant.normalizer if variant.normalizer in supported.normalizers else plain.normalizer,
         reweighting=variant.reweighting if variant.reweighting in supported.reweightings else plain.reweighting,
         position=variant.position if variant.position in supported.positions else plain.position,
-        facts=variant.facts & supported.facts,
+        features=variant.features & supported.features,
     )
     if _window_alone(backend, changed):
-        changed = dataclasses.replace(changed, facts=changed.facts - {"window"})
+        changed = dataclasses.replace(changed, features=changed.features - {"window"})
     return changed if unsupported_reason(backend, changed) is None else None
 
 

@@ -52,7 +52,7 @@ class LogitTerms:
             The sum, of the same shape.
         """
         if self.position is not None:
-            from_positions = self.position.bias(position_BxQ, key, logits.shape[1], logits.dtype)
+            from_positions = self.position.position_bias(position_BxQ, key, logits.shape[1], logits.dtype)
             assert from_positions is not None
             logits = logits + from_positions
         return logits if self.bias is None else logits + take_entries(self.bias, query_Q, key).astype(logits.dtype)

@@ -30,27 +30,28 @@ class AttentionSizes:
 
     Attributes:
         heads: Number of query heads.
-        depth: Features of a query head.
-        key_depth: Features of a key head.
-        hidden: Units of a score's hidden layer.
+        head_dim: Features of a query head.
+        key_head_dim: Features of a key head.
+        score_hidden_width: Units of a score's hidden layer.
         max_length: The longest memory, for scores with a row for each key position.
         width: Width of the model, which some position schemes use.
         rotary_base: Base of the rotary frequencies.
-        buckets: Number of T5's distance buckets.
-        max_distance: Where relative distances are clipped, or from where they share T5's last bucket.
-        bidirectional: Whether T5 has separate buckets for later keys.
+        relative_attention_num_buckets: Number of T5's distance buckets.
+        relative_attention_max_distance: Where relative distances are clipped, or from where they share T5's last
+            bucket.
+        bidirectional_buckets: Whether T5 has separate buckets for later keys.
     """
 
     heads: int
-    depth: int
-    key_depth: int
-    hidden: int
+    head_dim: int
+    key_head_dim: int
+    score_hidden_width: int
     max_length: int
     width: int = 0
     rotary_base: float = 10000.0
-    buckets: int = 0
-    max_distance: int = 0
-    bidirectional: bool = False
+    relative_attention_num_buckets: int = 0
+    relative_attention_max_distance: int = 0
+    bidirectional_buckets: bool = False
 
 
 class ParameterSpec(NamedTuple):
@@ -72,23 +73,24 @@ class AttentionComponent:
 
     Attributes:
         parameters: Whether a call must pass parameters: "none", "optional" where there is a default, or "required".
-        indexed: Whether a key's index is taken for its position, so that a cache must keep every key at its own index.
+        uses_key_index: Whether a key's index is taken for its position, so that a cache must keep every key at its own
+            index.
     """
 
     parameters = "required"
-    indexed = False
+    uses_key_index = False
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         """The arrays that a layer of these sizes trains, in the order of the fields."""
         return {}
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> Any:
+    def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> Any:
         """Build the parameters of a call.
 
         Args:
-            arrays: The arrays of `weights`, in order.
+            arrays: The arrays of `parameter_specs`, in order.
             sizes: The layer's sizes.
 
         Returns:

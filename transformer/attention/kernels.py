@@ -100,7 +100,7 @@ def dot_product_attention(
     if terms.position is not None:
         key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]
         positions = query_positions(mask, queries), key_1x1xK
-        from_positions = terms.position.bias(*positions, q_BxQxHxD.shape[2], jnp.dtype(jnp.float32))
+        from_positions = terms.position.position_bias(*positions, q_BxQxHxD.shape[2], jnp.dtype(jnp.float32))
         assert from_positions is not None
         bias = from_positions if bias is None else bias + from_positions
     seen = mask
@@ -111,7 +111,7 @@ def dot_product_attention(
         seen = dataclasses.replace(mask, allowed=~hidden if mask.allowed is None else mask.allowed & ~hidden)
     # Causal hides what lies behind a query anyway, and beside lengths cuDNN refuses to hear of it.
     window = (mask.window[0], 0) if mask.window is not None and mask.causal else mask.window
-    native = mask.facts() <= {"causal", "window", "query_lengths", "key_lengths"}
+    native = mask.present_fields() <= {"causal", "window", "query_lengths", "key_lengths"}
     output = jax.nn.dot_product_attention(
         q_BxQxHxD,
         k_BxKxGxD,
@@ -203,7 +203,7 @@ def rows_with_visible_keys(mask: Mask, queries: int, keys: int) -> Bool[Array, "
     size = min(BLOCK, keys)
     query_Q = jnp.arange(queries, dtype=jnp.int32)
     # Causal alone leaves every query its own and all earlier keys, of which the first is one.
-    if mask.facts() <= {"causal"} or visible_keys(mask, query_Q, query_Q[None, None, :1]) is None:
+    if mask.present_fields() <= {"causal"} or visible_keys(mask, query_Q, query_Q[None, None, :1]) is None:
         return None
     blocks = jnp.arange(-(-keys // size) * size, dtype=jnp.int32).reshape(-1, size)
 

@@ -56,7 +56,7 @@ class Mask:
     center: Float[Array, "B H Q"] | None = array_field("batch", "heads", "queries", default=None, counts="keys")
     allowed: Bool[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
 
-    def facts(self) -> frozenset[str]:
+    def present_fields(self) -> frozenset[str]:
         """The names of the fields that are set."""
         absent = (None, False)
         return frozenset(
@@ -72,10 +72,10 @@ REQUIRED_FIELD = {"center": "window", "prefix": "causal"}
 _ROLES = {"window": "which says how far around it a query sees", "causal": "the fact that it lifts"}
 
 
-def missing_field(facts: frozenset[str]) -> str | None:
+def missing_field(fields: frozenset[str]) -> str | None:
     """Say which of these fields is set without the field that it needs; None if none is."""
     for fact, needed in REQUIRED_FIELD.items():
-        if fact in facts and needed not in facts:
+        if fact in fields and needed not in fields:
             return f"mask.{fact} is given without mask.{needed}, {_ROLES[needed]}"
     return None
 
@@ -350,7 +350,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
             raise ValueError(
                 f"mask.window={mask.window} must be (before, after), whole numbers at least 0 and one of them above 0"
             )
-    alone = missing_field(mask.facts())
+    alone = missing_field(mask.present_fields())
     if alone is not None:
         raise ValueError(alone)
     sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys}

@@ -167,17 +167,19 @@ class PositionScheme(AttentionComponent):
     """A position scheme and its parameters; the base class adds nothing.
 
     Attributes:
-        turns: Whether it rotates pairs of features of queries and keys.
-        biases: Whether the positions alone determine what it adds to a logit, so that a blockwise program can add it.
-        shared: Whether all layers of a stack share its parameters.
-        kinds: Whether it can also depend on whether query and key are of one kind, such as a sentence.
+        rotates_features: Whether it rotates pairs of features of queries and keys.
+        adds_position_bias: Whether the positions alone determine what it adds to a logit, so that a blockwise program
+            can add it.
+        shared_by_layers: Whether all layers of a stack share its parameters.
+        supports_relative_segments: Whether it can also depend on whether query and key are of one kind, such as a
+            sentence.
     """
 
     parameters = "none"
-    turns = False
-    biases = False
-    shared = False
-    kinds = False
+    rotates_features = False
+    adds_position_bias = False
+    shared_by_layers = False
+    supports_relative_segments = False
 
     @classmethod
     def why_incompatible(cls, score: Any) -> str | None:
@@ -195,11 +197,11 @@ class PositionScheme(AttentionComponent):
             ValueError: If a parameter has the wrong shape.
         """
 
-    def over(self, heads: int) -> "PositionScheme":
+    def for_sharded_heads(self, heads: int) -> "PositionScheme":
         """The scheme for sharded heads: whatever depends on a head's index becomes an array over all heads."""
         return self
 
-    def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
+    def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         """Transform the queries before the product with the keys.
 
         Args:
@@ -211,7 +213,7 @@ class PositionScheme(AttentionComponent):
         """
         return q_BxQxHxD
 
-    def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
+    def encode_keys(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
         """Transform the keys before the product with the queries.
 
         Args:
@@ -223,11 +225,11 @@ class PositionScheme(AttentionComponent):
         """
         return k_BxKxGxC
 
-    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
+    def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
         """Compute the term that is added to q . k before scaling, from the queries and their distances to the keys.
 
         Args:
-            q_BxQxHxD: The queries, before `query`.
+            q_BxQxHxD: The queries, before `encode_queries`.
             query_positions: Their positions.
             keys: Number of keys, at positions 0 ... keys - 1.
 
@@ -236,7 +238,7 @@ class PositionScheme(AttentionComponent):
         """
         return None
 
-    def bias(
+    def position_bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
     ) -> Float[Array, "#B H Q K"] | None:
         """Compute the term that is added to the scaled logits, from the positions alone.
@@ -252,7 +254,9 @@ class PositionScheme(AttentionComponent):
         """
         return None
 
-    def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
+    def position_values(
+        self, weights_BxHxQxK: Logits, query_positions: QueryPositions
+    ) -> Float[Array, "B Q H Dv"] | None:
         """Compute the term that is added to the output.
 
         Args:
@@ -281,24 +285,24 @@ class Rotary(PositionScheme):
     halves: bool = static_field(default=False)
 
     parameters = "optional"
-    turns = True
+    rotates_features = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.base) and self.base > 0):
             raise ValueError(f"base={self.base} of the rotary frequencies must be finite and above 0")
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Rotary":
+    def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Rotary":
         return cls(sizes.rotary_base)
 
     @classmethod
     def why_incompatible(cls, score: Any) -> str | None:
-        return None if score.product else "turns the two sides of a product, which score={} has not"
+        return None if score.is_product else "turns the two sides of a product, which score={} has not"
 
-    def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
+    def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         return apply_rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
 
-    def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
+    def encode_keys(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
         return apply_rotary(k_BxKxGxC, positions, base=self.base, halves=self.halves)
 
 
@@ -312,12 +316,12 @@ class Alibi(PositionScheme):
 
     slopes_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
-    biases = True
+    adds_position_bias = True
 
-    def over(self, heads: int) -> "Alibi":
+    def for_sharded_heads(self, heads: int) -> "Alibi":
         return Alibi(jnp.asarray(alibi_slopes(heads), jnp.float32))
 
-    def bias(
+    def position_bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
     ) -> Float[Array, "#B H Q K"]:
         distance_BxQxK = key_positions - query_positions[:, :, None]
@@ -340,16 +344,20 @@ class T5(PositionScheme):
     max_distance: int = static_field(default=128)
 
     parameters = "required"
-    biases = True
-    shared = True
+    adds_position_bias = True
+    shared_by_layers = True
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        return {"table": ParameterSpec((sizes.buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5))}
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        return {
+            "table": ParameterSpec(
+                (sizes.relative_attention_num_buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5)
+            )
+        }
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "T5":
-        return cls(arrays[0], sizes.bidirectional, sizes.max_distance)
+    def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "T5":
+        return cls(arrays[0], sizes.bidirectional_buckets, sizes.relative_attention_max_distance)
 
     def check(self, q: Array, value_depth: int | None) -> None:
         heads, shape, least = q.shape[2], self.table_PxH.shape, 4 if self.bidirectional else 2
@@ -364,7 +372,7 @@ class T5(PositionScheme):
                 "distances that have buckets alone"
             )
 
-    def bias(
+    def position_bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
     ) -> Float[Array, "#B H Q K"]:
         bucket_BxQxK = t5_bucket(
@@ -384,11 +392,11 @@ class _DotProductScheme(PositionScheme):
     """
 
     parameters = "required"
-    indexed = True
+    uses_key_index = True
 
     @classmethod
     def why_incompatible(cls, score: Any) -> str | None:
-        return None if score.dot else "is a term of the dot product, which score={} is not"
+        return None if score.is_dot_product else "is a term of the dot product, which score={} is not"
 
 
 @pytree_dataclass
@@ -406,9 +414,9 @@ class Shaw(_DotProductScheme):
     values_PxD: Float[Array, "P Dv"] | None = array_field("positions", "head_dim", default=None)
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        shape, axes = (2 * sizes.max_distance + 1, sizes.depth), ("positions", "head_dim")
-        return {name: ParameterSpec(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        shape, axes = (2 * sizes.relative_attention_max_distance + 1, sizes.head_dim), ("positions", "head_dim")
+        return {name: ParameterSpec(shape, axes, normal(sizes.head_dim**-0.5)) for name in ("keys", "values")}
 
     def check(self, q: Array, value_depth: int | None) -> None:
         tables = {"keys_PxD": (self.keys_PxD, q.shape[3]), "values_PxD": (self.values_PxD, value_depth)}
@@ -418,14 +426,16 @@ class Shaw(_DotProductScheme):
             if table.ndim != 2 or table.shape[0] % 2 == 0 or table.shape[1] != width:
                 raise ValueError(f"params.position.{name} has shape {table.shape}; it needs (2 clip + 1, {width})")
 
-    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
+    def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
         distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
         clip = self.keys_PxD.shape[0] // 2
         keys_PxD, wide = self.keys_PxD.astype(q_BxQxHxD.dtype), jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, keys_PxD, preferred_element_type=wide)
         return _gather_by_distance(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
 
-    def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
+    def position_values(
+        self, weights_BxHxQxK: Logits, query_positions: QueryPositions
+    ) -> Float[Array, "B Q H Dv"] | None:
         """Sum the weights by distance first, so that memory grows as Q P and not as Q K D."""
         if self.values_PxD is None:
             return None
@@ -450,29 +460,29 @@ class TransformerXL(_DotProductScheme):
     """Relative positions (q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
 
     Where tokens are of kinds (such as sentence A or B), (q_i + b) . s_ij is added, s_ij being the first vector of
-    `kind_2xHxD` where i and j are of the same kind and the second where they differ (Yang et al. 2019, section 2.5).
+    `segment_2xHxD` where i and j are of the same kind and the second where they differ (Yang et al. 2019, section 2.5).
 
     Attributes:
         weight_ExHxD: W_kR, the projection of the sinusoids R of width E.
         content_HxD: u, the content bias.
         position_HxD: v, the position bias.
-        kind_2xHxD: s, the vectors of same and different kinds.
-        kind_bias_HxD: b, the bias of kinds.
+        segment_2xHxD: s, the vectors of same and different kinds.
+        segment_bias_HxD: b, the bias of kinds.
         differ_BxQxK: True where query and key are of different kinds.
     """
 
     weight_ExHxD: Float[Array, "E H D"] = array_field("embed", "heads", "head_dim")
     content_HxD: Float[Array, "H D"] = array_field("heads", "head_dim")
     position_HxD: Float[Array, "H D"] = array_field("heads", "head_dim")
-    kind_2xHxD: Float[Array, "2 H D"] | None = array_field("positions", "heads", "head_dim", default=None)
-    kind_bias_HxD: Float[Array, "H D"] | None = array_field("heads", "head_dim", default=None)
+    segment_2xHxD: Float[Array, "2 H D"] | None = array_field("positions", "heads", "head_dim", default=None)
+    segment_bias_HxD: Float[Array, "H D"] | None = array_field("heads", "head_dim", default=None)
     differ_BxQxK: Bool[Array, "B Q K"] | None = array_field("batch", "queries", "keys", default=None)
 
-    kinds = True
+    supports_relative_segments = True
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        width, heads, depth = sizes.width, sizes.heads, sizes.depth
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        width, heads, depth = sizes.width, sizes.heads, sizes.head_dim
         bias = ParameterSpec((heads, depth), ("heads", "head_dim"), zeros)
         matrix = ParameterSpec(
             (width, heads, depth), ("embed", "heads", "head_dim"), xavier_uniform(width, heads * depth)
@@ -489,10 +499,10 @@ class TransformerXL(_DotProductScheme):
             if given != shape:
                 raise ValueError(f"params.position.{name} has shape {given}; q {q.shape} needs {shape}, the width even")
 
-    def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
+    def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         return q_BxQxHxD + self.content_HxD.astype(q_BxQxHxD.dtype)
 
-    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
+    def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
         # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
         batch, queries = q_BxQxHxD.shape[:2]
         dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
@@ -507,10 +517,13 @@ class TransformerXL(_DotProductScheme):
             "bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD, preferred_element_type=wide
         )
         logits_BxHxQxK = _relative_shift(products_BxHxQxP, keys)
-        if self.kind_2xHxD is None or self.kind_bias_HxD is None or self.differ_BxQxK is None:
+        if self.segment_2xHxD is None or self.segment_bias_HxD is None or self.differ_BxQxK is None:
             return logits_BxHxQxK
-        biased_BxQxHxD, kind_2xHxD = q_BxQxHxD + self.kind_bias_HxD.astype(dtype), self.kind_2xHxD.astype(dtype)
-        of_kind_BxHxQx2 = jnp.einsum("bqhd,shd->bhqs", biased_BxQxHxD, kind_2xHxD, preferred_element_type=wide)
+        biased_BxQxHxD, segment_2xHxD = (
+            q_BxQxHxD + self.segment_bias_HxD.astype(dtype),
+            self.segment_2xHxD.astype(dtype),
+        )
+        of_kind_BxHxQx2 = jnp.einsum("bqhd,shd->bhqs", biased_BxQxHxD, segment_2xHxD, preferred_element_type=wide)
         same_BxHxQx1, other_BxHxQx1 = jnp.split(of_kind_BxHxQx2, 2, axis=-1)
         return logits_BxHxQxK + jnp.where(self.differ_BxQxK[:, None], other_BxHxQx1, same_BxHxQx1)
 

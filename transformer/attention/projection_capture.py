@@ -33,11 +33,11 @@ def query_key_vectors(
         The vectors, without gradient; None if the score is not a dot product.
     """
     score = SCORES[spec.score]
-    if not score.dot:
+    if not score.is_dot_product:
         return None
-    q = scheme.query(q_BxQxHxD, query_positions(mask, q_BxQxHxD.shape[1]))
-    k = scheme.key(k_BxKxGxD, jnp.arange(k_BxKxGxD.shape[1], dtype=jnp.int32)[None])
-    adds = scheme.biases or type(scheme).logits is not PositionScheme.logits
+    q = scheme.encode_queries(q_BxQxHxD, query_positions(mask, q_BxQxHxD.shape[1]))
+    k = scheme.encode_keys(k_BxKxGxD, jnp.arange(k_BxKxGxD.shape[1], dtype=jnp.int32)[None])
+    adds = scheme.adds_position_bias or type(scheme).position_logits is not PositionScheme.position_logits
     scale, whole = score().scale(q.shape[-1], spec.scale), not adds and spec.temperature == 1
     q, k = jax.lax.stop_gradient((q, k))
     return QueriesAndKeys(q, k, jnp.float32(scale), jnp.bool_(whole))
@@ -56,7 +56,7 @@ def transformed_value_norms(
     Returns:
         The norms; None if the scheme adds to the values.
     """
-    if type(scheme).values is not PositionScheme.values:
+    if type(scheme).position_values is not PositionScheme.position_values:
         return None
     wide = jnp.promote_types(v_BxKxGxD.dtype, jnp.float32)
     values, output = jax.lax.stop_gradient((repeat_heads(v_BxKxGxD, len(output_HxDxE)), output_HxDxE))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt16
 
-from transformer.logical_axes import divided
+from transformer.logical_axes import is_sharded
 
 # The rate is realized to 1 part in this many: half the random bits that a float32 draw would take.
 _PARTS = 2**16
@@ -46,7 +46,7 @@ def draw_array(
     draw: Callable[..., jax.Array], key: Key[Array, ""], shape: tuple[int, ...], *more: jax.typing.DTypeLike
 ) -> Array:
     """Call `draw(key, shape, *more)` of `jax.random`, flat where that compiles faster; the numbers are the same."""
-    if divided():
+    if is_sharded():
         return draw(key, shape, *more)
     return draw(key, (math.prod(shape),), *more).reshape(shape)
 
@@ -56,7 +56,7 @@ def random_uint16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, 
 
     `jax.random.bits` of uint16 takes a draw for each entry, and drawing dominates the cost of dropout.
     """
-    if divided() and shape and shape[-1] % 2 == 0:
+    if is_sharded() and shape and shape[-1] % 2 == 0:
         words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)
         return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
     size = math.prod(shape)

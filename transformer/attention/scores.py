@@ -54,17 +54,17 @@ class ScoreFunction(AttentionComponent):
     """A score function and its parameters.
 
     Attributes:
-        product: Whether it is an inner product of a vector computed from the query and one computed from the key,
+        is_product: Whether it is an inner product of a vector computed from the query and one computed from the key,
             without trained parameters, as blockwise kernels need it.
-        dot: Whether it is the inner product of the query and the key themselves.
-        raw: Whether keys need no preparation.
-        scaled: Whether it has a scale.
-        hidden: Whether there is a hidden layer between a query and its logit.
+        is_dot_product: Whether it is the inner product of the query and the key themselves.
+        uses_raw_keys: Whether keys need no preparation.
+        takes_scale: Whether it has a scale.
+        has_hidden_layer: Whether there is a hidden layer between a query and its logit.
     """
 
-    product = dot = raw = scaled = hidden = False
+    is_product = is_dot_product = uses_raw_keys = takes_scale = has_hidden_layer = False
 
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+    def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         """The shapes that the parameters need for queries and keys of these shapes."""
         return {}
 
@@ -79,12 +79,12 @@ class ScoreFunction(AttentionComponent):
         Raises:
             ValueError: If a parameter, or the depth of queries and keys, does not match.
         """
-        for name, needed in self.shapes(q, k).items():
+        for name, needed in self.parameter_shapes(q, k).items():
             shape = getattr(self, name).shape
             if shape != needed:
                 raise ValueError(f"params.score.{name} has shape {shape}; q {q} and {keys} {k} need {needed}")
 
-    def key_side(self, depth: int) -> tuple[str, bool] | None:
+    def key_parameter(self, depth: int) -> tuple[str, bool] | None:
         """The parameter that multiplies the keys, and whether it fits keys of this depth; None if no parameter does."""
         return None
 
@@ -129,7 +129,7 @@ class Dot(ScoreFunction):
     """The dot product q . k (Luong et al. 2015, section 3.1)."""
 
     parameters = "none"
-    product = dot = raw = True
+    is_product = is_dot_product = uses_raw_keys = True
 
     def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
         if q[3] != k[3]:
@@ -139,7 +139,7 @@ class Dot(ScoreFunction):
 class ScaledDot(Dot):
     """The scaled dot product q . k / sqrt(D) (Vaswani et al. 2017, equation 1); `scale` replaces 1 / sqrt(D)."""
 
-    scaled = True
+    takes_scale = True
 
     def scale(self, depth: int, given: float | None) -> float:
         return 1 / math.sqrt(depth) if given is None else given
@@ -159,15 +159,15 @@ class Cosine(Dot):
     sharpening: Float[AnyArray, "#B #H #Q"] | float = 1.0
 
     parameters = "optional"
-    dot = raw = False
+    is_dot_product = uses_raw_keys = False
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        start = jax.nn.initializers.constant(math.log(math.sqrt(sizes.depth)))
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        start = jax.nn.initializers.constant(math.log(math.sqrt(sizes.head_dim)))
         return {"log_sharpening": ParameterSpec((sizes.heads,), ("heads",), start)}
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Cosine":
+    def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Cosine":
         return cls(jnp.exp(arrays[0])[None, :, None])
 
     def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
@@ -200,13 +200,13 @@ class General(ScoreFunction):
     weight_HxDxC: Float[AnyArray, "H D C"]
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        return {"weight": _matrix(sizes, sizes.depth, sizes.key_depth)}
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        return {"weight": _matrix(sizes, sizes.head_dim, sizes.key_head_dim)}
 
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+    def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         return {"weight_HxDxC": (q[2], q[3], k[3])}
 
-    def key_side(self, depth: int) -> tuple[str, bool]:
+    def key_parameter(self, depth: int) -> tuple[str, bool]:
         return "weight_HxDxC", self.weight_HxDxC.shape[2:] == (depth,)
 
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
@@ -219,17 +219,20 @@ class _HiddenLayer(ScoreFunction):
     weight_HxIxA: Float[AnyArray, "H I A"]
     score_HxA: Float[AnyArray, "H A"]
 
-    hidden = True
+    has_hidden_layer = True
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        return {"weight": _matrix(sizes, sizes.key_depth + sizes.depth, sizes.hidden), "vector": _vector(sizes)}
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        return {
+            "weight": _matrix(sizes, sizes.key_head_dim + sizes.head_dim, sizes.score_hidden_width),
+            "vector": _vector(sizes),
+        }
 
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+    def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         heads, inner = q[2], self.score_HxA.shape[-1]
         return {"weight_HxIxA": (heads, k[3] + q[3], inner), "score_HxA": (heads, inner)}
 
-    def key_side(self, depth: int) -> tuple[str, bool]:
+    def key_parameter(self, depth: int) -> tuple[str, bool]:
         return "weight_HxIxA", self.weight_HxIxA.shape[1:2] > (depth,)
 
     def key_matrix(self, depth: int) -> AnyArray:
@@ -270,15 +273,17 @@ class Additive(_HiddenLayer):
     score_HxA: Float[AnyArray, "H A"]
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        of_keys, of_queries = (_matrix(sizes, rows, sizes.hidden) for rows in (sizes.key_depth, sizes.depth))
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        of_keys, of_queries = (
+            _matrix(sizes, rows, sizes.score_hidden_width) for rows in (sizes.key_head_dim, sizes.head_dim)
+        )
         return {"keys": of_keys, "queries": of_queries, "vector": _vector(sizes)}
 
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+    def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         heads, inner = q[2], self.score_HxA.shape[-1]
         return {"keys_HxCxA": (heads, k[3], inner), "queries_HxDxA": (heads, q[3], inner), "score_HxA": (heads, inner)}
 
-    def key_side(self, depth: int) -> tuple[str, bool]:
+    def key_parameter(self, depth: int) -> tuple[str, bool]:
         return "keys_HxCxA", self.keys_HxCxA.shape[1:2] == (depth,)
 
     def key_matrix(self, depth: int) -> AnyArray:
@@ -316,12 +321,12 @@ class Mlp(_HiddenLayer):
     score_HxA: Float[AnyArray, "H A"]
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        weight, vector = super().weights(sizes).values()
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        weight, vector = super().parameter_specs(sizes).values()
         return {"weight": weight, "bias": vector._replace(initializer=zeros), "vector": vector}
 
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
-        shapes = super().shapes(q, k)
+    def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        shapes = super().parameter_shapes(q, k)
         return shapes | {"bias_HxA": shapes["score_HxA"]}
 
     def activation(self, sums_BxHxQxKxA: Array) -> Array:
@@ -340,14 +345,14 @@ class Location(ScoreFunction):
 
     weight_HxDxN: Float[AnyArray, "H D N"]
 
-    raw = indexed = True
+    uses_raw_keys = uses_key_index = True
 
     @classmethod
-    def weights(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        matrix = _matrix(sizes, sizes.depth, sizes.max_length)
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        matrix = _matrix(sizes, sizes.head_dim, sizes.max_length)
         return {"weight": matrix._replace(axes=("heads", "head_dim", "positions"))}
 
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+    def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         return {"weight_HxDxN": (q[2], q[3], max(self.weight_HxDxN.shape[-1], k[1]))}
 
     def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
@@ -396,7 +401,9 @@ def _matrix(sizes: AttentionSizes, rows: int, columns: int) -> ParameterSpec:
 
 
 def _vector(sizes: AttentionSizes) -> ParameterSpec:
-    return ParameterSpec((sizes.heads, sizes.hidden), ("heads", "head_dim"), xavier_uniform(sizes.hidden, 1))
+    return ParameterSpec(
+        (sizes.heads, sizes.score_hidden_width), ("heads", "head_dim"), xavier_uniform(sizes.score_hidden_width, 1)
+    )
 
 
 def _unit(x: Array) -> Array:

@@ -30,7 +30,7 @@ from transformer.attention.masks import mask_for_block
 from transformer.attention.pytree_dataclass import field_axes
 from transformer.attention.ring_attention import Ring, attend_in_ring
 from transformer.attention.spec import Backend
-from transformer.logical_axes import SequenceParallel, placement
+from transformer.logical_axes import SequenceParallel, current_placement
 
 
 class AttentionSharding(NamedTuple):
@@ -42,7 +42,7 @@ class AttentionSharding(NamedTuple):
         heads: Axes over which query heads are sharded.
         groups: Axes over which key heads are sharded.
         length: Axes over which positions are sharded.
-        how: How a query reaches the keys on other devices, where positions are sharded.
+        sequence_attention: How a query reaches the keys on other devices, where positions are sharded.
     """
 
     mesh: Mesh
@@ -50,23 +50,23 @@ class AttentionSharding(NamedTuple):
     heads: tuple[str, ...]
     groups: tuple[str, ...]
     length: tuple[str, ...]
-    how: SequenceParallel
+    sequence_attention: SequenceParallel
 
     @property
-    def crosses(self) -> SequenceParallel | None:
+    def sequence_parallel(self) -> SequenceParallel | None:
         """How keys on other devices are reached; None where every device has all positions."""
-        return self.how if self.length else None
+        return self.sequence_attention if self.length else None
 
-    def parts(self, name: str) -> int:
+    def num_shards(self, name: str) -> int:
         """The number of shards of "batch", "heads", "groups" or "length"."""
         return math.prod(self.mesh.shape[axis] for axis in getattr(self, name))
 
-    def place_in(self, name: str) -> Array:
+    def shard_index(self, name: str) -> Array:
         """The index of this device's shard, inside the sharded program."""
         axes = getattr(self, name)
         return jax.lax.axis_index(axes) if axes else jnp.int32(0)
 
-    def spec(self, *names: str | None) -> PartitionSpec:
+    def partition_spec(self, *names: str | None) -> PartitionSpec:
         """The partition spec of an array whose dimensions are sharded as named; None for a dimension that is not.
 
         The first dimension also names the mesh axes of size 1: over an axis that no dimension names, gradients would be
@@ -76,11 +76,11 @@ class AttentionSharding(NamedTuple):
         alone = tuple(axis for axis, size in self.mesh.shape.items() if size == 1)
         return PartitionSpec((*axes[0], *alone) or None, *[of_dimension or None for of_dimension in axes[1:]])
 
-    def lay(self, x: Array, *names: str | None) -> Array:
+    def constrain(self, x: Array, *names: str | None) -> Array:
         """Constrain an array to this sharding."""
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.spec(*names)))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.partition_spec(*names)))
 
-    def on_each[R](self, body: Callable[..., R], inputs: Any, outputs: Any) -> Callable[..., R]:
+    def shard_map[R](self, body: Callable[..., R], inputs: Any, outputs: Any) -> Callable[..., R]:
         """Make `body` a program that each device runs on its own shards of the inputs, by `jax.shard_map`.
 
         Args:
@@ -98,11 +98,13 @@ class AttentionSharding(NamedTuple):
         """The partition spec of each leaf of the terms, by its field's axes: sharded over queries, never over keys."""
         names = {"batch": "batch", "heads": "heads", "queries": "length"}
         return [
-            self.spec(*[names.get(axis) if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)])
+            self.partition_spec(
+                *[names.get(axis) if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)]
+            )
             for axes, leaf in zip(field_axes(terms), jax.tree.leaves(terms), strict=True)
         ]
 
-    def own_groups(self, x_BxKxGxD: Array, heads: int) -> Array:
+    def local_key_heads(self, x_BxKxGxD: Array, heads: int) -> Array:
         """Of unsharded key heads, take those that this device's query heads read.
 
         Args:
@@ -115,9 +117,9 @@ class AttentionSharding(NamedTuple):
         groups = x_BxKxGxD.shape[2]
         if not self.heads or self.groups:
             return x_BxKxGxD
-        own, serves = heads // self.parts("heads"), heads // groups
+        own, serves = heads // self.num_shards("heads"), heads // groups
         alike = math.gcd(own, serves)
-        first = self.place_in("heads") * own
+        first = self.shard_index("heads") * own
         return jnp.take(x_BxKxGxD, (first + jnp.arange(0, own, alike)) // serves, axis=2)
 
 
@@ -127,15 +129,15 @@ def attention_sharding(q: Array, k: Array) -> AttentionSharding | None:
     What cannot be divided evenly stays whole on every device: too few examples, heads or key heads, and positions
     unless both queries and keys divide evenly, such as those of a prompt or of a decoding step.
     """
-    placed = placement()
+    placed = current_placement()
     if placed is None or placed.mesh.size == 1:
         return None
     (batch, queries, heads), (keys, groups) = q.shape[:3], k.shape[1:3]
-    of_heads = placed.even_axes("heads", heads)
-    of_groups = placed.even_axes("groups", groups) if placed.axes("groups") == of_heads else ()
-    length = placed.even_axes("length", queries, keys)
+    of_heads = placed.even_mesh_axes("heads", heads)
+    of_groups = placed.even_mesh_axes("groups", groups) if placed.mesh_axes("groups") == of_heads else ()
+    length = placed.even_mesh_axes("length", queries, keys)
     return AttentionSharding(
-        placed.mesh, placed.even_axes("batch", batch), of_heads, of_groups, length, placed.attention
+        placed.mesh, placed.even_mesh_axes("batch", batch), of_heads, of_groups, length, placed.sequence_attention
     )
 
 
@@ -183,37 +185,37 @@ def attend_sharded(
     """
     shards, backend = program.shards, program.backend
     if terms.position is not None:
-        terms = dataclasses.replace(terms, position=terms.position.over(program.heads))
+        terms = dataclasses.replace(terms, position=terms.position.for_sharded_heads(program.heads))
     leaves, tree = jax.tree.flatten(terms)
     q_spec, k_spec, row_spec = _specs(shards)
     inputs = (q_spec, k_spec, k_spec, shards.specs_of(terms))
     kernels, kernel_specs = _kernel_in_parts(q, k, terms, program)
 
     def attend(q: Array, k: Array, v: Array, leaves: list[Array], *kernels: Any) -> tuple[Array, ...]:
-        k, v = (shards.own_groups(x, program.heads) for x in (k, v))
+        k, v = (shards.local_key_heads(x, program.heads) for x in (k, v))
         terms = jax.tree.unflatten(tree, leaves)
-        if shards.crosses is SequenceParallel.RING:
+        if shards.sequence_parallel is SequenceParallel.RING:
             return attend_in_ring(q, k, v, terms, program.form, _ring(q, k, terms, shards))
         k, v = (_gathered(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
-        known = kernel is not None and terms.mask.facts() <= {"causal"}
+        known = kernel is not None and terms.mask.present_fields() <= {"causal"}
         own = terms if known else _own_terms(terms, q, shards)
         results = attend_with_kernel(q, k, v, own, program.form, backend, interpret=program.interpret, kernel=kernel)
         return tuple(x for x in results if x is not None)
 
     def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array], *, backend: Backend) -> Array:
-        k, v = (_gathered(shards.own_groups(x, program.heads), shards) for x in (k, v))
+        k, v = (_gathered(shards.local_key_heads(x, program.heads), shards) for x in (k, v))
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, shards)
         return log_sum_exp_with_kernel(q, k, v, terms, program.form, backend, interpret=program.interpret)
 
     keeps = backend is Backend.BLOCKWISE
     outputs = (q_spec, row_spec) if keeps else (q_spec,)
-    output, *log_sum = shards.on_each(attend, (*inputs, *kernel_specs), outputs)(q, k, v, leaves, *kernels)
+    output, *log_sum = shards.shard_map(attend, (*inputs, *kernel_specs), outputs)(q, k, v, leaves, *kernels)
     if wants_log_sum and not keeps:
         # In blocks: a kernel's own has no gradient.
         in_blocks = functools.partial(log_sum_again, backend=Backend.BLOCKWISE)
-        log_sum = [shards.on_each(in_blocks, inputs, row_spec)(q, k, v, leaves)]
+        log_sum = [shards.shard_map(in_blocks, inputs, row_spec)(q, k, v, leaves)]
     wanted = log_sum[0] if wants_log_sum else None
     if capture is None:
         return output, None, wanted
@@ -221,7 +223,7 @@ def attend_sharded(
 
     def find() -> CapturedAttention:
         again = functools.partial(log_sum_again, backend=Backend.BLOCKWISE if shards.length else backend)
-        lse = log_sum[0] if log_sum else shards.on_each(again, inputs, row_spec)(q, k, v, leaves)
+        lse = log_sum[0] if log_sum else shards.shard_map(again, inputs, row_spec)(q, k, v, leaves)
         return _captured(
             q, k, jax.tree.unflatten(tree, leaves), lse, program, dataclasses.replace(capture, observe=None)
         )
@@ -237,9 +239,9 @@ def _captured(
     leaves, tree = jax.tree.flatten(terms)
 
     def products(used: AttentionSharding, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> AttentionProducts:
-        k = _gathered(used.own_groups(k, program.heads), used)
+        k = _gathered(used.local_key_heads(k, program.heads), used)
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, used)
-        return AttentionProducts(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
+        return AttentionProducts(q, k, terms, program.form, log_sum, first_example=used.shard_index("batch") * len(q))
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
         sums = statistics_from_products(products(shards, *parts), capture)
@@ -253,21 +255,21 @@ def _captured(
     def run(used: AttentionSharding, body: Any, output: PartitionSpec) -> Any:
         q_spec, k_spec, row_spec = _specs(used)
         inputs = (q_spec, k_spec, used.specs_of(terms), row_spec)
-        return used.on_each(body, inputs, output)(q, k, leaves, log_sum)
+        return used.shard_map(body, inputs, output)(q, k, leaves, log_sum)
 
     # The few examples that are mapped are not worth a program for rows on one device and their pools on another.
     whole = shards._replace(length=())
-    of_heads = shards.spec("batch", "heads") if capture.by_example else shards.spec("heads")
+    of_heads = shards.partition_spec("batch", "heads") if capture.by_example else shards.partition_spec("heads")
     sums, counts = run(shards, statistics, of_heads)
-    every_head = run(whole, maps, whole.spec("batch", "heads")) if capture.maps else (None, None, None)
+    every_head = run(whole, maps, whole.partition_spec("batch", "heads")) if capture.maps else (None, None, None)
     weights, pooled, top = jax.tree.map(lambda x: select_heads(x, capture), every_head)
     return CapturedAttention(weights, sums, counts, pooled, top)
 
 
 def _specs(shards: AttentionSharding) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
     """The partition specs of queries, of keys and values, and of one number per row."""
-    q_spec, k_spec = (shards.spec("batch", "length", heads, None) for heads in ("heads", "groups"))
-    return q_spec, k_spec, shards.spec("batch", "heads", "length")
+    q_spec, k_spec = (shards.partition_spec("batch", "length", heads, None) for heads in ("heads", "groups"))
+    return q_spec, k_spec, shards.partition_spec("batch", "heads", "length")
 
 
 def _gathered(x_BxKxGxD: Array, shards: AttentionSharding) -> Array:
@@ -283,14 +285,14 @@ def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> R
     mask, length = terms.mask, q.shape[1]
     from_the_first = mask.causal and mask.query_offset is None and mask.prefix is None
     even = from_the_first and length == k.shape[1] and length % 2 == 0
-    return Ring(shards.length, shards.parts("length"), stretches=2 if even else 1)
+    return Ring(shards.length, shards.num_shards("length"), stretches=2 if even else 1)
 
 
 def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:
     """The terms of a device's own queries and all keys."""
     if not shards.length:
         return terms
-    start = shards.place_in("length") * q.shape[1]
+    start = shards.shard_index("length") * q.shape[1]
     return dataclasses.replace(terms, mask=mask_for_block(terms.mask, len(q), start, 0))
 
 
@@ -302,8 +304,8 @@ def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: ShardedProg
     shards, mask = program.shards, terms.mask
     if program.backend is not Backend.SPLASH or not shards.length or not (mask.causal or mask.window is not None):
         return (), ()
-    heads = program.heads // shards.parts("heads")
+    heads = program.heads // shards.num_shards("heads")
     kernel = splash_kernel(
-        mask, q.shape[1], k.shape[1], heads, interpret=program.interpret, parts=shards.parts("length")
+        mask, q.shape[1], k.shape[1], heads, interpret=program.interpret, parts=shards.num_shards("length")
     )
-    return (kernel,), (kernel.manual_sharding_spec(NamedSharding(shards.mesh, shards.spec(None, "length"))),)
+    return (kernel,), (kernel.manual_sharding_spec(NamedSharding(shards.mesh, shards.partition_spec(None, "length"))),)

@@ -106,5 +106,5 @@ def check_scale(scale: float | None, kind: Score) -> None:
     if scale is None:
         return
     check_positive("scale", scale)
-    if not SCORES[kind].scaled:
+    if not SCORES[kind].takes_scale:
         raise ValueError(f"scale={scale} belongs to score=scaled_dot alone; score is {kind.value}")

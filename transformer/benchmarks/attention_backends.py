@@ -42,8 +42,8 @@ def time_backends(
     """Time self-attention of random arrays on every backend that supports it on this machine."""
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (batch_size, length, num_heads, head_dim), dtype) for key in keys)
-    mask, shape = Mask(causal=causal), CallShape.of(q, k, v)
-    variant = AttentionVariant.of(AttentionSpec(), mask, bias=False)
+    mask, shape = Mask(causal=causal), CallShape.from_arrays(q, k, v)
+    variant = AttentionVariant.from_call(AttentionSpec(), mask, bias=False)
     able = [
         backend
         for backend in BACKENDS

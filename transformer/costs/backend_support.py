@@ -69,7 +69,7 @@ def support_page() -> str:
 
 def _section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
     """Write what one backend supports: its combinations, then its other properties."""
-    decoding = AttentionVariant(facts=frozenset({"causal", "query_offset"}))
+    decoding = AttentionVariant(features=frozenset({"causal", "query_offset"}))
     column = list(BACKENDS).index(backend)
     properties = {
         "gradient": DIFFERENTIATION_MODES.get(backend, "reverse mode"),
@@ -122,11 +122,11 @@ def describe_values(values: Sequence[Any], largest: Any) -> str:
 
 def _choices() -> str:
     """List what auto chooses for usual calls on usual machines."""
-    causal = AttentionVariant(facts=frozenset({"causal"}))
-    biased = next(position for position, scheme in SCHEMES.items() if scheme.biases)
+    causal = AttentionVariant(features=frozenset({"causal"}))
+    biased = next(position for position, scheme in SCHEMES.items() if scheme.adds_position_bias)
     requests = {
         "causal": causal,
-        "causal, query_offset": AttentionVariant(facts=frozenset({"causal", "query_offset"})),
+        "causal, query_offset": AttentionVariant(features=frozenset({"causal", "query_offset"})),
         f"causal, {biased.value}": dataclasses.replace(causal, position=biased),
         "causal, sparsemax": dataclasses.replace(causal, normalizer=Normalizer.SPARSEMAX),
     }

@@ -328,7 +328,7 @@ def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]
     usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
     faults = [
         f"config.model.{name}={value} is not {usual[name]}"
-        for name, value in (("kv_heads", model.groups), ("head_dim", model.depth))
+        for name, value in (("kv_heads", model.resolved_kv_heads), ("head_dim", model.resolved_head_dim))
         if name not in listed and value != usual[name]
     ]
     if model.experts.count:
@@ -345,8 +345,8 @@ def comparable_config(model: Any) -> Config:
     windows = model.attention_windows if any(model.attention_windows) else ()
     uniform = windows[:1] if len(set(windows)) == 1 else windows
     return to_config(model) | {
-        "kv_heads": model.groups,
-        "head_dim": model.depth,
+        "kv_heads": model.resolved_kv_heads,
+        "head_dim": model.resolved_head_dim,
         "attention_windows": uniform,
     }
 

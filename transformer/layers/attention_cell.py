@@ -22,7 +22,7 @@ from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 PyTree = Any
 Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment | None]"]
@@ -91,7 +91,7 @@ class AttentionCellConfig(Config):
     initialization: ScoreInitialization = ScoreInitialization.OWN
 
     def _check(self) -> None:
-        if SCORES[self.score].indexed and self.max_length < 1:
+        if SCORES[self.score].uses_key_index and self.max_length < 1:
             raise UserError(
                 f"score={self.score.value} has a row for each key: max_length={self.max_length} must be at least 1"
             )
@@ -402,7 +402,9 @@ def scan_steps(
     real_TxB = None if mask.query_lengths is None else real_positions(mask.query_lengths, count).T
     if real_TxB is not None:
         in_time = jax.tree.map(lambda leaf: _where(real_TxB, leaf, jnp.zeros_like(leaf)), in_time)
-    in_time = jax.tree.map(lambda leaf: place(leaf, None, "batch", *(None,) * (leaf.ndim - 2)), in_time)
+    in_time = jax.tree.map(
+        lambda leaf: with_logical_constraint(leaf, None, "batch", *(None,) * (leaf.ndim - 2)), in_time
+    )
     keys_T = None if key is None else jax.random.split(key, count)
 
     def body(carry: PyTree, given: tuple[PyTree, Array | None, Array | None]) -> tuple[PyTree, tuple[PyTree, Any]]:

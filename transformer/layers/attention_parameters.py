@@ -62,17 +62,19 @@ class TrainedScore(_Trained):
         head_axis: str = "heads",
     ):
         self.score, self.sizes = score, AttentionSizes(heads, depth, key_depth or depth, hidden or depth, max_length)
-        if SCORES[score].product and self.sizes.key_depth != depth:
+        if SCORES[score].is_product and self.sizes.key_head_dim != depth:
             raise ValueError(
                 f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {key_depth}: "
                 "make them equal, or say general"
             )
-        weights = {name: initialization(name, weight) for name, weight in SCORES[score].weights(self.sizes).items()}
+        weights = {
+            name: initialization(name, weight) for name, weight in SCORES[score].parameter_specs(self.sizes).items()
+        }
         super().__init__(weights, builder=builder, head_axis=head_axis)
 
     def __call__(self, dtype: jnp.dtype) -> ScoreFunction | None:
         """The parameters for `attend`, in the type that it computes in; None if there are none."""
-        return SCORES[self.score].of(self.arrays(dtype), self.sizes)
+        return SCORES[self.score].from_arrays(self.arrays(dtype), self.sizes)
 
 
 class TrainedPositions(_Trained):
@@ -86,7 +88,7 @@ class TrainedPositions(_Trained):
 
     def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         self.scheme, self.sizes = scheme, sizes
-        weights = {} if self.scheme.shared else self.scheme.weights(self.sizes)
+        weights = {} if self.scheme.shared_by_layers else self.scheme.parameter_specs(self.sizes)
         super().__init__(weights, builder=builder)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
@@ -99,7 +101,7 @@ class TrainedPositions(_Trained):
         Returns:
             The scheme with its parameters; None if it takes none.
         """
-        return shared if self.scheme.shared else self.scheme.of(self.arrays(dtype), self.sizes)
+        return shared if self.scheme.shared_by_layers else self.scheme.from_arrays(self.arrays(dtype), self.sizes)
 
 
 class SharedPositions(_Trained):
@@ -112,9 +114,9 @@ class SharedPositions(_Trained):
     """
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: Builder):
-        self.scheme, self.sizes = config.positions.scheme, config.sizes(bidirectional=bidirectional)
-        super().__init__(self.scheme.weights(self.sizes), builder=builder)
+        self.scheme, self.sizes = config.positions.scheme, config.attention_sizes(bidirectional=bidirectional)
+        super().__init__(self.scheme.parameter_specs(self.sizes), builder=builder)
 
     def __call__(self) -> PositionScheme | None:
         """The parameters for `attend`."""
-        return self.scheme.of(self.arrays(None), self.sizes)
+        return self.scheme.from_arrays(self.arrays(None), self.sizes)

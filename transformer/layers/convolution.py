@@ -13,7 +13,7 @@ from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import product
 from transformer.layers.sequence_lengths import real_positions
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 
 class Padding(enum.Enum):
@@ -314,11 +314,11 @@ class Convolution2D(_Convolution):
         # leave it, the compiler makes a kernel's gradient zero (jax 0.12.0 on CPUs).
         whole = ("batch", None, None, None)
         sums = jax.lax.conv_general_dilated(
-            place(x_BxYxXxI, *whole),
+            with_logical_constraint(x_BxYxXxI, *whole),
             self._kernel(kernel, x_BxYxXxI.dtype),
             window_strides=[window.stride for window in self.windows],
             padding=[window.zeros for window in self.windows],
             rhs_dilation=[window.dilation for window in self.windows],
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
-        return self._finish(place(sums, *whole))
+        return self._finish(with_logical_constraint(sums, *whole))

@@ -10,7 +10,7 @@ from transformer.layers.initialization import Role
 from transformer.layers.linear import product
 
 
-def rows_for(tokens: int, rows: int | None) -> int:
+def padded_vocab_size(tokens: int, rows: int | None) -> int:
     """The number of embedding rows: `rows` if set (such as a multiple that a mesh divides), else the number of tokens.
 
     Raises:
@@ -45,9 +45,9 @@ class Embedding(Module):
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logit of every token with the same table, in float32 or wider."""
         at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
-        return product(x, self.scoring(x.dtype), dtype=at_least_float32)
+        return product(x, self.output_matrix(x.dtype), dtype=at_least_float32)
 
-    def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
+    def output_matrix(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
         """The transposed table, the matrix that computes logits, in `dtype`."""
         return jnp.asarray(self.table[...], dtype).T
 

@@ -11,10 +11,10 @@ from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear, product
 from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 
-class Bias(Module):
+class OutputBias(Module):
     """A bias on each token's logit."""
 
     def __init__(self, size: int, *, builder: Builder):
@@ -25,7 +25,7 @@ class Bias(Module):
         return logits + jax.lax.broadcast_to_rank(self.bias[...].astype(logits.dtype), logits.ndim)
 
 
-class TokenEnds(Module):
+class EmbeddingAndHead(Module):
     """Embeddings and vocabulary head; model families inherit from it and build their blocks in between.
 
     Args:
@@ -58,7 +58,7 @@ class TokenEnds(Module):
         self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
         self.unembedding = None if config.tie_embeddings else Linear(model, tokens, bias=False, builder=builder)
-        self.output_bias = Bias(vocabulary, builder=builder) if config.output_bias else None
+        self.output_bias = OutputBias(vocabulary, builder=builder) if config.output_bias else None
 
     def embed(
         self,
@@ -80,11 +80,11 @@ class TokenEnds(Module):
         """
         width = self.config.width
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
-        if (scale := self.config.embedding_scale.factor(width)) != 1:
+        if (scale := self.config.embedding_scale.factor_for(width)) != 1:
             x_BxTxE = x_BxTxE * jnp.asarray(scale, self.dtype)
-        return self.positioned(x_BxTxE, positions_BxT, key, types_BxT)
+        return self.add_positions(x_BxTxE, positions_BxT, key, types_BxT)
 
-    def positioned(
+    def add_positions(
         self,
         x_BxTxE: Float[Array, "B T E"],
         positions_BxT: Int[Array, "#B T"],
@@ -108,7 +108,7 @@ class TokenEnds(Module):
             x_BxTxE = x_BxTxE + self.types(types_BxT, self.dtype)
         if self.embedding_norm is not None:
             x_BxTxE = self.embedding_norm(x_BxTxE)
-        return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
+        return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
     def _joined(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
         """Combine tokens with their positions as `PositionJoin` says."""
@@ -117,27 +117,27 @@ class TokenEnds(Module):
         p_BxTxE = jnp.broadcast_to(p_BxTxE, x_BxTxE.shape).astype(self.dtype)
         return self.join(jnp.concatenate([x_BxTxE, p_BxTxE], axis=-1))
 
-    def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
+    def output_matrix(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
         """The matrix that computes logits, in `dtype`.
 
         A matrix-vector product with the transposed tied table is eight times slower on a CPU, so for many steps it is
         transposed once.
         """
         if self.unembedding is None:
-            return self.embedding.scoring(dtype)
+            return self.embedding.output_matrix(dtype)
         return jnp.asarray(self.unembedding.kernel[...], dtype)
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logit of every token, in float32 or wider."""
-        return self.logits_by(self.scoring(x.dtype), x)
+        return self.logits_from_matrix(self.output_matrix(x.dtype), x)
 
-    def logits_by(self, scoring_ExV: Float[Array, "E V"], x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """Compute the same logits with the matrix from `scoring`."""
-        if (scale := self.config.logit_scale.factor(self.config.width)) != 1:
+    def logits_from_matrix(self, scoring_ExV: Float[Array, "E V"], x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """Compute the same logits with the matrix from `output_matrix`."""
+        if (scale := self.config.logit_scale.factor_for(self.config.width)) != 1:
             x = x * jnp.asarray(scale, x.dtype)
         logits = product(x, scoring_ExV.astype(x.dtype), dtype=jnp.promote_types(x.dtype, jnp.float32))
         logits = logits if self.output_bias is None else self.output_bias(logits)
-        return place(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
+        return with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
 
 
 class ClassHead(Module):

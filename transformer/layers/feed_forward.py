@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 
 class Activation(enum.Enum):
@@ -86,4 +86,6 @@ class FeedForward(Module):
         """Apply the network to each position."""
         function = self.activation.function
         hidden = function(self.expand(x)) if self.gate is None else function(self.gate(x)) * self.expand(x)
-        return self.contract(place(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden)
+        return self.contract(
+            with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
+        )

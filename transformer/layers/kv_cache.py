@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.normalizers import normalize
 from transformer.attention.scores import resolve_score_function
 from transformer.attention.spec import AttentionSpec
-from transformer.logical_axes import divided
+from transformer.logical_axes import is_sharded
 
 KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]
 
@@ -83,7 +83,7 @@ def write_slot(
     shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
     new = jnp.swapaxes(new_Rx1xGxD.reshape(shares, rows, groups, depth), 1, 2)[:, :, :, None]
     slot_S = position_R[::rows] % slots
-    if shares > IN_PLACE or divided():
+    if shares > IN_PLACE or is_sharded():
         here_SxK = jnp.arange(slots)[None] == slot_S[:, None]
         return jnp.where(here_SxK[:, None, None, :, None], new, ring_SxGxNxKxD)
     for share in range(shares):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
-from transformer.logical_axes import divided
+from transformer.logical_axes import is_sharded
 
 Axes = tuple[tuple[str, int], ...]
 
@@ -31,7 +31,7 @@ def product(
     Returns:
         The product.
     """
-    if divided():
+    if is_sharded():
         return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
     kept, new = x.shape[: x.ndim - contracted], weights.shape[contracted:]
     size = math.prod(weights.shape[:contracted])

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config import Config, Count, Positive, Range, UserError
 from transformer.layers.sequence_lengths import real_positions
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 SAMPLE_RATE = 8000
 """Samples a second; audio recorded at another rate must be resampled to it first."""
@@ -102,7 +102,7 @@ def log_mel(
         The spectrogram [batch, frames, mel bins], zero beyond an example's own frames, and the number of frames of
         each example.
     """
-    audio_BxN = place(jnp.asarray(audio_BxN, jnp.float32), "batch", None)
+    audio_BxN = with_logical_constraint(jnp.asarray(audio_BxN, jnp.float32), "batch", None)
     audio_BxN = jnp.where(real_positions(lengths_B, audio_BxN.shape[1]), audio_BxN, 0)
     windows_BxFxW = _frame_windows(audio_BxN, config)
     cosine_sine, mel = _windowed_dft_matrix(config.window_length, config.fft_length), _mel_filters(config)

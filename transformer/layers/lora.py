@@ -16,7 +16,7 @@ from transformer.layers.functional_module import Builder, Module
 from transformer.layers.linear import Linear, product
 
 # The name beneath a projection of what is beside its kernel.
-NAME = "lora"
+LORA_NAME = "lora"
 
 
 class LoraTarget(enum.Enum):
@@ -60,7 +60,7 @@ class LoraConfig(Config, path="config.model.lora"):
         return self.alpha / self.rank
 
 
-class LowRank(Module):
+class LowRankUpdate(Module):
     """The low-rank update (alpha / r) x A B of a linear map: A [inputs, r] is initially normal, B [r, outputs] zero.
 
     x W + (alpha / r) x A B = x (W + (alpha / r) A B): at first the update is zero. The paper multiplies from the left:
@@ -102,7 +102,7 @@ def _shape_and_axes(axes: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...],
     return tuple(size for _, size in axes), tuple(name for name, _ in axes)
 
 
-def adapted[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
+def add_lora[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
     """Add the low-rank updates of the config to a block of a Transformer.
 
     Their keys are drawn after the block's, so that the block is initialized as it would be without them.
@@ -117,7 +117,7 @@ def adapted[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
     """
     if config.rank:
         for linear in _maps(block, config.targets):
-            linear.lora = LowRank(linear, config, builder=builder)
+            linear.lora = LowRankUpdate(linear, config, builder=builder)
     return block
 
 
@@ -134,23 +134,23 @@ def _maps(block: Any, where: Collection[LoraTarget]) -> Iterator[Linear]:
             yield from (getattr(attention, projection.value) for attention in attentions)
 
 
-def beside(path: str) -> tuple[str, str]:
+def lora_paths(path: str) -> tuple[str, str]:
     """The paths of the matrices A and B that update the kernel at this path."""
     folder = path.rpartition("/")[0]
-    return f"{folder}/{NAME}/down", f"{folder}/{NAME}/up"
+    return f"{folder}/{LORA_NAME}/down", f"{folder}/{LORA_NAME}/up"
 
 
-def low_rank(path: str) -> bool:
+def is_lora_path(path: str) -> bool:
     """Whether this is the path of one of the two matrices of a low-rank update."""
-    return f"/{NAME}/" in path
+    return f"/{LORA_NAME}/" in path
 
 
-def has_low_rank(path: str, paths: Collection[str]) -> bool:
+def has_lora(path: str, paths: Collection[str]) -> bool:
     """Whether this is the path of a kernel with a low-rank update among a model's paths."""
-    return path.endswith("/kernel") and beside(path)[0] in paths
+    return path.endswith("/kernel") and lora_paths(path)[0] in paths
 
 
-def merged(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:
+def merge_lora_params(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:
     """Merge the low-rank updates into the kernels: W + (alpha / r) A B.
 
     Args:
@@ -160,14 +160,16 @@ def merged(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:
     Returns:
         The parameters of the same model without LoRA.
     """
-    plain = {name: merged(each, config) if isinstance(each, Mapping) else each for name, each in params.items()}
-    low = plain.pop(NAME, None)
+    plain = {
+        name: merge_lora_params(each, config) if isinstance(each, Mapping) else each for name, each in params.items()
+    }
+    low = plain.pop(LORA_NAME, None)
     if low is not None:
-        plain["kernel"] = with_low_rank(plain["kernel"], low["down"], low["up"], config.scale)
+        plain["kernel"] = add_low_rank_product(plain["kernel"], low["down"], low["up"], config.scale)
     return plain
 
 
-def with_low_rank(kernel: Any, down: Any, up: Any, scale: float) -> Any:
+def add_low_rank_product(kernel: Any, down: Any, up: Any, scale: float) -> Any:
     """Compute W + scale A B in the type of W, in float32 or wider inside.
 
     Args:

@@ -19,23 +19,23 @@ from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 _SCORE = AttentionCellConfig.score
 
 
-class Tape(NamedTuple):
+class StateHistory(NamedTuple):
     """The past states of each row.
 
     Attributes:
         keys: The result of `prepare_keys` for h_i.
         values: h_i and c_i, concatenated.
-        written: How many slots are filled.
-        read: The last h~.
+        num_states: How many slots are filled.
+        context: The last h~.
     """
 
     keys: PreparedKeys
     values: Float[Array, "R K 1 2F"]
-    written: Int[Array, " R"]
-    read: Float[Array, "R F"]
+    num_states: Int[Array, " R"]
+    context: Float[Array, "R F"]
 
 
-class TapeLayer(Module):
+class LstmnLayer(Module):
     """An LSTM over attention to all past states: h_t, c_t = LSTM(x_t, (h~_t, c~_t)) (section 3.1).
 
     a_i = v' tanh(W_h h_i + W [x_t ; h~_{t-1}]) for i < t (equation 4), s = softmax(a) (equation 5),
@@ -64,41 +64,49 @@ class TapeLayer(Module):
             _SCORE, 1, inputs + width, 0, key_depth=width, hidden=hidden, builder=builder, head_axis="groups"
         )
 
-    def initial(self, rows: int, slots: int, dtype: jax.typing.DTypeLike) -> Tape:
-        """An empty tape with `slots` slots."""
+    def initial(self, rows: int, slots: int, dtype: jax.typing.DTypeLike) -> StateHistory:
+        """An empty history with `slots` slots."""
         empty = jnp.zeros((rows, slots, 1, self.width), dtype)
         shapes = jax.eval_shape(self._prepared, empty)
         keys = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return Tape(
+        return StateHistory(
             keys,
             jnp.concatenate([empty, empty], axis=-1),
             jnp.zeros(rows, jnp.int32),
             jnp.zeros((rows, self.width), dtype),
         )
 
-    def step(self, tape: Tape, x_RxI: Float[Array, "R I"]) -> tuple[Tape, Float[Array, "R F"], Alignment]:
+    def step(
+        self, history: StateHistory, x_RxI: Float[Array, "R I"]
+    ) -> tuple[StateHistory, Float[Array, "R F"], Alignment]:
         """Process one input of every row.
 
         Args:
-            tape: The past states.
+            history: The past states.
             x_RxI: The inputs.
 
         Returns:
-            The tape with one more state, the output h_t, and the weights over the slots [R, 1, K].
+            The history with one more state, the output h_t, and the weights over the slots [R, 1, K].
         """
-        params, slots = self._parameters(x_RxI.dtype), tape.values.shape[1]
-        q_Rx1x1xD = jnp.concatenate([x_RxI, tape.read], axis=-1)[:, None, None]
-        logits_Rx1x1xK = score(q_Rx1x1xD, tape.keys, _SCORE, params=params)
-        written = dense_mask(Mask(key_lengths=tape.written), queries=1, keys=slots)
+        params, slots = self._parameters(x_RxI.dtype), history.values.shape[1]
+        q_Rx1x1xD = jnp.concatenate([x_RxI, history.context], axis=-1)[:, None, None]
+        logits_Rx1x1xK = score(q_Rx1x1xD, history.keys, _SCORE, params=params)
+        written = dense_mask(Mask(key_lengths=history.num_states), queries=1, keys=slots)
         weights_Rx1x1xK = normalize(logits_Rx1x1xK, written, AttentionCellConfig.normalizer).values
-        hidden_RxF, memory_RxF = jnp.split(read(weights_Rx1x1xK, tape.values)[:, 0, 0], 2, axis=-1)
+        hidden_RxF, memory_RxF = jnp.split(read(weights_Rx1x1xK, history.values)[:, 0, 0], 2, axis=-1)
         state = self.cell.step(x_RxI, CellState(hidden_RxF, memory_RxF))
         assert state.memory is not None
         new_Rx1x1xF = state.hidden[:, None, None]
-        after = Tape(
-            jax.tree.map(lambda old, new: _written(old, new, tape.written), tape.keys, self._prepared(new_Rx1x1xF)),
-            _written(tape.values, jnp.concatenate([state.hidden, state.memory], axis=-1)[:, None, None], tape.written),
-            tape.written + 1,
+        after = StateHistory(
+            jax.tree.map(
+                lambda old, new: _written(old, new, history.num_states), history.keys, self._prepared(new_Rx1x1xF)
+            ),
+            _written(
+                history.values,
+                jnp.concatenate([state.hidden, state.memory], axis=-1)[:, None, None],
+                history.num_states,
+            ),
+            history.num_states + 1,
             hidden_RxF,
         )
         return after, state.hidden, Alignment(weights_Rx1x1xK[:, :, 0], logits_Rx1x1xK[:, :, 0])

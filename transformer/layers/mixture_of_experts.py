@@ -22,7 +22,7 @@ from transformer.layers.functional_module import Builder, Module, Params, one_by
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
-from transformer.logical_axes import place, placement
+from transformer.logical_axes import current_placement, with_logical_constraint
 
 # Below it a deviation counts as this much, so that the gradient of a quotient by it stays finite.
 _LEAST_DEVIATION = 1e-6
@@ -72,7 +72,7 @@ class ExpertsConfig(Config, path="config.model.experts"):
         return tuple(range(self.every_n_layers - 1, count, self.every_n_layers)) if self.count else ()
 
 
-class Balance(NamedTuple):
+class ExpertBalance(NamedTuple):
     """How unevenly some positions use the experts.
 
     Attributes:
@@ -177,7 +177,7 @@ class Experts(Module):
         lengths_B: Int[Array, " B"] | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, Balance]:
+    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance]:
         """Apply the experts to each position.
 
         Args:
@@ -205,7 +205,7 @@ class Experts(Module):
         map_BxTxX = jnp.sum(jax.nn.one_hot(routing.experts, count) * gates_BxTxK[..., None], axis=-2)
         load_BxTxX = jnp.where(real_BxTx1, routing.probability, 0)
         importance, load = (squared_variation(jnp.sum(each, axis=(0, 1))) for each in (map_BxTxX, load_BxTxX))
-        balance = Balance(importance, load, jnp.sum(real_BxTx1, dtype=importance.dtype))
+        balance = ExpertBalance(importance, load, jnp.sum(real_BxTx1, dtype=importance.dtype))
         captured = capture_weights(map_BxTxX[:, None], capture, mask=Mask(query_lengths=lengths_B))
 
         groups = _groups(batch, length)
@@ -225,12 +225,14 @@ class Experts(Module):
         asked_GxSxNxX = jnp.sum(jax.nn.one_hot(experts_GxSxNxK, count, dtype=jnp.int32), axis=3) * real_GxSxNx1
         before_GxSxNxX = jnp.cumsum(asked_GxSxNxX, axis=2) - asked_GxSxNxX
         places_GxSxNxK = jnp.take_along_axis(before_GxSxNxX, experts_GxSxNxK, axis=3)
-        queue = Queue(experts_GxSxNxK, jnp.where(real_GxSxNx1, places_GxSxNxK, -1), jnp.max(asked_GxSxNxX.sum(axis=2)))
+        queue = ExpertQueues(
+            experts_GxSxNxK, jnp.where(real_GxSxNx1, places_GxSxNxK, -1), jnp.max(asked_GxSxNxX.sum(axis=2))
+        )
         networks, params = one_by_one(self.networks)
-        go = functools.partial(_go, networks, count, room)
-        given = Given(params, x_GxSxNxE, gates_GxSxNxK)
+        go = functools.partial(_dispatch_pass, networks, count, room)
+        given = DispatchInputs(params, x_GxSxNxE, gates_GxSxNxK)
         y_GxSxNxE = go(given, queue, 0)
-        return y_GxSxNxE if room == positions else y_GxSxNxE + _further(go, room, given, queue)
+        return y_GxSxNxE if room == positions else y_GxSxNxE + _overflow_passes(go, room, given, queue)
 
     def _of_each(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
         """Equation 1 as written: each position meets copies of the networks selected for it, and no others."""
@@ -241,7 +243,7 @@ class Experts(Module):
         return jnp.sum(y_GxSxNxKxE * gates_GxSxNxK[..., None], axis=3)
 
 
-class Queue(NamedTuple):
+class ExpertQueues(NamedTuple):
     """The experts selected for each position and its place in their queues.
 
     Attributes:
@@ -255,7 +257,7 @@ class Queue(NamedTuple):
     longest: Int[Array, ""]
 
 
-class Given(NamedTuple):
+class DispatchInputs(NamedTuple):
     """The inputs with respect to which the experts' computation is differentiated.
 
     Attributes:
@@ -269,11 +271,16 @@ class Given(NamedTuple):
     gates: Float[Array, "G S N k"]
 
 
-Go = Callable[[Given, Queue, Array | int], Array]
+DispatchPass = Callable[[DispatchInputs, ExpertQueues, Array | int], Array]
 
 
-def _go(
-    networks: Callable[[Params, Array], Array], count: int, room: int, given: Given, queue: Queue, turn: Any
+def _dispatch_pass(
+    networks: Callable[[Params, Array], Array],
+    count: int,
+    room: int,
+    given: DispatchInputs,
+    queue: ExpertQueues,
+    turn: Any,
 ) -> Any:
     """The experts' contribution to each position in one pass: places turn x room up to the next in their queues."""
     groups, parts, _, width = given.x.shape
@@ -283,39 +290,47 @@ def _go(
     slot_GxSxNxK = jnp.where(served, queue.experts * room + row_GxSxNxK, count * room)
     reader_GxSxR = _each(_readers, count * room)(slot_GxSxNxK)
     x_GxSxXxCxE = _each(_rows)(given.x, reader_GxSxR).reshape(groups, parts, count, room, width)
-    x_GxSxXxCxE = place(x_GxSxXxCxE, "batch", "length", None, None, None)
-    x_XxGxSxCxE = place(jnp.moveaxis(x_GxSxXxCxE, 2, 0), "experts", "expert_batch", "length", None, None)
-    y_XxGxSxCxE = place(networks(given.params, x_XxGxSxCxE), "experts", "expert_batch", "length", None, None)
-    y_GxSxXxCxE = place(jnp.moveaxis(y_XxGxSxCxE, 0, 2), "batch", "length", None, None, None)
+    x_GxSxXxCxE = with_logical_constraint(x_GxSxXxCxE, "batch", "length", None, None, None)
+    x_XxGxSxCxE = with_logical_constraint(
+        jnp.moveaxis(x_GxSxXxCxE, 2, 0), "experts", "expert_batch", "length", None, None
+    )
+    y_XxGxSxCxE = with_logical_constraint(
+        networks(given.params, x_XxGxSxCxE), "experts", "expert_batch", "length", None, None
+    )
+    y_GxSxXxCxE = with_logical_constraint(jnp.moveaxis(y_XxGxSxCxE, 0, 2), "batch", "length", None, None, None)
     y_GxSxRxE = y_GxSxXxCxE.reshape(groups, parts, count * room, width)
     y_GxSxNxKxE = _each(_rows)(y_GxSxRxE, slot_GxSxNxK)
     return jnp.sum(y_GxSxNxKxE * given.gates[..., None], axis=3)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _further(go: Go, room: int, given: Given, queue: Queue) -> Array:
+def _overflow_passes(go: DispatchPass, room: int, given: DispatchInputs, queue: ExpertQueues) -> Array:
     """The sum of `go` over all passes but the first; the gradient recomputes each pass."""
-    return _over_turns(room, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
+    return _sum_over_passes(room, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
 
 
-def _further_forward(go: Go, room: int, given: Given, queue: Queue) -> tuple[Array, tuple[Given, Queue]]:
-    return _further(go, room, given, queue), (given, queue)
+def _overflow_forward(
+    go: DispatchPass, room: int, given: DispatchInputs, queue: ExpertQueues
+) -> tuple[Array, tuple[DispatchInputs, ExpertQueues]]:
+    return _overflow_passes(go, room, given, queue), (given, queue)
 
 
-def _further_backward(go: Go, room: int, kept: tuple[Given, Queue], gradient: Array) -> tuple[Given, None]:
+def _overflow_backward(
+    go: DispatchPass, room: int, kept: tuple[DispatchInputs, ExpertQueues], gradient: Array
+) -> tuple[DispatchInputs, None]:
     given, queue = kept
 
-    def of_turn(turn: Array) -> Given:
+    def of_turn(turn: Array) -> DispatchInputs:
         _, pull = jax.vjp(lambda given: go(given, queue, turn), given)
         return pull(gradient)[0]
 
-    return _over_turns(room, queue, of_turn, jax.tree.map(jnp.zeros_like, given)), None
+    return _sum_over_passes(room, queue, of_turn, jax.tree.map(jnp.zeros_like, given)), None
 
 
-_further.defvjp(_further_forward, _further_backward)
+_overflow_passes.defvjp(_overflow_forward, _overflow_backward)
 
 
-def _over_turns[T](room: int, queue: Queue, of_turn: Callable[[Array], T], zero: T) -> T:
+def _sum_over_passes[T](room: int, queue: ExpertQueues, of_turn: Callable[[Array], T], zero: T) -> T:
     def advance(carry: tuple[Array, T]) -> tuple[Array, T]:
         turn, total = carry
         return turn + 1, jax.tree.map(jnp.add, total, of_turn(turn))
@@ -350,10 +365,10 @@ def _groups(batch: int, length: int) -> tuple[int, int]:
 
     Devices then exchange only these rows, by an all-to-all.
     """
-    placed = placement()
+    placed = current_placement()
     if placed is None:
         return 1, 1
-    batches, parts = placed.parts("batch"), placed.parts("length")
+    batches, parts = placed.num_shards("batch"), placed.num_shards("length")
     return (batches if batch % batches == 0 else 1), (parts if length % parts == 0 else 1)
 
 
@@ -361,11 +376,13 @@ def _in_groups(x_BxTxF: Array, groups: tuple[int, int]) -> Array:
     """Reshape [B, T, F] to [groups of examples, parts of their positions, positions of both, F]."""
     (batches, parts), (batch, length, features) = groups, x_BxTxF.shape
     cut = x_BxTxF.reshape(batches, batch // batches, parts, length // parts, features)
-    return place(cut.swapaxes(1, 2).reshape(batches, parts, -1, features), "batch", "length", None, None)
+    return with_logical_constraint(
+        cut.swapaxes(1, 2).reshape(batches, parts, -1, features), "batch", "length", None, None
+    )
 
 
 def _whole(x_GxSxNxF: Array, groups: tuple[int, int], batch: int, length: int) -> Array:
     """The inverse of `_in_groups`."""
     (batches, parts), features = groups, x_GxSxNxF.shape[-1]
     cut = x_GxSxNxF.reshape(batches, parts, batch // batches, length // parts, features)
-    return place(cut.swapaxes(1, 2).reshape(batch, length, features), "batch", "length", None)
+    return with_logical_constraint(cut.swapaxes(1, 2).reshape(batch, length, features), "batch", "length", None)

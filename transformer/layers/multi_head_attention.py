@@ -20,8 +20,8 @@ from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.kv_cache import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
 from transformer.layers.linear import Linear
-from transformer.layers.transformer_config import Biases, Cross, TransformerConfig
-from transformer.logical_axes import place
+from transformer.layers.transformer_config import Biases, CrossAttentionKind, TransformerConfig
+from transformer.logical_axes import with_logical_constraint
 
 # The name by which a rematerialization policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
@@ -40,25 +40,29 @@ class MultiHeadAttention(Module):
 
     def __init__(self, config: TransformerConfig, *, cross: bool, builder: Builder):
         model = (("embed", config.width),)
-        heads = (("heads", config.heads), ("head_dim", config.depth))
-        groups = (("groups", config.groups), ("head_dim", config.depth))
+        heads = (("heads", config.heads), ("head_dim", config.resolved_head_dim))
+        groups = (("groups", config.resolved_kv_heads), ("head_dim", config.resolved_head_dim))
         linear = functools.partial(Linear, bias=config.biases is Biases.ALL, builder=builder)
         self.query = linear(model, heads, role=Role.QUERY)
         self.key = linear(model, groups, role=Role.KEY)
         self.value = linear(model, groups, role=Role.VALUE)
         self.output = linear(heads, model, role=Role.OUTPUT)
-        self.score = TrainedScore(config.score, config.heads, config.depth, config.max_length, builder=builder)
+        self.score = TrainedScore(
+            config.score, config.heads, config.resolved_head_dim, config.max_length, builder=builder
+        )
         position = AttentionPosition.NONE if cross else config.positions.within_attention
-        self.spec = config.spec(position)
+        self.spec = config.attention_spec(position)
         # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
-        self.indexed = SCORES[config.score].indexed or SCHEMES[position].indexed
-        self.mean = cross and config.cross is Cross.MEAN
-        self.relative = TrainedPositions(SCHEMES[position], config.sizes(), builder=builder)
+        self.indexed = SCORES[config.score].uses_key_index or SCHEMES[position].uses_key_index
+        self.mean = cross and config.cross is CrossAttentionKind.MEAN
+        self.relative = TrainedPositions(SCHEMES[position], config.attention_sizes(), builder=builder)
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
         """Project the keys and values of a memory, without positions."""
         names = ("batch", "length", "groups", None)
-        return place(self.key(memory_BxKxE), *names), place(self.value(memory_BxKxE), *names)
+        return with_logical_constraint(self.key(memory_BxKxE), *names), with_logical_constraint(
+            self.value(memory_BxKxE), *names
+        )
 
     def read(
         self,
@@ -90,7 +94,7 @@ class MultiHeadAttention(Module):
         if self.mean:
             q_BxQxHxD = jnp.zeros_like(q_BxQxHxD)  # a product with zeros scores every key alike
         output_BxQxHxD, attended = attend(
-            place(q_BxQxHxD, *names),
+            with_logical_constraint(q_BxQxHxD, *names),
             k_BxKxGxD,
             v_BxKxGxD,
             spec=self.spec,
@@ -100,7 +104,7 @@ class MultiHeadAttention(Module):
             train=key is not None,
             capture=capture,
         )
-        output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
+        output_BxQxHxD = checkpoint_name(with_logical_constraint(output_BxQxHxD, *names), OUTPUT_NAME)
         captured = attended.captured
         if captured is not None and capture is not None and (capture.norms or capture.vectors):
             scheme = self._scheme(table, x_BxQxE.dtype)
@@ -139,8 +143,8 @@ class MultiHeadAttention(Module):
     def cacheable(self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"]) -> KeysAndValues:
         """Keys and values as the cache stores them: with rotary positions, keys are rotated once and stored so."""
         keys, values = keys_and_values
-        turns = SCHEMES[self.spec.position].turns
-        return (self._scheme(None, keys.dtype).key(keys, positions_BxK) if turns else keys), values
+        turns = SCHEMES[self.spec.position].rotates_features
+        return (self._scheme(None, keys.dtype).encode_keys(keys, positions_BxK) if turns else keys), values
 
     def step(
         self,
@@ -184,11 +188,11 @@ class MultiHeadAttention(Module):
             seen_RxK &= position_R[:, None] - held_RxK <= window
         scheme = self._scheme(table, x_Rx1xE.dtype)
         position_Rx1 = position_R[:, None]
-        q_Rx1xHxD = scheme.query(self.query(x_Rx1xE), position_Rx1)
+        q_Rx1xHxD = scheme.encode_queries(self.query(x_Rx1xE), position_Rx1)
         logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
-        bias = scheme.bias(position_Rx1, held_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
+        bias = scheme.position_bias(position_Rx1, held_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(self.spec, position=AttentionPosition.NONE)
-        if SCORES[spec.score].dot and capture is None:
+        if SCORES[spec.score].is_dot_product and capture is None:
             output = read_rings(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
             return self.output(output), grown, None
         output, attended = attend(

@@ -16,7 +16,7 @@ from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import RecurrentInitialization, Role
 from transformer.layers.linear import product
 from transformer.layers.sequence_lengths import real_positions
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 
 class Cell(enum.Enum):
@@ -388,7 +388,7 @@ class RecurrentLayer(Module):
         real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
         orders = self.orders
         projected = [
-            _in_reading_order(place(of_cell, "batch", None, None, None), order)
+            _in_reading_order(with_logical_constraint(of_cell, "batch", None, None, None), order)
             for of_cell, order in zip(projected_D, orders, strict=True)
         ]
         real_TxDxBx1 = None
@@ -396,7 +396,7 @@ class RecurrentLayer(Module):
             real_TxDxBx1 = jnp.stack([_in_reading_order(real_BxT, order) for order in orders], axis=1)[..., None]
         # The scan reads these at every step: whole, they are gathered once and not at each.
         weights_D = jax.tree.map(
-            lambda *leaves: place(jnp.stack(leaves), *(None,) * (leaves[0].ndim + 1)),
+            lambda *leaves: with_logical_constraint(jnp.stack(leaves), *(None,) * (leaves[0].ndim + 1)),
             *(cell.weights(dtype) for cell in self.cells),
         )
         of_all = jax.vmap(functools.partial(advance, self.kind))
@@ -415,7 +415,9 @@ class RecurrentLayer(Module):
             jnp.moveaxis(hidden_TxBxF if order == "forward" else jnp.flip(hidden_TxBxF, 0), 0, 1)
             for hidden_TxBxF, order in zip(jnp.unstack(hidden_TxDxBxF, axis=1), orders, strict=True)
         ]
-        return place(jnp.concatenate(outputs, axis=-1), "batch", "length", None), _side_by_side(state_DxBxF)
+        return with_logical_constraint(jnp.concatenate(outputs, axis=-1), "batch", "length", None), _side_by_side(
+            state_DxBxF
+        )
 
     def _by_direction(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """Split a concatenated state into one of its cells, [D, R, F]; zeros for None."""

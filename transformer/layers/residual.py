@@ -39,11 +39,11 @@ class NormPlacement(enum.Enum):
         return self in (NormPlacement.PRE, NormPlacement.SANDWICH, NormPlacement.PARALLEL)
 
 
-class Drops(NamedTuple):
-    """Dropout rates in training: of a sub-layer's features (`dropout`), of whole sub-layers per example (`depth`)."""
+class DropRates(NamedTuple):
+    """Dropout rates in training: of features (`dropout`), and of whole sub-layers per example (`stochastic_depth`)."""
 
     dropout: float
-    depth: Float[Array, ""] | float
+    stochastic_depth: Float[Array, ""] | float
 
 
 class Residual(Module):
@@ -64,18 +64,18 @@ class Residual(Module):
         self.placement, self.alpha = placement, alpha
 
     def __call__(
-        self, x: Float[Array, "B *N E"], function: Sublayer, drops: Drops, key: Key[Array, ""] | None
+        self, x: Float[Array, "B *N E"], sublayer: Sublayer, drop_rates: DropRates, key: Key[Array, ""] | None
     ) -> tuple[Float[Array, "B *N E"], Any]:
         """Apply a sub-layer with its residual connection.
 
         Args:
             x: The residual stream.
-            function: The sub-layer F: takes x and a key, and returns its output and anything else.
-            drops: Dropout rates.
+            sublayer: The sub-layer F: takes x and a key, and returns its output and anything else.
+            drop_rates: Dropout rates.
             key: Random key; None means evaluation.
 
         Returns:
-            The new residual stream, and what else `function` returned.
+            The new residual stream, and what else `sublayer` returned.
 
         Raises:
             ValueError: If the placement is parallel (use `apply_sublayers`).
@@ -83,14 +83,14 @@ class Residual(Module):
         inner, outer = (None, None) if key is None else jax.random.split(key)
         match self.placement:
             case NormPlacement.POST | NormPlacement.DEEPNORM:
-                y, extra = function(x, inner)
-                return self.norm(self.alpha * x + drop(y, drops, outer)), extra
+                y, extra = sublayer(x, inner)
+                return self.norm(self.alpha * x + dropout_and_stochastic_depth(y, drop_rates, outer)), extra
             case NormPlacement.PRE:
-                y, extra = function(self.norm(x), inner)
-                return x + drop(y, drops, outer), extra
+                y, extra = sublayer(self.norm(x), inner)
+                return x + dropout_and_stochastic_depth(y, drop_rates, outer), extra
             case NormPlacement.SANDWICH:
-                y, extra = function(self.norm(x), inner)
-                return x + drop(self.output_norm(y), drops, outer), extra
+                y, extra = sublayer(self.norm(x), inner)
+                return x + dropout_and_stochastic_depth(self.output_norm(y), drop_rates, outer), extra
             case NormPlacement.PARALLEL:
                 raise ValueError("parallel sub-layers are added together: use apply_sublayers")
 
@@ -102,7 +102,7 @@ def _absent(x: jax.Array) -> jax.Array:
 def apply_sublayers(
     x: Float[Array, "B *N E"],
     sublayers: list[tuple[Residual, Sublayer]],
-    drops: Drops,
+    drop_rates: DropRates,
     key: Key[Array, ""] | None,
 ) -> tuple[Float[Array, "B *N E"], tuple[Any, ...]]:
     """Apply the sub-layers of a block in sequence, or in parallel if that is the norm placement.
@@ -112,7 +112,7 @@ def apply_sublayers(
     Args:
         x: The residual stream.
         sublayers: Each sub-layer's residual connection and function.
-        drops: Dropout rates.
+        drop_rates: Dropout rates.
         key: Random key; None means evaluation.
 
     Returns:
@@ -125,24 +125,26 @@ def apply_sublayers(
         for (_, function), of_sublayer in zip(sublayers, keys, strict=True):
             inner, outer = (None, None) if of_sublayer is None else jax.random.split(of_sublayer)
             y, extra = function(normed, inner)
-            total = total + drop(y, drops, outer)
+            total = total + dropout_and_stochastic_depth(y, drop_rates, outer)
             extras.append(extra)
         return total, tuple(extras)
     for (residual, function), of_sublayer in zip(sublayers, keys, strict=True):
-        x, extra = residual(x, function, drops, of_sublayer)
+        x, extra = residual(x, function, drop_rates, of_sublayer)
         extras.append(extra)
     return x, tuple(extras)
 
 
-def drop(y: Float[Array, "B *N E"], drops: Drops, key: Key[Array, ""] | None) -> Float[Array, "B *N E"]:
-    """Apply dropout, then stochastic depth, which drops an example's whole sub-layer at the rate `drops.depth`.
+def dropout_and_stochastic_depth(
+    y: Float[Array, "B *N E"], drop_rates: DropRates, key: Key[Array, ""] | None
+) -> Float[Array, "B *N E"]:
+    """Apply dropout, then stochastic depth, which drops an example's whole sub-layer.
 
     What remains is divided by 1 - rate, so that nothing changes in evaluation (Huang et al. 2016, section 3, multiply
     by the survival probability at test time instead).
 
     Args:
         y: The output of a sub-layer.
-        drops: The rates.
+        drop_rates: The rates.
         key: Random key; None returns y unchanged.
 
     Returns:
@@ -151,9 +153,9 @@ def drop(y: Float[Array, "B *N E"], drops: Drops, key: Key[Array, ""] | None) ->
     if key is None:
         return y
     features, depth = jax.random.split(key)
-    y = dropout(y, drops.dropout, features)
-    if isinstance(drops.depth, float) and drops.depth == 0:
+    y = dropout(y, drop_rates.dropout, features)
+    if isinstance(drop_rates.stochastic_depth, float) and drop_rates.stochastic_depth == 0:
         return y
-    survives_B = jax.random.uniform(depth, y.shape[:1]) >= drops.depth
+    survives_B = jax.random.uniform(depth, y.shape[:1]) >= drop_rates.stochastic_depth
     survives = survives_B.reshape(-1, *(1 for _ in y.shape[1:]))
-    return jnp.where(survives, y / (1 - jnp.asarray(drops.depth, y.dtype)), 0).astype(y.dtype)
+    return jnp.where(survives, y / (1 - jnp.asarray(drop_rates.stochastic_depth, y.dtype)), 0).astype(y.dtype)

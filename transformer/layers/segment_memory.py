@@ -22,12 +22,14 @@ TOKENS = Axis("tokens")
 MEMORY_AND_TOKENS = Axis("memory and tokens")
 
 
-def key_axis(memory: int) -> Axis:
+def memory_key_axis(memory: int) -> Axis:
     """The axis of the keys of a segment's queries, with a memory of this many positions."""
     return MEMORY_AND_TOKENS if memory else TOKENS
 
 
-def joined(memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B T E"]) -> Float[Array, "B _ E"]:
+def concatenate_memory(
+    memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B T E"]
+) -> Float[Array, "B _ E"]:
     """Concatenate memory and segment: [SG(memory) ; x], SG being the stopped gradient (Dai et al. 2019, section 3.2).
 
     Args:
@@ -42,7 +44,7 @@ def joined(memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B 
     return jnp.concatenate([jax.lax.stop_gradient(memory_BxMxE).astype(x_BxTxE.dtype), x_BxTxE], axis=1)
 
 
-def remembered(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array, "B M E"]:
+def next_memory(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array, "B M E"]:
     """Select the states to store for the next segment.
 
     Args:
@@ -56,7 +58,7 @@ def remembered(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array,
     return jnp.pad(kept, ((0, 0), (memory - kept.shape[1], 0), (0, 0)))
 
 
-def filled(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:
+def valid_keys(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:
     """Which keys are real.
 
     Args:
@@ -70,7 +72,7 @@ def filled(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B
     return jnp.arange(memory + length)[None] >= memory - past_B[:, None]
 
 
-def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Mask:
+def mask_after_memory(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Mask:
     """The mask of a segment whose keys follow those of a memory.
 
     Args:
@@ -87,19 +89,19 @@ def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Ma
         mask,
         query_offset=jnp.full(1, memory, jnp.int32),
         key_lengths=lengths_B,
-        allowed=filled(memory, past_B, length)[:, None, None],
+        allowed=valid_keys(memory, past_B, length)[:, None, None],
     )
 
 
-def read_on(
+def apply_block_with_memory(
     block: Block,
     x_BxTxE: Float[Array, "B T E"],
     layer: LayerContext,
     memory_BxMxE: Float[Array, "B M E"] | None,
     *,
     mask: Mask,
-    table: PositionScheme | None = None,
-    asked: BlockCapture,
+    relative_positions: PositionScheme | None = None,
+    capture: BlockCapture,
 ) -> tuple[Float[Array, "B T E"], BlockAux, Float[Array, "B K E"]]:
     """Run one layer over a segment with its memory.
 
@@ -109,24 +111,24 @@ def read_on(
         layer: The layer's window, dropout and key.
         memory_BxMxE: The stored states of earlier segments; None for none.
         mask: Which keys, those of the memory first, each query may see.
-        table: The position scheme's parameters that layers share, if any.
-        asked: Which maps to capture.
+        relative_positions: The position scheme's parameters that layers share, if any.
+        capture: Which maps to capture.
 
     Returns:
         The layer's output, what its sub-layers captured, and the states that attention read.
     """
 
     def attend(x: Array, key: Any) -> tuple[Array, tuple[CapturedAttention | None, Array]]:
-        keys = joined(memory_BxMxE, x)
-        y, captured = block.attention(x, keys, mask=mask, table=table, key=key, capture=asked.attention)
+        keys = concatenate_memory(memory_BxMxE, x)
+        y, captured = block.attention(x, keys, mask=mask, table=relative_positions, key=key, capture=capture.attention)
         return y, (captured, keys)
 
-    x_BxTxE, aux = block.apply(x_BxTxE, layer, attend, None, mask.query_lengths, asked.experts)
+    x_BxTxE, aux = block.apply(x_BxTxE, layer, attend, None, mask.query_lengths, capture.expert_gates)
     captured, keys_BxKxE = aux.attention
     return x_BxTxE, aux._replace(attention=captured), keys_BxKxE
 
 
-def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None:
+def split_memory_by_layer(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None:
     """Reshape a memory for `run_layers`.
 
     Args:
@@ -142,6 +144,6 @@ def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None
     return tuple(memory_LxBxMxE[number::period] for number in range(period))
 
 
-def by_example(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
+def stack_memory_of_layers(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
     """Reshape what the layers of a period stored to the memory of each example."""
     return jnp.moveaxis(interleave_periods(*kept), 0, 1)

@@ -15,11 +15,11 @@ from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import Builder, Module, Params, entry, layer_of, scan, unstacked
 from transformer.layers.kv_cache import KeysAndValues, fill_ring
-from transformer.layers.mixture_of_experts import Balance, Experts
+from transformer.layers.mixture_of_experts import ExpertBalance, Experts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
-from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
+from transformer.layers.residual import DropRates, NormPlacement, Residual, apply_sublayers
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 
 # Where the vectors between layers lie.
 BLOCK_AXES = ("batch", "length", None)
@@ -31,12 +31,12 @@ class BlockCapture(NamedTuple):
     Attributes:
         attention: Of self-attention.
         cross: Of cross-attention.
-        experts: Of the experts' gates.
+        expert_gates: Of the experts' gates.
     """
 
     attention: Capture | None = None
     cross: Capture | None = None
-    experts: Capture | None = None
+    expert_gates: Capture | None = None
 
 
 NO_CAPTURE = BlockCapture()
@@ -48,14 +48,14 @@ class BlockAux(NamedTuple):
     Attributes:
         attention: What self-attention captured.
         cross: What cross-attention captured.
-        experts: What was captured of the experts' gates.
-        balance: How evenly the experts are used; None without experts.
+        expert_gates: What was captured of the experts' gates.
+        expert_balance: How evenly the experts are used; None without experts.
     """
 
     attention: CapturedAttention | None
     cross: CapturedAttention | None
-    experts: CapturedAttention | None
-    balance: Balance | None
+    expert_gates: CapturedAttention | None
+    expert_balance: ExpertBalance | None
 
 
 class LayerContext(NamedTuple):
@@ -63,16 +63,16 @@ class LayerContext(NamedTuple):
 
     Attributes:
         window: How many positions back attention sees; 0 means all.
-        drops: Dropout rates.
+        drop_rates: Dropout rates.
         key: Random key; None means evaluation.
     """
 
     window: int
-    drops: Drops
+    drop_rates: DropRates
     key: Key[Array, ""] | None
 
 
-class Memory(NamedTuple):
+class EncoderMemory(NamedTuple):
     """What a decoder's blocks attend to besides their own sequence.
 
     Attributes:
@@ -136,9 +136,9 @@ class Block(Module):
         layer: LayerContext,
         *,
         mask: Mask,
-        table: PositionScheme | None = None,
-        memory: Memory | None = None,
-        asked: BlockCapture = NO_CAPTURE,
+        relative_positions: PositionScheme | None = None,
+        memory: EncoderMemory | None = None,
+        capture: BlockCapture = NO_CAPTURE,
     ) -> tuple[Float[Array, "B T E"], BlockAux]:
         """Run the block over whole sequences.
 
@@ -146,23 +146,23 @@ class Block(Module):
             x_BxTxE: The residual stream.
             layer: The layer's window, dropout and key.
             mask: Which keys each query may see.
-            table: The position scheme's parameters that layers share, if any.
+            relative_positions: The position scheme's parameters that layers share, if any.
             memory: The memory of cross-attention; None if there is none.
-            asked: Which maps to capture.
+            capture: Which maps to capture.
 
         Returns:
             The new residual stream, and what the sub-layers captured.
         """
 
         def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
-            return self.attention(x, x, mask=mask, table=table, key=key, capture=asked.attention)
+            return self.attention(x, x, mask=mask, table=relative_positions, key=key, capture=capture.attention)
 
         def attend_to_memory(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
             assert self.cross is not None
             assert memory is not None
-            return self.cross(x, memory.content, mask=memory.mask, key=key, capture=asked.cross)
+            return self.cross(x, memory.content, mask=memory.mask, key=key, capture=capture.cross)
 
-        return self.apply(x_BxTxE, layer, attend, attend_to_memory, mask.query_lengths, asked.experts)
+        return self.apply(x_BxTxE, layer, attend, attend_to_memory, mask.query_lengths, capture.expert_gates)
 
     def prefill(
         self,
@@ -172,7 +172,7 @@ class Block(Module):
         mask: Mask,
         last_B: Int[Array, " B"],
         length: int,
-        table: PositionScheme | None = None,
+        relative_positions: PositionScheme | None = None,
     ) -> tuple[Float[Array, "B P E"], KeysAndValues]:
         """Run the block over prompts and fill its caches.
 
@@ -182,7 +182,7 @@ class Block(Module):
             mask: Which keys each query may see.
             last_B: The last real position of each prompt.
             length: The greatest number of positions that will be decoded, the prompt included.
-            table: The position scheme's parameters that layers share, if any.
+            relative_positions: The position scheme's parameters that layers share, if any.
 
         Returns:
             The new residual stream, and the caches of keys and values up to each prompt's last position.
@@ -193,7 +193,7 @@ class Block(Module):
             slots = self.attention.cache_length(length, layer.window)
             cached = self.attention.cacheable(projected, jnp.arange(x.shape[1])[None])
             ring = jax.tree.map(lambda values: fill_ring(values, last_B, slots), cached)
-            return self.attention.read(x, *projected, mask=mask, table=table)[0], ring
+            return self.attention.read(x, *projected, mask=mask, table=relative_positions)[0], ring
 
         x_BxPxE, aux = self.apply(x_BxPxE, layer, attend, None, mask.query_lengths)
         return x_BxPxE, aux.attention
@@ -202,25 +202,25 @@ class Block(Module):
         self,
         x_RxE: Float[Array, "R E"],
         layer: LayerContext,
-        rings: KeysAndValues,
+        cache: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
         ancestors_RxT: Int[Array, "R T"],
-        table: PositionScheme | None = None,
-        memory: Memory | None = None,
-        asked: BlockCapture = NO_CAPTURE,
+        relative_positions: PositionScheme | None = None,
+        memory: EncoderMemory | None = None,
+        capture: BlockCapture = NO_CAPTURE,
     ) -> tuple[Float[Array, "R E"], KeysAndValues, BlockAux]:
         """Run the block over one new position of every row.
 
         Args:
             x_RxE: The residual stream at the new position.
             layer: The layer's window, dropout and key.
-            rings: The caches of keys and values.
+            cache: The caches of keys and values.
             position_R: The new position of each row.
             ancestors_RxT: For each row and position, the row of its example that wrote it.
-            table: The position scheme's parameters that layers share, if any.
+            relative_positions: The position scheme's parameters that layers share, if any.
             memory: The memory of cross-attention, as projected keys and values; None if there is none.
-            asked: Which maps to capture.
+            capture: Which maps to capture.
 
         Returns:
             The new residual stream, the updated caches, and what the sub-layers captured.
@@ -229,12 +229,12 @@ class Block(Module):
         def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, CapturedAttention | None]]:
             output, grown, captured = self.attention.step(
                 x_Rx1xE,
-                rings,
+                cache,
                 position_R,
                 window=layer.window,
                 ancestors_RxT=ancestors_RxT,
-                table=table,
-                capture=asked.attention,
+                table=relative_positions,
+                capture=capture.attention,
             )
             return output, (grown, captured)
 
@@ -243,12 +243,12 @@ class Block(Module):
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
             x_BxQxE = by_example(x_Rx1xE[:, 0], memory.content[0].shape[0])
-            y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=asked.cross)
+            y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture.cross)
             if captured is not None:
                 captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
             return as_rows(y_BxQxE)[:, None], captured
 
-        x_Rx1xE, aux = self.apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=asked.experts)
+        x_Rx1xE, aux = self.apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=capture.expert_gates)
         grown_rings, captured = aux.attention
         return x_Rx1xE[:, 0], grown_rings, aux._replace(attention=captured)
 
@@ -286,10 +286,10 @@ class Block(Module):
         if self.cross_residual is not None:
             sublayers.append((self.cross_residual, attend_to_memory))
         sublayers.append((self.feed_forward_residual, feed_forward))
-        x, outputs = apply_sublayers(place(x, *BLOCK_AXES), sublayers, layer.drops, layer.key)
+        x, outputs = apply_sublayers(with_logical_constraint(x, *BLOCK_AXES), sublayers, layer.drop_rates, layer.key)
         self_attention, *cross_attention, (experts, balance) = outputs
         aux = BlockAux(self_attention, cross_attention[0] if cross_attention else None, experts, balance)
-        return place(x, *BLOCK_AXES), aux
+        return with_logical_constraint(x, *BLOCK_AXES), aux
 
 
 class BlockGroup(Module):
@@ -338,7 +338,7 @@ def run_layers(
         The final residual stream, and the outputs, in the same layout as `inputs`; `stack_by_layer` restores the order
         of the layers.
     """
-    period = config.period
+    period = config.window_pattern
     periods = count // len(period)
     rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
     keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
@@ -352,7 +352,7 @@ def run_layers(
         for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
             depth_rate = rates_P[number] if config.stochastic_depth else 0.0
             layer_key = None if keys_P is None else keys_P[number]
-            layer = LayerContext(window, Drops(config.dropout, depth_rate), layer_key)
+            layer = LayerContext(window, DropRates(config.dropout, depth_rate), layer_key)
             layer_input = None if inputs_P is None else inputs_P[number]
             x, output = function(block, x, layer, layer_input)
             outputs.append(output)
@@ -373,7 +373,9 @@ def with_window(mask: Mask, window: int) -> Mask:
     """Add a layer's window to a mask: so many positions back, and as many ahead unless it is causal; 0 adds none."""
     if not window:
         return mask
-    return Mask(**{name: getattr(mask, name) for name in mask.facts()}, window=(window, 0 if mask.causal else window))
+    return Mask(
+        **{name: getattr(mask, name) for name in mask.present_fields()}, window=(window, 0 if mask.causal else window)
+    )
 
 
 def step_layers(
@@ -402,8 +404,8 @@ def step_layers(
     outputs = []
     blocks = [block for entry_params in params for block in layer_of(stacked, entry_params).blocks]
     for number, (block, layer_input) in enumerate(zip(blocks, inputs, strict=True)):
-        window = config.period[number % len(config.period)]
-        layer = LayerContext(window, Drops(config.dropout, 0.0), None)
+        window = config.window_pattern[number % len(config.window_pattern)]
+        layer = LayerContext(window, DropRates(config.dropout, 0.0), None)
         x, output = function(block, x, layer, layer_input)
         outputs.append(output)
     return x, tuple(outputs)

@@ -11,7 +11,7 @@ from transformer.attention.positions import SCHEMES, AttentionPosition, Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.config import Amount, Config, Count, Heads, Positive, PositiveAmount, Rate, UserError
-from transformer.layers.embedding import rows_for
+from transformer.layers.embedding import padded_vocab_size
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder
 from transformer.layers.initialization import Initialization
@@ -61,8 +61,8 @@ class Positions(enum.Enum):
 
 
 # Of models that read a text in segments, unless they say otherwise.
-FOR_SEGMENTS = Positions.TRANSFORMER_XL
-WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
+SEGMENT_MODEL_POSITIONS = Positions.TRANSFORMER_XL
+SINUSOIDAL_POSITIONS = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
 
 
 class PositionJoin(enum.Enum):
@@ -91,25 +91,25 @@ class Biases(enum.Enum):
     NONE = "none"
 
 
-class Scale(enum.Enum):
+class WidthScale(enum.Enum):
     """The factor on embeddings or logits: 1, sqrt(width) or 1 / sqrt(width)."""
 
     NONE = "none"
     SQRT_WIDTH = "sqrt_width"
     INVERSE_SQRT_WIDTH = "inverse_sqrt_width"
 
-    def factor(self, width: int) -> float:
+    def factor_for(self, width: int) -> float:
         """The factor for this width."""
         match self:
-            case Scale.NONE:
+            case WidthScale.NONE:
                 return 1.0
-            case Scale.SQRT_WIDTH:
+            case WidthScale.SQRT_WIDTH:
                 return width**0.5
-            case Scale.INVERSE_SQRT_WIDTH:
+            case WidthScale.INVERSE_SQRT_WIDTH:
                 return width**-0.5
 
 
-class Cross(enum.Enum):
+class CrossAttentionKind(enum.Enum):
     """What a decoder's cross-attention computes.
 
     Attributes:
@@ -208,8 +208,8 @@ class TransformerConfig(Config, path="config.model"):
     max_length: Positive = 256
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
-    embedding_scale: Scale = Scale.NONE
-    logit_scale: Scale = Scale.NONE
+    embedding_scale: WidthScale = WidthScale.NONE
+    logit_scale: WidthScale = WidthScale.NONE
     embedding_norm: bool = False
     tie_embeddings: bool = True
     output_bias: bool = False
@@ -224,22 +224,22 @@ class TransformerConfig(Config, path="config.model"):
     """Whether every stack of these blocks sees both sides, so that each has half of T5's buckets."""
 
     @property
-    def depth(self) -> int:
+    def resolved_head_dim(self) -> int:
         """D, the features of a head."""
         return self.width // self.heads if self.head_dim is None else self.head_dim
 
     @property
-    def groups(self) -> int:
+    def resolved_kv_heads(self) -> int:
         """G, the number of key and value heads."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
-    def cross(self) -> Cross:
+    def cross(self) -> CrossAttentionKind:
         """What cross-attention computes."""
-        return Cross.ATTENTION
+        return CrossAttentionKind.ATTENTION
 
     @property
-    def period(self) -> tuple[int, ...]:
+    def window_pattern(self) -> tuple[int, ...]:
         """The windows of one period of layers, which is also a whole number of periods of layers with experts."""
         windows = self.attention_windows or (0,)
         return windows * (math.lcm(len(windows), self.experts.group) // len(windows))
@@ -253,15 +253,15 @@ class TransformerConfig(Config, path="config.model"):
             case Norm.RMS:
                 return RmsNorm(self.width, builder=builder, epsilon=self.norm_epsilon)
 
-    def rows(self, tokens: int) -> int:
+    def padded_vocab_size(self, tokens: int) -> int:
         """The number of rows of the embedding table for a task with this many tokens.
 
         Raises:
             UserError: If there are more tokens than `vocab_size`.
         """
-        return rows_for(tokens, self.vocab_size)
+        return padded_vocab_size(tokens, self.vocab_size)
 
-    def sizes(self, *, bidirectional: bool = False) -> AttentionSizes:
+    def attention_sizes(self, *, bidirectional: bool = False) -> AttentionSizes:
         """The sizes of the trained arrays of these blocks' attention."""
         settings = (
             self.max_length,
@@ -271,9 +271,11 @@ class TransformerConfig(Config, path="config.model"):
             self.relative_attention_max_distance,
             bidirectional,
         )
-        return AttentionSizes(self.heads, self.depth, self.depth, self.depth, *settings)
+        return AttentionSizes(
+            self.heads, self.resolved_head_dim, self.resolved_head_dim, self.resolved_head_dim, *settings
+        )
 
-    def spec(self, position: AttentionPosition) -> AttentionSpec:
+    def attention_spec(self, position: AttentionPosition) -> AttentionSpec:
         """The attention spec of these blocks with this position scheme."""
         return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
 
@@ -284,25 +286,28 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.width={self.width} is not divisible by config.model.heads={self.heads}; "
                 f"heads={closest} would do"
             )
-        if self.heads % self.groups:
+        if self.heads % self.resolved_kv_heads:
             raise UserError(
                 f"config.model.kv_heads={self.kv_heads} does not divide config.model.heads={self.heads}; "
-                f"kv_heads={_nearest_divisor(self.heads, self.groups)} would do"
+                f"kv_heads={_nearest_divisor(self.heads, self.resolved_kv_heads)} would do"
             )
-        if self.width % 2 and (self.positions in WAVES or self.positions is Positions.TRANSFORMER_XL):
+        if self.width % 2 and (self.positions in SINUSOIDAL_POSITIONS or self.positions is Positions.TRANSFORMER_XL):
             raise UserError(
                 f"config.model.width={self.width} is odd; config.model.positions={self.positions.value} pairs sines "
                 "with cosines: say an even width"
             )
-        if self.position_join is PositionJoin.CONCATENATED and self.positions not in (*WAVES, Positions.LEARNED):
+        if self.position_join is PositionJoin.CONCATENATED and self.positions not in (
+            *SINUSOIDAL_POSITIONS,
+            Positions.LEARNED,
+        ):
             raise UserError(
                 "config.model.position_join=concatenated needs positions in the embeddings, and config.model.positions="
                 f"{self.positions.value} has none there: say sinusoidal or learned"
             )
-        if self.positions.scheme.turns and self.depth % 2:
+        if self.positions.scheme.rotates_features and self.resolved_head_dim % 2:
             raise UserError(
-                f"the head depth {self.depth} is odd; config.model.positions={self.positions.value} turns pairs of "
-                "features"
+                f"head depth {self.resolved_head_dim} is odd; config.model.positions={self.positions.value} rotates "
+                "pairs of features"
             )
         if (self.norm_placement is NormPlacement.DEEPNORM) != (self.initialization is Initialization.DEEPNORM):
             raise UserError(
@@ -345,13 +350,15 @@ class TransformerConfig(Config, path="config.model"):
         why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position))
         if why is not None:
             raise UserError(f"config.model.{why}: say backend=auto or einsum")
-        if self.attention_dropout and unsupported_reason(self.backend, AttentionVariant(facts=frozenset({"dropout"}))):
+        if self.attention_dropout and unsupported_reason(
+            self.backend, AttentionVariant(features=frozenset({"dropout"}))
+        ):
             raise UserError(
                 f"config.model.attention_dropout={self.attention_dropout} drops weights, which config.model.backend="
                 f"{self.backend.value} never has: say backend=auto or einsum, or attention_dropout=0"
             )
 
-    def check_period(self, layers: str) -> None:
+    def check_window_pattern(self, layers: str) -> None:
         """Check that a number of layers is a multiple of the periods of windows and of experts.
 
         Args:
@@ -379,7 +386,7 @@ def _nearest_divisor(whole: int, wanted: int) -> int:
     return min(divisors, key=lambda number: abs(number - wanted))
 
 
-def blocks_of(config: Any) -> TransformerConfig:
+def block_config_from(config: Any) -> TransformerConfig:
     """The Transformer config of a family that has another one: its fields of the same names, without positions."""
     shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in shared}
@@ -396,15 +403,15 @@ def check_ring(model: TransformerConfig, placement: Placement) -> None:
     Raises:
         UserError: If it cannot; gives the keys that could change it.
     """
-    parts = placement.parts("length")
-    if parts == 1 or placement.attention is not SequenceParallel.RING:
+    parts = placement.num_shards("length")
+    if parts == 1 or placement.sequence_attention is not SequenceParallel.RING:
         return
     if model.attention_dropout:
         raise UserError(
             f"config.model.attention_dropout={model.attention_dropout} drops weights, which a ring never has: say "
             "config.sharding.sequence_attention=gather, or 0"
         )
-    spec = model.spec(model.positions.within_attention)
+    spec = model.attention_spec(model.positions.within_attention)
     why = unsupported_reason(Backend.BLOCKWISE, AttentionVariant(spec.score, position=spec.position))
     if spec.backend not in (Backend.AUTO, Backend.BLOCKWISE):
         why = f"config.model.backend={spec.backend.value} is another"

@@ -14,8 +14,8 @@ from transformer.attention.positions import PositionScheme
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.functional_module import Builder
-from transformer.layers.lora import adapted
-from transformer.layers.segment_memory import joined
+from transformer.layers.lora import add_lora
+from transformer.layers.segment_memory import concatenate_memory
 from transformer.layers.transformer_block import Block, LayerContext
 from transformer.layers.transformer_config import TransformerConfig
 
@@ -24,7 +24,7 @@ NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
 
 
 @pytree_dataclass
-class Kinds(PositionScheme):
+class RelativeSegments(PositionScheme):
     """Whether query and key are of different kinds, such as sentences; passed to attention as its `table`.
 
     Attributes:
@@ -34,32 +34,32 @@ class Kinds(PositionScheme):
     differ_BxQxK: Bool[Array, "B Q K"] = array_field("batch", "queries", "keys")
 
 
-class _TrainedKinds(TrainedPositions):
+class _TrainedPositionsAndSegments(TrainedPositions):
     """A layer's relative positions, with trained encodings of kinds."""
 
     def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
         super().__init__(scheme, sizes, builder=builder)
-        shape, axes = (sizes.heads, sizes.depth), ("heads", "head_dim")
+        shape, axes = (sizes.heads, sizes.head_dim), ("heads", "head_dim")
         self.kind = builder.parameter(normal(sizes.width**-0.5), (2, *shape), ("positions", *axes))
         self.kind_bias = builder.parameter(zeros, shape, axes)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
-        assert isinstance(shared, Kinds)
+        assert isinstance(shared, RelativeSegments)
         learned: Any = super().__call__(None, dtype)
         return dataclasses.replace(
             learned,
-            kind_2xHxD=self.kind[...].astype(dtype),
-            kind_bias_HxD=self.kind_bias[...].astype(dtype),
+            segment_2xHxD=self.kind[...].astype(dtype),
+            segment_bias_HxD=self.kind_bias[...].astype(dtype),
             differ_BxQxK=shared.differ_BxQxK,
         )
 
 
-def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Builder) -> Block:
+def make_two_stream_block(config: TransformerConfig, relative_segments: bool, alpha: float, builder: Builder) -> Block:
     """Build a block.
 
     Args:
         config: The configuration of the Transformer.
-        kinds: Whether its attention has relative segment encodings.
+        relative_segments: Whether its attention has relative segment encodings.
         alpha: DeepNorm's factor of the residual stream.
         builder: Makes the parameters.
 
@@ -67,12 +67,14 @@ def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Buil
         The block, with LoRA if configured.
     """
     block = Block(config, cross=False, experts=False, alpha=alpha, builder=builder)
-    if kinds:
-        block.attention.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
-    return adapted(block, config.lora, builder)
+    if relative_segments:
+        block.attention.relative = _TrainedPositionsAndSegments(
+            config.positions.scheme, config.attention_sizes(), builder=builder
+        )
+    return add_lora(block, config.lora, builder)
 
 
-class Streams(NamedTuple):
+class StreamStates(NamedTuple):
     """The two streams of a segment.
 
     Attributes:
@@ -84,7 +86,7 @@ class Streams(NamedTuple):
     query: Float[Array, "B P E"] | None
 
 
-class Masks(NamedTuple):
+class StreamMasks(NamedTuple):
     """The mask of each stream.
 
     Attributes:
@@ -96,7 +98,7 @@ class Masks(NamedTuple):
     query: Mask
 
 
-class Asked(NamedTuple):
+class StreamCaptures(NamedTuple):
     """Which maps of each stream to capture, or those that were captured.
 
     Attributes:
@@ -108,12 +110,12 @@ class Asked(NamedTuple):
     query: Capture | None = None
 
 
-def masks_of(
+def two_stream_masks(
     order_BxT: Int[Array, "B T"],
     real_BxT: Bool[Array, "B T"],
     predicted_BxT: Bool[Array, "B T"],
     filled_BxM: Bool[Array, "B M"],
-) -> Masks:
+) -> StreamMasks:
     """Build the masks of both streams from a factorization order.
 
     Content sees positions at or before its own in the order, queries only those before. A memory comes before the whole
@@ -135,20 +137,22 @@ def masks_of(
     offset = jnp.full(1, slots, jnp.int32) if slots else None
     content_BxT = jnp.where(real_BxT, order_BxT + 1, NOTHING).astype(jnp.int32)
     query_BxT = jnp.where(real_BxT & predicted_BxT, order_BxT, NOTHING).astype(jnp.int32)
-    return Masks(*(Mask(order=(of_queries, of_keys), query_offset=offset) for of_queries in (content_BxT, query_BxT)))
+    return StreamMasks(
+        *(Mask(order=(of_queries, of_keys), query_offset=offset) for of_queries in (content_BxT, query_BxT))
+    )
 
 
-def two_streams(
+def apply_two_stream_block(
     block: Block,
-    streams: Streams,
+    streams: StreamStates,
     layer: LayerContext,
     memory_BxMxE: Float[Array, "B M E"] | None,
     *,
-    masks: Masks,
+    masks: StreamMasks,
     predicted_BxP: Int[Array, "B P"],
-    table: PositionScheme | None,
-    asked: Asked,
-) -> tuple[Streams, Asked, Float[Array, "B K E"]]:
+    relative_positions: PositionScheme | None,
+    capture: StreamCaptures,
+) -> tuple[StreamStates, StreamCaptures, Float[Array, "B K E"]]:
     """Run one layer of both streams (Yang et al. 2019, section 2.3).
 
     g_z = Attention(Q = g_z, KV = h_<z) and h_z = Attention(Q = h_z, KV = h_<=z), with the same parameters.
@@ -160,8 +164,8 @@ def two_streams(
         memory_BxMxE: The stored states of earlier segments; None for none.
         masks: The mask of each stream.
         predicted_BxP: The predicted positions.
-        table: The relative positions' kinds, if any.
-        asked: Which maps of each stream to capture.
+        relative_positions: The relative positions' kinds, if any.
+        capture: Which maps of each stream to capture.
 
     Returns:
         The streams after, what was captured of each, and the states that attention read.
@@ -169,10 +173,10 @@ def two_streams(
     keys = None if layer.key is None else jax.random.split(layer.key)
 
     def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Any]:
-        attended = joined(memory_BxMxE, x)
+        attended = concatenate_memory(memory_BxMxE, x)
         projected = block.attention.keys_and_values(attended)
         y, captured = block.attention.read(
-            x, *projected, mask=masks.content, table=table, key=key, capture=asked.content
+            x, *projected, mask=masks.content, table=relative_positions, key=key, capture=capture.content
         )
         return y, (captured, projected, attended)
 
@@ -180,7 +184,7 @@ def two_streams(
     content, aux = block.apply(streams.content, of_content, attend, None)
     captured, projected, attended_BxKxE = aux.attention
     if streams.query is None:
-        return Streams(content, None), Asked(captured, None), attended_BxKxE
+        return StreamStates(content, None), StreamCaptures(captured, None), attended_BxKxE
     length = streams.content.shape[1]
 
     def attend_from_query(x_BxPxE: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
@@ -188,10 +192,10 @@ def two_streams(
         empty = jnp.zeros((length, x_BxPxE.shape[-1]), x_BxPxE.dtype)
         x_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(x_BxPxE, predicted_BxP)
         y_BxTxE, captured = block.attention.read(
-            x_BxTxE, *projected, mask=masks.query, table=table, key=key, capture=asked.query
+            x_BxTxE, *projected, mask=masks.query, table=relative_positions, key=key, capture=capture.query
         )
         return jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1), captured
 
     of_query = layer._replace(key=None if keys is None else keys[1])
     query, aux = block.apply(streams.query, of_query, attend_from_query, None)
-    return Streams(content, query), Asked(captured, aux.attention), attended_BxKxE
+    return StreamStates(content, query), StreamCaptures(captured, aux.attention), attended_BxKxE

@@ -9,11 +9,11 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Amount, Count, Positive, Rate
 from transformer.layers.beam_rows import as_rows, by_example
 from transformer.layers.convolution import Padding
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
 from transformer.layers.initialization import Initialize
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.dilated_convolutions import (
     DecoderCarry,
     DilatedConvolutionConfig,
@@ -73,7 +73,7 @@ class ByteNet(DilatedConvolutionDecoder):
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
-        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.encoder = builder.stack(lambda builder: ResidualSet(config, Padding.SAME, builder), config.encoder_sets)
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.decoder_sets)
@@ -123,7 +123,7 @@ class ByteNet(DilatedConvolutionDecoder):
         """Return the embeddings of the tokens, zero beyond the lengths (section 3.3)."""
         x_BxTxF = self.embedding(tokens_BxT, self.dtype)
         x_BxTxF = jnp.where(real_positions(lengths_B, tokens_BxT.shape[1])[..., None], x_BxTxF, 0)
-        return place(x_BxTxF, "batch", "length", None)
+        return with_logical_constraint(x_BxTxF, "batch", "length", None)
 
 
 def _to_length(x_BxTxF: Array, length: int) -> Array:

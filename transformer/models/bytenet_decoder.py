@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Positive, UserError
 from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.convolution import Padding
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
 from transformer.layers.initialization import Initialize
 from transformer.models.dilated_convolutions import (
@@ -55,7 +55,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
     def __init__(self, config: ByteNetDecoderConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
-        vocabulary = rows_for(interface.vocabularies["tokens"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.sets)
         self._make_head(vocabulary, builder)

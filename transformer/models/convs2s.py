@@ -17,12 +17,12 @@ from transformer.attention.spec import AttentionSpec
 from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
-from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
+from transformer.layers.embedding import Embedding, LearnedPositions, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
@@ -99,7 +99,9 @@ class GatedConvolution(Module):
     ) -> Float[Array, "B T F"]:
         """Run whole sequences; outputs beyond their lengths are zero if the inputs are."""
         sums = self.convolution(dropout(h_BxTxF, self.dropout, key), lengths_B=lengths_B)
-        return place(_add_at_half_variance(ConvolutionActivation.GLU(sums), h_BxTxF), "batch", "length", None)
+        return with_logical_constraint(
+            _add_at_half_variance(ConvolutionActivation.GLU(sums), h_BxTxF), "batch", "length", None
+        )
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P F"]:
         """Return the past inputs before the first position."""
@@ -201,7 +203,7 @@ class DecoderBlock(Module):
         # Equal weights of m summands shrink their variance to 1/m: m makes their sum, sqrt(1/m) its variance.
         scale_B = jnp.sqrt(source.lengths.astype(h_BxTxF.dtype))
         h_BxTxF = _add_at_half_variance(h_BxTxF, self.context(context_BxTx1xE[:, :, 0] * scale_B[:, None, None]))
-        return place(h_BxTxF, "batch", "length", None), attended.captured
+        return with_logical_constraint(h_BxTxF, "batch", "length", None), attended.captured
 
 
 class ConvS2S(StatelessModule):
@@ -218,7 +220,7 @@ class ConvS2S(StatelessModule):
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
         of_dropped = builder.with_rule(Initialize(config.initialization, retained=1 - config.dropout))
-        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = ("embed", config.width), ("embed", config.embedding)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.source_positions = LearnedPositions(config.max_length, config.embedding, builder=builder)
@@ -338,7 +340,7 @@ class ConvS2S(StatelessModule):
         count = tokens_BxT.shape[1]
         x_BxTxE = self._looked_up(tokens_BxT, positions, jnp.arange(count)[None])
         x_BxTxE = jnp.where(real_positions(lengths_B, count)[..., None], x_BxTxE, 0)
-        return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
+        return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
     def _looked_up(self, tokens: Array, positions: LearnedPositions, places: Array) -> Array:
         return self.embedding(tokens, self.dtype) + positions(places).astype(self.dtype)

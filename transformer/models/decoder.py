@@ -68,7 +68,7 @@ class DecoderConfig(TransformerConfig):
 
     def _check(self) -> None:
         super()._check()
-        self.check_period("layers")
+        self.check_window_pattern("layers")
 
 
 class Decoder(TokenDecoder):
@@ -82,8 +82,10 @@ class Decoder(TokenDecoder):
 
     def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
-        super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
+        builder = builder.with_rule(
+            Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+        )
+        super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
         self.count = config.layers
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=False, builder=builder)
@@ -156,7 +158,7 @@ class Decoder(TokenDecoder):
                 mask=with_window(mask, layer.window),
                 last_B=last_B,
                 length=width + length,
-                table=table,
+                relative_positions=table,
             ),
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )

@@ -17,7 +17,7 @@ from transformer.layers.functional_module import Builder, Module, layer_of, scan
 from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
 
 
@@ -77,7 +77,7 @@ class ResidualBlock(Module):
     def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
         """Run whole sequences; nothing beyond their lengths is read."""
         convolved = self.convolution(self._before(x_BxTxF), lengths_B)
-        return place(x_BxTxF + self._behind(convolved), "batch", "length", None)
+        return with_logical_constraint(x_BxTxF + self._behind(convolved), "batch", "length", None)
 
     def step(
         self, x_RxF: Float[Array, "R F"], past_RxPxI: Float[Array, "R P I"]

@@ -92,7 +92,7 @@ class EncoderConfig(TransformerConfig):
 
     def _check(self) -> None:
         super()._check()
-        self.check_period("layers")
+        self.check_window_pattern("layers")
 
     @property
     def pooled(self) -> bool:
@@ -128,12 +128,14 @@ class Encoder(TokenModel):
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
+        builder = builder.with_rule(
+            Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+        )
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
         scored = config.head is not Head.NONE
         super().__init__(
             config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
-            config.rows(interface.vocabularies["tokens"]),
+            config.padded_vocab_size(interface.vocabularies["tokens"]),
             types=config.token_types,
             offset=config.position_offset,
             builder=builder,

@@ -16,13 +16,13 @@ from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.sequence_lengths import real_lengths, target_lengths
 from transformer.layers.transformer_block import (
     BlockAux,
-    Memory,
+    EncoderMemory,
     outputs_of_each_layer,
     run_layers,
     stack_by_layer,
     with_window,
 )
-from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
+from transformer.layers.transformer_config import Biases, CrossAttentionKind, TransformerConfig, WidthScale, check_ring
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
@@ -58,14 +58,14 @@ class EncoderDecoderConfig(TransformerConfig):
     encoder_layers: Layers = 6
     decoder_layers: Layers = 6
     biases: Biases = Biases.FEED_FORWARD
-    embedding_scale: Scale = Scale.SQRT_WIDTH
-    cross: Cross = Cross.ATTENTION
+    embedding_scale: WidthScale = WidthScale.SQRT_WIDTH
+    cross: CrossAttentionKind = CrossAttentionKind.ATTENTION
 
     def _check(self) -> None:
         super()._check()
-        self.check_period("encoder_layers")
-        self.check_period("decoder_layers")
-        if self.cross is Cross.MEAN and SCORES[self.score].hidden:
+        self.check_window_pattern("encoder_layers")
+        self.check_window_pattern("decoder_layers")
+        if self.cross is CrossAttentionKind.MEAN and SCORES[self.score].has_hidden_layer:
             raise UserError(
                 f"config.model.cross=mean and config.model.score={self.score.value} do not go together: that score of "
                 "a query of zeros still depends on the key; say scaled_dot"
@@ -83,10 +83,10 @@ class EncoderDecoder(TokenDecoder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
         of_encoder, of_decoder = (
-            builder.with_rule(Initialize(config.initialization, count, config.depth, side.beta))
+            builder.with_rule(Initialize(config.initialization, count, config.resolved_head_dim, side.beta))
             for count, side in zip(residuals, deep, strict=True)
         )
-        super().__init__(config, config.rows(interface.vocabularies["joint"]), builder=of_encoder)
+        super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=of_encoder)
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.pad, self.begin = interface.pad, interface.begin
@@ -114,7 +114,7 @@ class EncoderDecoder(TokenDecoder):
         lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
-        memory = Memory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
+        memory = EncoderMemory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
         asked = stack_capture(DECODER, capture)
         embedding_key, layers_key = split_key(decoder_key)
@@ -123,7 +123,7 @@ class EncoderDecoder(TokenDecoder):
             self.config,
             self.decoder_layers,
             lambda block, x, layer, _: block(
-                x, layer, mask=with_window(mask, layer.window), table=table, memory=memory, asked=asked
+                x, layer, mask=with_window(mask, layer.window), relative_positions=table, memory=memory, capture=asked
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
@@ -168,7 +168,7 @@ class EncoderDecoder(TokenDecoder):
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
         memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
-        examples, groups, depth = len(memory_BxSxE), self.config.groups, self.config.depth
+        examples, groups, depth = len(memory_BxSxE), self.config.resolved_kv_heads, self.config.resolved_head_dim
 
         def empty(attention: MultiHeadAttention, window: int) -> tuple[Array, Array]:
             zeros = jnp.zeros((examples, attention.cache_length(length, window), groups, depth), self.dtype)
@@ -212,7 +212,7 @@ class EncoderDecoder(TokenDecoder):
             tokens_R,
             relative=self.decoder_relative,
             norm=self.decoder_norm,
-            memories=[Memory(content, mask) for content in cache.examples["memory"]],
+            memories=[EncoderMemory(content, mask) for content in cache.examples["memory"]],
             asked=stack_capture(DECODER, capture),
         )
         return logits_RxV, cache, Aux(stack_maps(DECODER, aux), {}, state)

@@ -21,7 +21,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Count, Layers, Positive, Rate
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
@@ -108,7 +108,7 @@ class RecurrentClassifier(StatelessModule):
 
     def __init__(self, config: RecurrentClassifierConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
-        vocabulary = rows_for(interface.vocabularies["tokens"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.elmo = Elmo(config.elmo, vocabulary, builder=builder) if config.elmo.layers else None
         self.encoder = RecurrentStack(config.encoder, config.read_width, builder=builder)

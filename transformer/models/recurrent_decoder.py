@@ -16,12 +16,12 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import Config, Count, Layers, Positive, Rate, UserError
 from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beam_rows import repeat_rows
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
-from transformer.layers.lstmn import Tape, TapeLayer
+from transformer.layers.lstmn import LstmnLayer, StateHistory
 from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
@@ -37,17 +37,17 @@ from transformer.models.task_interface import (
 SITE = "decoder/tape"
 
 
-class Memory(enum.Enum):
+class RecurrentMemory(enum.Enum):
     """What a layer stores of the past.
 
     Attributes:
         STATE: The last state.
-        TAPE: All states, which each step attends to instead of reading the last one (LSTMN, Cheng et al. 2016;
+        STATE_HISTORY: All states, which each step attends to instead of reading the last one (LSTMN, Cheng et al. 2016;
             transformer.layers.lstmn); LSTMs only.
     """
 
     STATE = "state"
-    TAPE = "tape"
+    STATE_HISTORY = "state_history"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +60,18 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         width: Features of a state.
         embedding: Features of a word vector.
         layers: Number of layers.
-        attention_hidden_width: Units of the hidden layer of a tape's score; 0 means `width`.
+        attention_hidden_width: Units of the hidden layer of the score over the state history; 0 means `width`.
         vocab_size: Rows of the embedding table; None means as many as the task's tokens.
         initialization: The initialization of the parameters.
         forget_bias: Initial bias of the LSTM's forget gate.
         dropout: Dropout rate on the inputs of each layer and of the output layer.
 
     Raises:
-        UserError: If a value is out of range, or if the memory is a tape and the cell is not an LSTM.
+        UserError: If a value is out of range, or if the memory is `state_history` and the cell is not an LSTM.
     """
 
     cell: Cell = Cell.LSTM
-    memory: Memory = Memory.STATE
+    memory: RecurrentMemory = RecurrentMemory.STATE
     width: Positive = 256
     embedding: Positive = 256
     layers: Layers = 1
@@ -82,15 +82,15 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     dropout: Rate = 0.0
 
     def _check(self) -> None:
-        if self.memory is Memory.TAPE and self.cell is not Cell.LSTM:
+        if self.memory is RecurrentMemory.STATE_HISTORY and self.cell is not Cell.LSTM:
             raise UserError(
-                f"config.model.memory=tape keeps the memory cells of an LSTM: config.model.cell={self.cell.value} has "
-                "none; say cell=lstm or memory=state"
+                f"config.model.memory=state_history keeps the memory cells of an LSTM: config.model.cell="
+                f"{self.cell.value} has none; say cell=lstm or memory=state"
             )
 
     @property
     def score_width(self) -> int:
-        """The units of the hidden layer of a tape's score."""
+        """The units of the hidden layer of the score over the state history."""
         return self.attention_hidden_width or self.width
 
     def stack(self) -> RecurrentConfig:
@@ -108,15 +108,15 @@ class RecurrentDecoder(StatelessModule):
     def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: Builder):
         builder = builder.with_rule(Initialize(config.initialization))
         self.config, self.dtype = config, builder.dtype
-        vocabulary = rows_for(interface.vocabularies["tokens"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         for number in range(config.layers):
             inputs = config.width if number else config.embedding
             match config.memory:
-                case Memory.STATE:
+                case RecurrentMemory.STATE:
                     layer: Module = RecurrentLayer(config.stack(), inputs, builder=builder)
-                case Memory.TAPE:
-                    layer = TapeLayer(
+                case RecurrentMemory.STATE_HISTORY:
+                    layer = LstmnLayer(
                         inputs, config.width, config.score_width, forget_bias=config.forget_bias, builder=builder
                     )
             setattr(self, f"layer_{number}", layer)
@@ -126,7 +126,7 @@ class RecurrentDecoder(StatelessModule):
         self.classes = head
 
     @property
-    def layers(self) -> tuple[RecurrentLayer | TapeLayer, ...]:
+    def layers(self) -> tuple[RecurrentLayer | LstmnLayer, ...]:
         """The layers, the lowest first."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
 
@@ -188,11 +188,11 @@ class RecurrentDecoder(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """Return the logits after each row's new token, the next cache, and maps over the slots of the tapes."""
+        """Return the logits after each row's new token, the next cache, and maps over the slots."""
         x_RxE, after, weights = self._embedded(tokens_R), [], []
         for layer, carried in zip(self.layers, cache.rows, strict=True):
-            if isinstance(layer, TapeLayer):
-                assert isinstance(carried, Tape)
+            if isinstance(layer, LstmnLayer):
+                assert isinstance(carried, StateHistory)
                 carried, x_RxE, alignment = layer.step(carried, x_RxE)
                 weights.append(alignment.weights)
             else:
@@ -205,21 +205,21 @@ class RecurrentDecoder(StatelessModule):
         maps = {} if captured is None else {SITE: captured}
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
 
-    def _initial(self, rows: int, slots: int) -> tuple[CellState | Tape, ...]:
-        """Return the initial carry of every layer; tapes have `slots` slots."""
+    def _initial(self, rows: int, slots: int) -> tuple[CellState | StateHistory, ...]:
+        """Return the initial carry of every layer; state histories have `slots` slots."""
         return tuple(
-            layer.initial(rows, slots, self.dtype) if isinstance(layer, TapeLayer) else layer.initial(rows, self.dtype)
+            layer.initial(rows, slots, self.dtype) if isinstance(layer, LstmnLayer) else layer.initial(rows, self.dtype)
             for layer in self.layers
         )
 
     def _over(
         self,
         inputs: Inputs,
-        carried: tuple[CellState | Tape, ...],
+        carried: tuple[CellState | StateHistory, ...],
         key: Key[Array, ""] | None,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B T F"], tuple[CellState | Tape, ...], CapturedAttention | None]:
-        """Run all tokens through the layers; return the outputs, the carry of each layer, and the maps of the tapes."""
+    ) -> tuple[Float[Array, "B T F"], tuple[CellState | StateHistory, ...], CapturedAttention | None]:
+        """Run all tokens through the layers; return the outputs, the carry of each layer, and the maps."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
@@ -229,8 +229,8 @@ class RecurrentDecoder(StatelessModule):
         after, maps = [], []
         for number, (layer, before) in enumerate(zip(self.layers, carried, strict=True)):
             x_BxTxE = self._dropped(x_BxTxE, number, key)
-            if isinstance(layer, TapeLayer):
-                step = functools.partial(_tape_step, layer)
+            if isinstance(layer, LstmnLayer):
+                step = functools.partial(_lstmn_step, layer)
                 behind, x_BxTxE, captured = scan_steps(step, before, x_BxTxE, mask=mask, capture=asked)
                 maps.append(None if captured is None else jax.tree.map(lambda leaf: leaf[0], captured))
             else:
@@ -246,8 +246,8 @@ class RecurrentDecoder(StatelessModule):
         return dropout(x, self.config.dropout, None if key is None else jax.random.fold_in(key, place))
 
 
-def _tape_step(layer: TapeLayer, tape: Tape, x_BxE: Array, key: None) -> tuple[Tape, Array, Any]:
-    return layer.step(tape, x_BxE)
+def _lstmn_step(layer: LstmnLayer, history: StateHistory, x_BxE: Array, key: None) -> tuple[StateHistory, Array, Any]:
+    return layer.step(history, x_BxE)
 
 
 def _layers(each: list[CapturedAttention | None]) -> CapturedAttention | None:
@@ -259,7 +259,7 @@ def _layers(each: list[CapturedAttention | None]) -> CapturedAttention | None:
 def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task with inputs `tokens`; with the memory `state` it has no maps."""
     sites: tuple[Site, ...] = ()
-    if config.memory is Memory.TAPE:
+    if config.memory is RecurrentMemory.STATE_HISTORY:
         layers = tuple(map(str, range(config.layers)))
         sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",)),)
     return Model(

@@ -23,7 +23,7 @@ from transformer.layers.attention_cell import (
     KeyValueProjection,
 )
 from transformer.layers.beam_rows import repeat_rows
-from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, ScoreInitialization
 from transformer.layers.linear import Linear
@@ -216,7 +216,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         for name, size in (("width", self.width), ("the encoder's output", memory)):
             if size % self.heads and not (split and self.head_dim):
                 raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
-        if SCORES[self.score].product and not split and self.width != memory:
+        if SCORES[self.score].is_product and not split and self.width != memory:
             raise UserError(
                 f"config.model.score={self.score.value} multiplies states of {self.width} features with annotations "
                 f"of {memory}: say projection=split, direction=forward, or the score general"
@@ -332,7 +332,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         super().__init__(interface, builder)
         self.config = config
         builder = builder.with_rule(Initialize(config.initialization))
-        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
+        vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = config.width, config.embedding
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)

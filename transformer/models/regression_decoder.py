@@ -19,7 +19,7 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import TransformerConfig, blocks_of, check_ring
+from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
@@ -59,7 +59,7 @@ class RegressionDecoderConfig(Config, path="config.model"):
     @property
     def blocks(self) -> TransformerConfig:
         """The config of the blocks; positions are added before them."""
-        return blocks_of(self)
+        return block_config_from(self)
 
 
 class RegressionDecoder(BlockStacks):
@@ -70,7 +70,9 @@ class RegressionDecoder(BlockStacks):
 
     def __init__(self, config: RegressionDecoderConfig, interface: TaskInterface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(config.layers)
-        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
+        builder = builder.with_rule(
+            Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+        )
         self.config, self.count, self.dtype = blocks, config.layers, builder.dtype
         model = (("embed", config.width),)
         features = (("features", interface.inputs["vectors"].shape[-1]),)

@@ -20,7 +20,7 @@ from transformer.layers.convolution import Convolution1D, Convolution2D, Convolu
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.image_grid_attention import stack_glimpses
 from transformer.layers.linear import Linear
-from transformer.logical_axes import place
+from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION, TaskInterface
@@ -317,7 +317,7 @@ class Snail(Module):
             return self.embedding(jnp.asarray(inputs["vectors"], self.dtype)), state
         images = jnp.asarray(inputs["images"], self.dtype)
         rows, length = images.shape[:2]
-        flat = place(images.reshape(rows * length, *images.shape[2:]), "batch", None, None, None)
+        flat = with_logical_constraint(images.reshape(rows * length, *images.shape[2:]), "batch", None, None, None)
         embedded_NxE, after = self.embedding(flat, state, train=train)
         shown_BxT: Int[Array, "B T"] = jnp.asarray(inputs["shown"])
         # Of a class that is not told the vector is zero.

@@ -13,11 +13,11 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.beam_rows import repeat_rows
-from transformer.layers.embedding_and_head import TokenEnds
+from transformer.layers.embedding_and_head import EmbeddingAndHead
 from transformer.layers.functional_module import Builder, Module, unstacked
 from transformer.layers.initialization import DeepNorm
 from transformer.layers.kv_cache import KeysAndValues, first_ancestors, ring_of, sharing, with_own
-from transformer.layers.lora import adapted
+from transformer.layers.lora import add_lora
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
@@ -26,8 +26,8 @@ from transformer.layers.transformer_block import (
     BlockAux,
     BlockCapture,
     BlockGroup,
+    EncoderMemory,
     LayerContext,
-    Memory,
     run_layers,
     stack_aux,
     stack_by_layer,
@@ -67,7 +67,7 @@ class BlockStacks(StatelessModule):
 
         def block(experts: bool, builder: Builder) -> Block:
             made = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
-            return adapted(made, config.lora, builder)
+            return add_lora(made, config.lora, builder)
 
         group = config.experts.group
         if group == 1:
@@ -76,7 +76,7 @@ class BlockStacks(StatelessModule):
 
     def make_relative_positions(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
         """Build the relative position parameters that all layers of a stack share; None if the scheme has none."""
-        if not self.config.positions.scheme.shared:
+        if not self.config.positions.scheme.shared_by_layers:
             return None
         return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
 
@@ -116,14 +116,16 @@ class BlockStacks(StatelessModule):
             stacked,
             self.config,
             count,
-            lambda block, x, layer, _: block(x, layer, mask=with_window(mask, layer.window), table=table, asked=asked),
+            lambda block, x, layer, _: block(
+                x, layer, mask=with_window(mask, layer.window), relative_positions=table, capture=asked
+            ),
             x_BxTxE,
             key=key,
         )
         return (x_BxTxE if norm is None else norm(x_BxTxE)), stack_by_layer(outputs)
 
 
-class TokenModel(BlockStacks, TokenEnds):
+class TokenModel(BlockStacks, EmbeddingAndHead):
     """Base class of Transformers over tokens; a family implements `hidden`, whose outputs `logits` maps to logits."""
 
     def forward(
@@ -200,7 +202,7 @@ def stack_sites(
 
 def stack_maps(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
     """Return what a stack captured, by site."""
-    sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.experts}
+    sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.expert_gates}
     return {site: captured for site, captured in sites.items() if captured is not None}
 
 
@@ -218,14 +220,14 @@ def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str,
     Returns:
         The losses by name; empty without experts.
     """
-    if aux.balance is None:
+    if aux.expert_balance is None:
         return {}
-    positions = aux.balance.positions[0]
+    positions = aux.expert_balance.positions[0]
     return {
         f"{stack}/{name}": AuxiliaryLoss(positions * jnp.sum(unevenness_L), positions, weight)
         for name, unevenness_L, weight in (
-            ("importance", aux.balance.importance, config.importance_loss),
-            ("load", aux.balance.load, config.load_loss),
+            ("importance", aux.expert_balance.importance, config.importance_loss),
+            ("load", aux.expert_balance.load, config.load_loss),
         )
     }
 
@@ -267,7 +269,7 @@ class TokenDecoder(TokenModel):
             examples={**examples, "rings": shared_rings},
             weights={
                 "layers": unstacked(stacked, len(filled) // self.config.experts.group),
-                "scoring": self.scoring(self.dtype),
+                "output_matrix": self.output_matrix(self.dtype),
             },
         )
 
@@ -279,7 +281,7 @@ class TokenDecoder(TokenModel):
         *,
         relative: SharedPositions | None,
         norm: FinalNorm,
-        memories: Sequence[Memory | None],
+        memories: Sequence[EncoderMemory | None],
         asked: BlockCapture,
     ) -> tuple[Float[Array, "R V"], Cache, BlockAux]:
         """Run one new position of every row through a stack.
@@ -316,9 +318,9 @@ class TokenDecoder(TokenModel):
                 ring,
                 position_R,
                 ancestors_RxT=ancestors_RxT,
-                table=table,
+                relative_positions=table,
                 memory=memory,
-                asked=asked,
+                capture=asked,
             )
             return x_RxE, (grown_ring, aux)
 
@@ -335,7 +337,7 @@ class TokenDecoder(TokenModel):
                 f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
                 "shape: capture the maps of whole sequences instead"
             )
-        logits_RxV = self.logits_by(cache.weights["scoring"], x_RxE if norm is None else norm(x_RxE))
+        logits_RxV = self.logits_from_matrix(cache.weights["output_matrix"], x_RxE if norm is None else norm(x_RxE))
         rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
         if rows_sharing > 1:
             cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown_rings})

@@ -10,9 +10,16 @@ from transformer.attention.capture import Capture
 from transformer.attention.positions import AttentionPosition
 from transformer.config import Count, UserError
 from transformer.layers.functional_module import Functional, Precision
-from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
+from transformer.layers.segment_memory import (
+    TOKENS,
+    apply_block_with_memory,
+    mask_after_memory,
+    next_memory,
+    split_memory_by_layer,
+    stack_memory_of_layers,
+)
 from transformer.layers.transformer_block import BlockAux, LayerContext, run_layers, stack_by_layer, with_window
-from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
+from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, Positions, check_ring
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
@@ -40,7 +47,7 @@ class TransformerXLConfig(DecoderConfig):
         UserError: If a value is out of range, or if `positions` are absolute.
     """
 
-    positions: Positions = FOR_SEGMENTS
+    positions: Positions = SEGMENT_MODEL_POSITIONS
     memory_length: Count = 128
 
     def _check(self) -> None:
@@ -78,13 +85,15 @@ class TransformerXLDecoder(Decoder):
         if memory is not None:
             if "segments" in inputs:
                 raise ValueError("inputs has segments and a memory: packed texts do not follow one another")
-            mask = behind(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
+            mask = mask_after_memory(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
         table, asked = None if self.relative is None else self.relative(), stack_capture(STACK, capture)
 
         def function(block: Any, x: Array, layer: LayerContext, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
             seen = with_window(mask, layer.window)
-            x, aux, attended = read_on(block, x, layer, held, mask=seen, table=table, asked=asked)
-            return x, (aux, remembered(attended, config.memory_length))
+            x, aux, attended = apply_block_with_memory(
+                block, x, layer, held, mask=seen, relative_positions=table, capture=asked
+            )
+            return x, (aux, next_memory(attended, config.memory_length))
 
         embedding_key, layers_key = split_key(key if train else None)
         positions_1xT = jnp.arange(tokens_BxT.shape[1])[None]
@@ -95,11 +104,11 @@ class TransformerXLDecoder(Decoder):
             function,
             self.embed(tokens_BxT, positions_1xT, embedding_key),
             key=layers_key,
-            inputs=of_layers(memory, len(config.period)),
+            inputs=split_memory_by_layer(memory, len(config.window_pattern)),
         )
         of_each, kept = zip(*outputs, strict=True)
         aux = stack_by_layer(of_each)
-        extras = {"memory": by_example(kept)} if config.memory_length else {}
+        extras = {"memory": stack_memory_of_layers(kept)} if config.memory_length else {}
         x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
 

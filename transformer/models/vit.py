@@ -23,7 +23,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, blocks_of, check_ring
+from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, block_config_from, check_ring
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily, PublishedSize
@@ -101,7 +101,7 @@ class VitConfig(Config, path="config.model"):
     @property
     def blocks(self) -> TransformerConfig:
         """The config of the Transformer blocks."""
-        return blocks_of(self)
+        return block_config_from(self)
 
     def grid(self, height: int, width: int) -> Axis:
         """Return the axis of attention maps: the tokens before the patches, and the grid of patches.
@@ -128,7 +128,9 @@ class Vit(BlockStacks):
         _, height, width, channels = interface.inputs["image"].shape
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
-        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
+        builder = builder.with_rule(
+            Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+        )
         self.config, self.pooling, self.shape, self.patch = blocks, config.pooling, grid.shape, config.patch_size
         self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.tokens
         distilled = config.pooling is ImagePooling.DISTILLED

@@ -16,11 +16,32 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm
 from transformer.layers.residual import NormPlacement
-from transformer.layers.segment_memory import TOKENS, by_example, filled, key_axis, of_layers, remembered
+from transformer.layers.segment_memory import (
+    TOKENS,
+    memory_key_axis,
+    next_memory,
+    split_memory_by_layer,
+    stack_memory_of_layers,
+    valid_keys,
+)
 from transformer.layers.sequence_lengths import real_positions
 from transformer.layers.transformer_block import LayerContext, interleave_periods, run_layers, with_window
-from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
-from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
+from transformer.layers.transformer_config import (
+    SEGMENT_MODEL_POSITIONS,
+    Biases,
+    Positions,
+    TransformerConfig,
+    check_ring,
+)
+from transformer.layers.two_stream_attention import (
+    RelativeSegments,
+    StreamCaptures,
+    StreamMasks,
+    StreamStates,
+    apply_two_stream_block,
+    make_two_stream_block,
+    two_stream_masks,
+)
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
 from transformer.models.published_sizes import sizes_of_family
@@ -57,25 +78,25 @@ class XLNetConfig(TransformerConfig):
     biases: Biases = Biases.FEED_FORWARD
     initialization: Initialization = Initialization.GPT
     attention_dropout: Rate = 0.1
-    positions: Positions = FOR_SEGMENTS
+    positions: Positions = SEGMENT_MODEL_POSITIONS
     output_bias: bool = True
     memory_length: Count = 384
     relative_segments: bool = False
 
     def _check(self) -> None:
         super()._check()
-        self.check_period("layers")
+        self.check_window_pattern("layers")
         if self.positions.within_attention is AttentionPosition.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "
                 "never by its embedding; say transformer_xl, or another within attention"
             )
-        if self.relative_segments and not self.positions.scheme.kinds:
+        if self.relative_segments and not self.positions.scheme.supports_relative_segments:
             raise UserError(
                 f"config.model.relative_segments=True needs positions with relative segment encodings, which "
                 f"positions={self.positions.value} has not: use transformer_xl"
             )
-        if self.positions.scheme.shared:
+        if self.positions.scheme.shared_by_layers:
             raise UserError(
                 f"config.model.positions={self.positions.value} is one table for all layers, which this model has not: "
                 "say transformer_xl, shaw, rotary or alibi"
@@ -104,11 +125,13 @@ class XLNet(TokenModel):
 
     def __init__(self, config: XLNetConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
-        super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
+        builder = builder.with_rule(
+            Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+        )
+        super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.layers = builder.stack(
-            lambda builder: block_of(config, config.relative_segments, alpha, builder), config.layers
+            lambda builder: make_two_stream_block(config, config.relative_segments, alpha, builder), config.layers
         )
         self.norm = self.make_final_norm(builder)
         # g^(0), the same for every position: the query stream begins without any content (section 2.3).
@@ -144,7 +167,7 @@ class XLNet(TokenModel):
 
     def _streams(
         self, inputs: Inputs, *, train: bool, key: Key[Array, ""] | None, capture: Capture | None, queries: bool
-    ) -> tuple[Streams, Aux]:
+    ) -> tuple[StreamStates, Aux]:
         config, memory = self.config, inputs.get("memory")
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, length = tokens_BxT.shape
@@ -152,21 +175,28 @@ class XLNet(TokenModel):
         predicted_BxP = jnp.asarray(inputs.get("predicted", all_BxT))
         masks = self._masks(inputs, predicted_BxP if "predicted" in inputs else None)
         table = self._kinds(inputs)
-        asked = Asked(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture))
+        asked = StreamCaptures(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture))
 
         def function(
-            block: Any, streams: Streams, layer: LayerContext, held: Any
-        ) -> tuple[Streams, tuple[Asked, Array]]:
-            seen = Masks(*(with_window(mask, layer.window) for mask in masks))
-            streams, maps, attended = two_streams(
-                block, streams, layer, held, masks=seen, predicted_BxP=predicted_BxP, table=table, asked=asked
+            block: Any, streams: StreamStates, layer: LayerContext, held: Any
+        ) -> tuple[StreamStates, tuple[StreamCaptures, Array]]:
+            seen = StreamMasks(*(with_window(mask, layer.window) for mask in masks))
+            streams, maps, attended = apply_two_stream_block(
+                block,
+                streams,
+                layer,
+                held,
+                masks=seen,
+                predicted_BxP=predicted_BxP,
+                relative_positions=table,
+                capture=asked,
             )
-            return streams, (maps, remembered(attended, config.memory_length))
+            return streams, (maps, next_memory(attended, config.memory_length))
 
         keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
         ends, layers_key = split_key(keys["content"])
         blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
-        first = Streams(
+        first = StreamStates(
             self.embed(tokens_BxT, all_BxT[:1], ends),
             dropout(blank_BxPxE, config.dropout, keys["query"]) if queries else None,
         )
@@ -177,13 +207,13 @@ class XLNet(TokenModel):
             function,
             first,
             key=layers_key,
-            inputs=of_layers(memory, len(config.period)),
+            inputs=split_memory_by_layer(memory, len(config.window_pattern)),
         )
         maps, kept = zip(*outputs, strict=True)
-        extras = {"memory": by_example(kept)} if config.memory_length else {}
+        extras = {"memory": stack_memory_of_layers(kept)} if config.memory_length else {}
         return self._closed(streams), Aux(_maps_of(maps), extras, None)
 
-    def _masks(self, inputs: Inputs, predicted_BxP: Array | None) -> Masks:
+    def _masks(self, inputs: Inputs, predicted_BxP: Array | None) -> StreamMasks:
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, length = tokens_BxT.shape
         order_BxT = jnp.broadcast_to(jnp.asarray(inputs.get("order", jnp.arange(length))), (batch, length))
@@ -193,21 +223,21 @@ class XLNet(TokenModel):
             asked_BxT = jnp.any(predicted_BxP[..., None] == jnp.arange(length)[None, None], axis=1)
         slots = _slots(inputs)
         past_B = jnp.asarray(inputs["past"]) if slots else jnp.zeros(batch, jnp.int32)
-        return masks_of(order_BxT, real_BxT, asked_BxT, filled(slots, past_B, 0))
+        return two_stream_masks(order_BxT, real_BxT, asked_BxT, valid_keys(slots, past_B, 0))
 
-    def _kinds(self, inputs: Inputs) -> Kinds | None:
+    def _kinds(self, inputs: Inputs) -> RelativeSegments | None:
         """Return which queries and keys have different token types; those of a memory are 0."""
         if not self.config.relative_segments:
             return None
         types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
         of_keys = jnp.pad(types_BxT, ((0, 0), (_slots(inputs), 0)))
-        return Kinds(types_BxT[:, :, None] != of_keys[:, None])
+        return RelativeSegments(types_BxT[:, :, None] != of_keys[:, None])
 
-    def _closed(self, streams: Streams) -> Streams:
+    def _closed(self, streams: StreamStates) -> StreamStates:
         """Apply the final norm, if there is one, to both streams."""
         if self.norm is None:
             return streams
-        return Streams(self.norm(streams.content), None if streams.query is None else self.norm(streams.query))
+        return StreamStates(self.norm(streams.content), None if streams.query is None else self.norm(streams.query))
 
 
 def _slots(inputs: Inputs) -> int:
@@ -215,7 +245,7 @@ def _slots(inputs: Inputs) -> int:
     return inputs["memory"].shape[2] if "memory" in inputs else 0
 
 
-def _maps_of(maps: tuple[Asked, ...]) -> dict[str, CapturedAttention]:
+def _maps_of(maps: tuple[StreamCaptures, ...]) -> dict[str, CapturedAttention]:
     """Return the captured maps by site, in the order of the layers."""
     of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
     return {site: jax.tree.map(interleave_periods, *each) for site, each in of_sites if each[0] is not None}
@@ -224,7 +254,7 @@ def _maps_of(maps: tuple[Asked, ...]) -> dict[str, CapturedAttention]:
 def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model of this config for a task; with relative positions, texts may have any length."""
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
-    keys = key_axis(config.memory_length)
+    keys = memory_key_axis(config.memory_length)
     return Model(
         functional=Functional(lambda builder: XLNet(config, interface, builder), precision),
         sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in (CONTENT, QUERY)),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.logical_axes import placement
+from transformer.logical_axes import current_placement
 
 # The default number of logits held at once: half a GiB of float32.
 LOGITS_AT_ONCE = 2**27
@@ -100,10 +100,10 @@ def chunked_token_loss(
     """
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
-    placed = placement()
+    placed = current_placement()
     divided, along = 1, 1
     if placed is not None:
-        divided, along = placed.parts("batch") * placed.parts("vocabulary"), placed.parts("length")
+        divided, along = placed.num_shards("batch") * placed.num_shards("vocabulary"), placed.num_shards("length")
     # A multiple of the devices between which positions are sharded.
     chunk = max(logits_at_once * divided // (batch * vocabulary), 1) * along
     if chunk >= length:

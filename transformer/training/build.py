@@ -88,7 +88,7 @@ def build_components(
     placement = make_placement(experiment.sharding) if placement is None else placement
     family = models.FAMILIES[models.name_of(experiment.model)]
     placement = add_family_axes(placement, family.logical_axes)
-    parts = placement.parts("batch") * experiment.run.num_microbatches
+    parts = placement.num_shards("batch") * experiment.run.num_microbatches
     if synthetic:
         task = tasks.synthetic(experiment.task, parts)
     else:

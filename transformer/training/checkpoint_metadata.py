@@ -117,7 +117,7 @@ def collect_metadata(
     batches = [source[number] for number in range(FINGERPRINTED_BATCHES)]
     arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
     # A batch is filled up to a multiple of the parts that it is cut into.
-    parts = components.placement.parts("batch") * experiment.run.num_microbatches
+    parts = components.placement.num_shards("batch") * experiment.run.num_microbatches
     return {
         "config": experiment.to_config(),
         "data": dict(components.task.fingerprint()),

@@ -174,7 +174,7 @@ def compile_probe(
         return plan.stored_maps(look(state, plan.request()))
 
     def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(placed.mesh, placed.even_spec(("batch", None, "heads"), kept.shape[:3]))
+        return NamedSharding(placed.mesh, placed.even_partition_spec(("batch", None, "heads"), kept.shape[:3]))
 
     lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
     if len({device.process_index for device in placed.mesh.devices.flat}) > 1:

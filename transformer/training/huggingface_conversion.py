@@ -14,7 +14,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, output_folder, read_model_folder, write_model_folder
-from transformer.layers.lora import LoraConfig, merged
+from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
 from transformer.models.model import PyTree, count_parameters
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
@@ -302,7 +302,11 @@ def merge_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
         The config without LoRA, and the merged parameters; both unchanged if there is no LoRA.
     """
     lora = getattr(model, "lora", LoraConfig())
-    return (dataclasses.replace(model, lora=LoraConfig()), merged(params, lora)) if lora.rank else (model, params)
+    return (
+        (dataclasses.replace(model, lora=LoraConfig()), merge_lora_params(params, lora))
+        if lora.rank
+        else (model, params)
+    )
 
 
 def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[str, int | None]:

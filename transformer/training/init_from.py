@@ -21,7 +21,7 @@ from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.huggingface.convert import OpenedModel, open_model_folder
 from transformer.installation import command_words
 from transformer.json_files import read_object
-from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
+from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.distributed import is_primary
@@ -105,7 +105,7 @@ class InitReport:
     @property
     def unused(self) -> tuple[str, ...]:
         """The source's arrays that are neither taken nor merged."""
-        merged = {name for path in self.merged for name in beside(self.plan.taken[path].source)}
+        merged = {name for path in self.merged for name in lora_paths(self.plan.taken[path].source)}
         return tuple(name for name in self.plan.unused if name not in merged)
 
     def facts(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
         UserError: If the scales differ.
     """
     source, plan = prepared.source, prepared.report.plan
-    if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):
+    if not lora or not lora.rank or not source.lora or not any(is_lora_path(path) for path in plan.taken):
         return
     if lora.scale != source.lora.scale:
         raise UserError(
@@ -501,7 +501,7 @@ def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     return tuple(
         path
         for path, taken in planned.taken.items()
-        if has_low_rank(taken.source, source.leaves) and beside(path)[0] not in planned.taken
+        if has_lora(taken.source, source.leaves) and lora_paths(path)[0] not in planned.taken
     )
 
 
@@ -546,9 +546,9 @@ def _read_values(
         values |= {path: stored[name] for name, path in paths.items()}
     for path in report.merged:
         assert source.lora is not None
-        names = beside(report.plan.taken[path].source)
+        names = lora_paths(report.plan.taken[path].source)
         low = source.read({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
-        merge = jax.jit(with_low_rank, static_argnames="scale", out_shardings=values[path].sharding)
+        merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
     return values
 

@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from transformer.config import Above, Amount, Config, Count, PositiveAmount, Range, Share, UserError, nearest
-from transformer.layers.lora import has_low_rank
+from transformer.layers.lora import has_lora
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective
 from transformer.training.state import cast_to_accumulation_dtype
@@ -254,7 +254,7 @@ def check_trainable_patterns(config: OptimizerConfig, objective: Objective, path
             f"{objective.name!r} nothing to train: it trains {', '.join(objective.trains)}"
         )
     for path in trained:
-        if has_low_rank(path, paths):
+        if has_lora(path, paths):
             raise UserError(
                 f"config.model.lora puts a low rank beside {path}, which this run trains itself: say "
                 "config.optimizer.trainable='*/lora/*' (and a new head's parameters), or config.model.lora.rank=0"

@@ -12,7 +12,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Above, Config, UserError, choice, nearest
-from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_num_dimensions, use_placement
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.task import Batch
@@ -187,7 +187,7 @@ def state_shardings(
     names, shapes = leaves_by_path(model.axes().params, is_axis_names), leaves_by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
     # Without `experts`: rules that shard experts alone do not shard the other parameters.
-    dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
+    dividing = any(placement.num_shards(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
     for path, spec in specs.items():
         megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
         if dividing and megabytes > max_replicated_mb and not any(spec):
@@ -209,19 +209,21 @@ def state_shardings(
 
 def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement: Placement) -> PartitionSpec:
     try:
-        check_count(names, leaf.shape)
-        placement.spec(names)
+        check_num_dimensions(names, leaf.shape)
+        placement.partition_spec(names)
     except ValueError as error:
         raise UserError(f"the parameter {path} {leaf.shape} with logical axes {names}: {error}") from None
     for name, size in zip(names, leaf.shape, strict=True):
-        parts = 1 if name is None or name == "groups" else placement.parts(name)
+        parts = 1 if name is None or name == "groups" else placement.num_shards(name)
         if name is not None and size % parts:
-            axes = " x ".join(f"config.sharding.{axis}={placement.mesh.shape[axis]}" for axis in placement.axes(name))
+            axes = " x ".join(
+                f"config.sharding.{axis}={placement.mesh.shape[axis]}" for axis in placement.mesh_axes(name)
+            )
             raise UserError(
                 f"{axes} does not divide the {size} of {name} in the parameter {path} {leaf.shape}: choose sizes that "
                 + ("do, or give config.model.vocab_size a multiple" if name == "vocabulary" else "do")
             )
-    return placement.even_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
+    return placement.even_partition_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
 
 
 def check_sequence_divides(interface: TaskInterface, placement: Placement) -> None:
@@ -234,7 +236,7 @@ def check_sequence_divides(interface: TaskInterface, placement: Placement) -> No
     Raises:
         UserError: If it does not; the message names the keys that can change it.
     """
-    parts = placement.parts("length")
+    parts = placement.num_shards("length")
     for name, given in interface.inputs.items():
         if given.positions is not None and given.positions % parts:
             raise UserError(
@@ -253,7 +255,7 @@ def with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Ca
 
     @functools.wraps(function)
     def traced(*arguments: P.args, **named: P.kwargs) -> R:
-        with placed(placement):
+        with use_placement(placement):
             return function(*arguments, **named)
 
     return traced
@@ -261,7 +263,7 @@ def with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Ca
 
 def batch_sharding(shape: tuple[int, ...], placement: Placement) -> NamedSharding:
     """Return the sharding of an array of a batch: rows over the mesh, replicated if their number does not divide."""
-    return NamedSharding(placement.mesh, placement.even_spec(("batch",)[: len(shape)], shape[:1]))
+    return NamedSharding(placement.mesh, placement.even_partition_spec(("batch",)[: len(shape)], shape[:1]))
 
 
 def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax.Array]:

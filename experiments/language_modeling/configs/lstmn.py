@@ -1,6 +1,6 @@
 r"""LSTMN (Cheng et al. 2016) on tiny-shakespeare, compared with an LSTM of equal size.
 
-    python -m launch.train --config=experiments/language_modeling/configs/lstmn.py --workdir=runs/tape \
+    python -m launch.train --config=experiments/language_modeling/configs/lstmn.py --workdir=runs/lstmn \
         --data_dir=DIRECTORY
     python -m launch.train --config=experiments/language_modeling/configs/lstmn.py:lstm --workdir=runs/state \
         --data_dir=DIRECTORY
@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from experiments.language_modeling.configs import shakespeare
 
 # The memory of each, and the width at which both have as many parameters, within one per cent.
-MEMORIES = {"lstmn": ("tape", 128), "lstm": ("state", 144)}
+MEMORIES = {"lstmn": ("state_history", 128), "lstm": ("state", 144)}
 
 
 def get_config(cell: Literal["lstmn", "lstm"] = "lstmn") -> ConfigDict:

@@ -311,7 +311,7 @@ class _StepFormulas:
         model = self.model
         expert = max(sharding.expert, 1)
         parts = sharding.data * sharding.fsdp * expert * sharding.sequence
-        of_heads, of_groups = model.heads * model.depth, model.groups * model.depth
+        of_heads, of_groups = model.heads * model.resolved_head_dim, model.resolved_kv_heads * model.resolved_head_dim
         inner = of_heads + 2 * of_groups + model.feed_forward
         kept = {
             Remat.FULL: model.width,
