@@ -24,9 +24,13 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
         UserError: If `source` is neither, or its model cannot be read.
 
     Example:
-        >>> model = transformer.load("gpt2-folder")
-        >>> model.look("my sentence")           # the page of what every head attends to
-        >>> model.run_with_maps("my sentence")  # named arrays
+        ```python
+        import transformer
+
+        model = transformer.load("gpt2-folder")
+        model.look("my sentence")  # the page of what every head attends to
+        model.run_with_maps("my sentence")  # named arrays
+        ```
     """
     from transformer.interpret.load import load
 

@@ -238,9 +238,16 @@ class Config:
     a subclass refuses in `_check`. The class argument `path` is the dotted key of the section, for messages.
 
     Example:
-        >>> @dataclasses.dataclass(frozen=True)
-        ... class SortingConfig(Config, path="config.task"):
-        ...     length: Positive = 8
+        ```python
+        import dataclasses
+        from transformer.config import Config, Positive
+
+        @dataclasses.dataclass(frozen=True)
+        class SortingConfig(Config, path="config.task"):
+            length: Positive = 8
+
+        SortingConfig(length=0)  # UserError: config.task.length=0 must be at least 1
+        ```
     """
 
     _path: ClassVar[str] = ""
@@ -280,11 +287,16 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
             ValueError. The message names the dotted key.
 
     Example:
-        >>> @dataclasses.dataclass(frozen=True)
-        ... class SortingConfig(Config, path="config.task"):
-        ...     length: Positive = 8
-        >>> from_config(SortingConfig, {"length": 4}, "config.task")
-        SortingConfig(length=4)
+        ```python
+        import dataclasses
+        from transformer.config import Config, Positive, from_config
+
+        @dataclasses.dataclass(frozen=True)
+        class SortingConfig(Config, path="config.task"):
+            length: Positive = 8
+
+        from_config(SortingConfig, {"length": 4}, "config.task")  # SortingConfig(length=4)
+        ```
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     within = f"{path}." if path else ""

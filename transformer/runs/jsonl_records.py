@@ -157,6 +157,15 @@ def read_records(path: str | Path, lines: RecordSchema = METRIC_RECORDS) -> list
 
     Raises:
         UserError: If another line does not fit the schema.
+
+    Example:
+        ```python
+        from transformer.runs.jsonl_records import last_metric, parse_metric_name, read_records
+        from transformer.runs.run_directory import RunDirectory
+
+        records = read_records(RunDirectory.open("runs/demo").metrics_file)
+        last_metric(records, parse_metric_name("train/loss"))  # the last step and its loss
+        ```
     """
     path = parse_path(path)
     try:

@@ -46,6 +46,16 @@ def token_loss(
 
     Returns:
         The sums with and without smoothing, and the number of correct predictions.
+
+    Example:
+        ```python
+        import jax.numpy as jnp
+        from transformer.tasks.losses import token_loss
+
+        logits = jnp.log(jnp.array([[[0.5, 0.25, 0.25]]]))
+        sums = token_loss(logits, jnp.array([[0]]), jnp.array([[True]]), label_smoothing=0.0)
+        sums.cross_entropy  # 0.693, log 2
+        ```
     """
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
     largest_BxT = jax.lax.stop_gradient(jnp.max(logits_BxTxV, axis=-1))

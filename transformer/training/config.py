@@ -108,16 +108,19 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
         UserError: If a key is unknown or missing, or a value is invalid; the message names the first.
 
     Example:
-        >>> experiment = resolve_config({
-        ...     "name": "small",
-        ...     "steps": 100,
-        ...     "checkpoint_every": 100,
-        ...     "task": {"name": "language_modeling", "dataset": "repeated"},
-        ...     "model": {"family": "decoder", "size": "gpt2"},
-        ...     "optimizer": {"learning_rate": 1e-3},
-        ... })
-        >>> experiment.task.batch_size
-        16
+        ```python
+        from transformer.training.config import resolve_config
+
+        experiment = resolve_config({
+            "name": "small",
+            "steps": 100,
+            "checkpoint_every": 100,
+            "task": {"name": "language_modeling", "dataset": "repeated"},
+            "model": {"family": "decoder", "size": "gpt2"},
+            "optimizer": {"learning_rate": 1e-3},
+        })
+        experiment.task.batch_size  # 16
+        ```
     """
     run = from_config(RunConfig, values)
     optimizers = {

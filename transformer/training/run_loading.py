@@ -154,8 +154,13 @@ def load_run(
         DamagedCheckpoint: If the checkpoint is damaged.
 
     Example:
-        >>> experiment, components, state = load_run("runs/first")
-        >>> view = evaluation_view(components.model, state, experiment.eval_parameters)
+        ```python
+        from transformer.training.evaluate import evaluation_view
+        from transformer.training.run_loading import load_run
+
+        experiment, components, state = load_run("runs/demo")
+        view = evaluation_view(components.model, state, experiment.eval_parameters)
+        ```
     """
     run = open_run(workdir, trusted, task_changes)
     run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read

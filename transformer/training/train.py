@@ -77,6 +77,25 @@ def train(
             a training batch has a token outside of the vocabulary.
         RunStopped: If the monitor is told to stop; the state has been saved.
         RunFailed: If training diverges, or a state or checkpoint is not valid.
+
+    Example:
+        ```python
+        from pathlib import Path
+        from transformer.training.config import resolve_config
+        from transformer.training.train import train
+
+        config = {
+            "name": "small",
+            "steps": 2,
+            "checkpoint_every": 2,
+            "log_every": 1,
+            "task": {"name": "language_modeling", "dataset": "repeated", "context": 16, "probe_length": 8},
+            "model": {"family": "decoder", "layers": 1, "width": 16, "heads": 2, "feed_forward": 16},
+            "optimizer": {"learning_rate": 1e-3},
+        }
+        directory = train(resolve_config(config), Path("runs/small"))
+        directory.metrics_file  # runs/small/metrics.jsonl
+        ```
     """
     with open_runs([experiment], [workdir]) as (components, (run,)):
         roll_back(run, rewind)

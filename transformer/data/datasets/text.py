@@ -116,6 +116,14 @@ def open_text_dataset(
     Raises:
         UserError: If the name is unknown, files are missing or malformed, or the data set is neither prepared nor can
             be downloaded.
+
+    Example:
+        ```python
+        from transformer.data.datasets.text import open_text_dataset
+
+        text = open_text_dataset("repeated/symbols=8,longest=8", prepared_dir="data")
+        len(text.split("validation"))  # 512 documents
+        ```
     """
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}

@@ -134,6 +134,14 @@ def open_translation_dataset(
     Raises:
         UserError: If the name or a language is unknown, files are missing or malformed, or the data set is neither
             prepared nor can be downloaded.
+
+    Example:
+        ```python
+        from transformer.data.datasets.translation import open_translation_dataset
+
+        pairs = open_translation_dataset("reversal/length=4,train=10", prepared_dir="data").split("train")
+        pairs[0].source, pairs[0].target  # ("D A 8 4", "4 8 A D")
+        ```
     """
     first, *parts = name.split("/")
     if is_pair_files(name):

@@ -69,6 +69,16 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     Raises:
         UserError: If `size` is less than the bytes and the special tokens.
         TypeError: If `texts` is a single text.
+
+    Example:
+        ```python
+        from transformer.data.tokenizers.train_tokenizer import train_byte_bpe
+
+        tokenizer = train_byte_bpe(["one text", "another text"], size=260)
+        (ids,) = tokenizer.encode(["one text"])
+        tokenizer.labels(ids)  # ["o", "n", "e", "▁tex", "t"]
+        tokenizer.decode(ids)  # "one text"
+        ```
     """
     refuse_single_text(texts, "texts")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
