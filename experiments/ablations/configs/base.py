@@ -1,9 +1,9 @@
-"""What the ablations share: a small encoder-decoder on the embedded phrases, half a minute a run.
+"""The base of the ablations: a small encoder-decoder on the built-in phrases, half a minute a run.
 
     python -m launch.train --config=experiments/ablations/configs/base.py --workdir=runs/base
 
-Takes about half a minute on two cores. Each ablation beside this file starts here, or from `reversal_config()`, and
-says its differences alone.
+Takes about half a minute on two cores. Each ablation in this folder starts from this config, or from
+`reversal_config()`, and lists only its differences.
 """
 
 from ml_collections import ConfigDict

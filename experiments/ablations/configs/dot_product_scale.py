@@ -1,4 +1,4 @@
-r"""The factor 1 / sqrt(D) of dot products, on and off, at depths 16 and 64 (Vaswani et al. 2017, section 3.2.1).
+r"""The factor 1 / sqrt(D) of dot-product attention, on and off, at head dimensions 16 and 64 (Vaswani et al. 2017).
 
     python -m launch.ablate --config=experiments/ablations/configs/dot_product_scale.py \
         --workdir=runs/scale --num_workers=2
@@ -8,8 +8,8 @@ run alone:
 
     python -m launch.train --config=experiments/ablations/configs/dot_product_scale.py --workdir=runs/one
 
-Each arm has the best of three learning rates, as queries and keys can learn a scale. Expect the difference, if any, at
-depth 64, where unscaled logits are eight times as large.
+Section 3.2.1 of the paper. Each arm is compared at the best of three learning rates, since queries and keys can learn a
+scale. Expect a difference, if any, at head dimension 64, where unscaled logits are eight times as large.
 """
 
 from ml_collections import ConfigDict
@@ -18,14 +18,14 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """The base."""
+    """Build the base config."""
     config = base.get_config()
     config.name = "dot_product_scale"
     return config
 
 
 def get_ablation(ablation):
-    """Two arms; four heads of depth 16 and one of depth 64 are two tasks."""
+    """Build two arms; the tasks are four heads of dimension 16 and one of dimension 64."""
     return ablation(
         question="What does dividing the scores by sqrt(D) do?",
         arms={"scaled": {"model.score": "scaled_dot"}, "not scaled": {"model.score": "dot"}},

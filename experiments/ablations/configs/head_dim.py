@@ -1,4 +1,4 @@
-"""The depth of a head at a fixed number of heads (after Vaswani et al. 2017, table 3, rows B).
+"""The head dimension at a fixed number of heads (after Vaswani et al. 2017, table 3, rows B).
 
     python -m launch.ablate --config=experiments/ablations/configs/head_dim.py --workdir=runs/key_depth --num_workers=2
 
@@ -6,8 +6,8 @@
 
     python -m launch.train --config=experiments/ablations/configs/head_dim.py --workdir=runs/one
 
-There the keys alone were narrowed, and smaller keys cost 0.4 to 0.7 BLEU; here `head_dim` narrows keys and values
-together, so that what a narrow head loses may be either's. The page says by how much the arms' parameters differ.
+The paper narrows only the keys, which costs 0.4 to 0.7 BLEU; here `head_dim` narrows keys and values together, so that
+the loss of a narrow head may come from either. The page shows by how much the arms' parameters differ.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """The base, with the depth of a head said: width / heads."""
+    """Build the base config with an explicit head dimension, width / heads."""
     config = base.get_config()
     config.name = "head_dim"
     config.model.head_dim = 16
@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """A quarter of the usual depth, a half, the whole, and twice as much."""
+    """Build arms with a quarter, a half, all and twice of the usual head dimension."""
     return ablation(
         question="How deep must a head be?",
         arms={str(depth): {"model.head_dim": depth} for depth in (4, 8, 16, 32)},

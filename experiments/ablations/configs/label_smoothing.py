@@ -7,9 +7,9 @@ r"""Label smoothing: none, 0.1 and 0.2 (Vaswani et al. 2017, section 5.4 and tab
 
     python -m launch.train --config=experiments/ablations/configs/label_smoothing.py --workdir=runs/one
 
-Judged by BLEU, as the arms minimize different losses; the cross-entropy without smoothing is drawn beside it. Smoothing
-makes a model less sure, which costs cross-entropy; there it gained 0.5 BLEU. Expect no gain from so short a training,
-which ends long before a model is too sure.
+The verdict is on BLEU, because the arms minimize different losses; cross-entropy without smoothing is plotted as well.
+Smoothing makes a model less confident, which raises cross-entropy; in the paper it gained 0.5 BLEU. Expect no gain from
+such short training, which ends long before a model is overconfident.
 """
 
 from ml_collections import ConfigDict
@@ -18,14 +18,14 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """The base."""
+    """Build the base config."""
     config = base.get_config()
     config.name = "label_smoothing"
     return config
 
 
 def get_ablation(ablation):
-    """Three amounts; the loss that each minimizes is no measure that they share."""
+    """Build arms with three amounts; they are not compared by the loss, which each defines differently."""
     return ablation(
         question="Does label smoothing translate better?",
         arms={str(amount): {"task.label_smoothing": amount} for amount in (0.0, 0.1, 0.2)},

@@ -1,4 +1,4 @@
-r"""Where the norm stands around a sub-layer: five placements, each at the best of three learning rates.
+r"""The placement of the norm around a sub-layer: five placements, each at the best of three learning rates.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement.py \
         --workdir=runs/norm_placement --num_workers=2
@@ -8,15 +8,15 @@ initialization: under 30 minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/norm_placement.py --workdir=runs/one
 
-Expect parallel, pre and sandwich ahead at 1e-2 (test loss 1.29, 1.32, 1.40), post behind at 3e-3 (1.66) and deepnorm,
-which begins with small values, last (2.06); at 3e-2 post hardly learns: results/norm_placement.md. In the figure of the
-gradients at initialization expect Xiong et al. 2020: in a decoder that reads an encoder post-norm's gradient grows
-toward the output, last over first about 8 at 6+6 layers, and pre-norm's falls, about 0.7; in a stack alone post-norm's
-last layer is as large at every depth and pre-norm's shrinks with the depth, about as L^-0.5. Without warm-up, and at
-other depths: norm_placement_by_learning_rate.py, norm_placement_without_warmup.py and norm_placement_by_depth.py in the
-same folder.
+Expect parallel, pre and sandwich to be best, at 1e-2 (test loss 1.29, 1.32, 1.40), then post at 3e-3 (1.66), and
+deepnorm, which starts with small values, last (2.06); at 3e-2 post hardly learns: results/norm_placement.md. Expect the
+gradients at initialization of Xiong et al. 2020: in a decoder with cross-attention post-norm's gradient grows toward
+the output (last over first layer about 8 at 6+6 layers) and pre-norm's falls (about 0.7); in a decoder alone the
+gradient of post-norm's last layer is equally large at every depth, and pre-norm's shrinks with depth, about as L^-0.5.
+For other learning rates and depths see norm_placement_by_learning_rate.py, norm_placement_without_warmup.py and
+norm_placement_by_depth.py in this folder.
 
-The arm "deepnorm" is placement and initialization together, as its authors define it.
+The arm "deepnorm" combines placement and initialization, as its authors define it.
 """
 
 from ml_collections import ConfigDict
@@ -33,7 +33,7 @@ ARMS = {
 
 
 def get_config() -> ConfigDict:
-    """The base, evaluated twice as often, so that the step at which a loss is reached is known well."""
+    """Build the base config with twice as many evaluations, so that the steps to a loss are known well."""
     config = base.get_config()
     config.name = "norm_placement"
     config.eval_every = 50
@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """All five against post-norm, with gradients at initialization for three kinds of stack."""
+    """Build five arms with post-norm as the reference, and gradients at initialization of three kinds of stack."""
     return ablation(
         question="Which placement of the norm learns best in a shallow Transformer, each at its own learning rate?",
         arms=ARMS,

@@ -1,4 +1,4 @@
-r"""Pre- against post-norm at 1+1, 2+2 and 6+6 layers: whether post-norm wins anywhere, and where it loses most.
+r"""Pre-norm against post-norm at 1+1, 2+2 and 6+6 layers.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement_by_depth.py \
         --workdir=runs/norm_depth --num_workers=2
@@ -8,10 +8,10 @@ minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/norm_placement_by_depth.py --workdir=runs/one
 
-Expect the gap to grow with the depth. At one layer a side it depends on the rate: with a seed outside the study
-post-norm is ahead at 3e-3 (validation loss 1.78 against 1.84) and behind at 1e-2 (1.53 against 1.40), so that pre-norm,
-each at its own best rate, is ahead. With twice the steps and a warm-up of 200 the two are closer: 1.18 against 1.20 at
-5e-3, 1.17 against 1.14 at 1e-2.
+Expect the gap to grow with depth. At one layer on each side it depends on the learning rate: with a seed outside the
+study post-norm is better at 3e-3 (validation loss 1.78 against 1.84) and worse at 1e-2 (1.53 against 1.40), so that
+pre-norm is better if each has its own best rate. With twice the steps and 200 warm-up steps the two are closer: 1.18
+against 1.20 at 5e-3, 1.17 against 1.14 at 1e-2.
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +20,7 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """The base; each task of the study sets the depth."""
+    """Build the base config; each task of the study sets the depth."""
     config = base.get_config()
     config.name = "norm_placement_by_depth"
     return config
@@ -31,7 +31,7 @@ def _deep(layers: int) -> dict[str, int]:
 
 
 def get_ablation(ablation):
-    """A depth is a task: the arms are compared at each."""
+    """Build the two arms; each depth is a task."""
     return ablation(
         question="Does the better of pre- and post-norm depend on the depth?",
         arms={

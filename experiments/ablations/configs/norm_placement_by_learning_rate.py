@@ -1,4 +1,4 @@
-r"""Learning rate by warm-up: where each placement of the norm trains well, and where it diverges.
+r"""Learning rate and warm-up: where each placement of the norm trains well, and where it diverges.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement_by_learning_rate.py \
         --workdir=runs/norm_map --num_workers=2
@@ -9,7 +9,7 @@ on two cores. One run alone:
     python -m launch.train --config=experiments/ablations/configs/norm_placement_by_learning_rate.py --workdir=runs/one
 
 Expect the placements that leave the residual stream a sum (pre, sandwich, parallel) to train over most of the map, and
-post-norm to want a warm-up or a smaller rate.
+post-norm to need warm-up or a smaller learning rate.
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +19,7 @@ from experiments.ablations.configs.norm_placement import ARMS
 
 
 def get_config() -> ConfigDict:
-    """3+3 layers for half as many steps, at a constant rate and without clipping, which would hide what diverges."""
+    """Build the config: 3+3 layers, half the steps, a constant rate, and no clipping, which would hide divergence."""
     config = base.get_config()
     config.name = "norm_placement_by_learning_rate"
     config.steps = 200
@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Two tuned keys, which the page draws as a map."""
+    """Build five arms with two tuned keys, which the page draws as a map."""
     return ablation(
         question="At which learning rates and warm-ups does each placement of the norm train?",
         arms=ARMS,

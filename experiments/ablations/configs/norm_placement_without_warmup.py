@@ -1,4 +1,4 @@
-r"""Whether pre- and post-norm learn at all: a large learning rate from the first step on, at 6+6 layers.
+r"""Whether pre-norm and post-norm learn at all with a large learning rate from the first step, at 6+6 layers.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement_without_warmup.py \
         --workdir=runs/norm_reversal --num_workers=2
@@ -7,10 +7,10 @@ Six runs of one to three minutes on one core: under 10 minutes on two. One run a
 
     python -m launch.train --config=experiments/ablations/configs/norm_placement_without_warmup.py --workdir=runs/one
 
-Twelve of sixteen symbols are said backwards; Adam at 3e-3 without warm-up, clipping or smoothing, 500 steps. Expect
-post-norm never to learn (a test loss near log 16 = 2.77, 8 to 13 % of the tokens right) and pre-norm to learn it (a
-validation loss under 0.1 on the way, which so large a rate may lose again), with each of three seeds. `make slow`
-checks that.
+The task is to reverse sequences of twelve out of sixteen symbols; 500 steps of Adam at 3e-3 without warm-up, clipping
+or label smoothing. With each of three seeds, expect post-norm never to learn (a test loss near log 16 = 2.77, 8 to 13 %
+of the tokens right) and pre-norm to learn (a validation loss under 0.1 on the way, which such a large rate may lose
+again). `make slow` checks that.
 """
 
 from ml_collections import ConfigDict
@@ -19,14 +19,14 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Reversal at 6+6 layers with a constant learning rate of 3e-3."""
+    """Build the config: reversal at 6+6 layers with a constant learning rate of 3e-3."""
     config = base.reversal_config()
     config.name = "norm_placement_without_warmup"
     return config
 
 
 def get_ablation(ablation):
-    """Two arms and three seeds: a question that needs no tuning, since the learning rate is the question."""
+    """Build two arms with three seeds and no tuning, since the learning rate is the question."""
     return ablation(
         question="Do pre- and post-norm learn at a learning rate of 3e-3 without warm-up?",
         arms={

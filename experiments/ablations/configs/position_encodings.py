@@ -1,4 +1,4 @@
-r"""How a model knows positions: not at all, in its embeddings, or within its attention.
+r"""Position encodings: none, in the embeddings, or within attention.
 
     python -m launch.ablate --config=experiments/ablations/configs/position_encodings.py --workdir=runs/positions \
         --num_workers=2
@@ -7,8 +7,8 @@ r"""How a model knows positions: not at all, in its embeddings, or within its at
 
     python -m launch.train --config=experiments/ablations/configs/position_encodings.py --workdir=runs/one
 
-Relative positions act in self-attention alone: attention over the source then knows no position but what the encoder
-wrote. Expect no positions at all to be worst, since the encoder sees a bag of tokens.
+Relative positions act in self-attention alone: cross-attention then knows only the positions that the encoder has
+written. Expect no positions at all to be worst, since the encoder sees a bag of tokens.
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +19,7 @@ KINDS = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "tran
 
 
 def get_config() -> ConfigDict:
-    """The base, in which the farthest distance that Shaw's and T5's positions tell apart fits its lengths."""
+    """Build the base config, with the largest distance of Shaw's and T5's positions fit to its lengths."""
     config = base.get_config()
     config.name = "position_encodings"
     config.model.relative_attention_max_distance = 16
@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Seven kinds against the sinusoids of the first Transformer."""
+    """Build seven position encodings with sinusoids as the reference."""
     return ablation(
         question="Which positions learn these phrases best?",
         arms={kind: {"model.positions": kind} for kind in KINDS},

@@ -1,4 +1,4 @@
-r"""The score of a query and a key: products, perceptrons, the angle, and the place alone.
+r"""Attention score functions: dot products, additive scores, cosine, and location.
 
     python -m launch.ablate --config=experiments/ablations/configs/score_functions.py \
         --workdir=runs/scores --num_workers=2
@@ -7,8 +7,8 @@ r"""The score of a query and a key: products, perceptrons, the angle, and the pl
 
     python -m launch.train --config=experiments/ablations/configs/score_functions.py --workdir=runs/one
 
-Expect `location` to be worst: it reads no key, so that what a query sees depends on where a key is, not on what it
-says.
+Expect `location` to be worst: it does not read the keys, so that the weights depend on the position of a key and not on
+its content.
 """
 
 from ml_collections import ConfigDict
@@ -19,14 +19,14 @@ KINDS = ("scaled_dot", "dot", "general", "additive", "concat", "mlp", "cosine", 
 
 
 def get_config() -> ConfigDict:
-    """The base."""
+    """Build the base config."""
     config = base.get_config()
     config.name = "score_functions"
     return config
 
 
 def get_ablation(ablation):
-    """Seven scores against the scaled product."""
+    """Build seven score functions with the scaled dot product as the reference."""
     return ablation(
         question="Which score function learns these phrases best?",
         arms={kind: {"model.score": kind} for kind in KINDS},

@@ -1,4 +1,4 @@
-r"""Attention, recurrence and convolutions of equal parameters on corpora that ask one thing of attention each.
+r"""Attention, recurrence and convolutions with equal parameters, on corpora that each probe one use of attention.
 
     python -m launch.ablate --config=experiments/attention_probes/configs/architecture_ablation.py \
         --workdir=runs/corpora --num_workers=2
@@ -7,11 +7,11 @@ r"""Attention, recurrence and convolutions of equal parameters on corpora that a
 
     python -m launch.train --config=experiments/attention_probes/configs/architecture_ablation.py --workdir=runs/one
 
-Parameters, by the tokens of the corpus, from 9 (brackets) to 64 (retrieval): a Transformer's decoder of two layers
-67,648 to 71,168; two LSTMs of width 64 67,209 to 74,304; ByteNet's decoder of eight blocks of width 32, which reads 61
-words, 65,737 to 72,832. All have the same steps and the same learning rate, which was chosen for the Transformer: the
-table tells who learns in that time, not who ever could. Each run's test figures have the rules that do not read what
-should be read beside them. Expect 0.999 of all answers right by attention, 0.783 by LSTMs and 0.709 by convolutions:
+Parameters, for vocabularies from 9 (brackets) to 64 tokens (retrieval): a Transformer decoder of two layers 67,648 to
+71,168; two LSTMs of width 64 67,209 to 74,304; a ByteNet decoder of eight blocks of width 32, with a receptive field of
+61 words, 65,737 to 72,832. All have the same steps and the same learning rate, which was chosen for the Transformer:
+the table shows who learns in that time. Each run also reports the accuracy of baselines that ignore the source of the
+answer. Expect 0.999 of all answers right with attention, 0.783 with LSTMs and 0.709 with convolutions:
 results/one_thing.md.
 """
 
@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Three families on seven corpora, three seeds each."""
+    """Build three model families on seven corpora with three seeds."""
     return ablation(
         question="What does attention answer after 1,000 steps that recurrence and convolutions of its size do not?",
         arms={"attention": {}, "LSTM": {"model": LSTM}, "convolution": {"model": CONVOLUTION}},

@@ -3,9 +3,9 @@
     python -m launch.train --config=experiments/attention_probes/configs/coreference_by_clue.py --workdir=runs/famous
     python -m launch.maps --workdir=runs/famous
 
-Takes minutes on one core. The clue comes after "it", so only a bidirectional model can know. Accuracy and the share of
-the head that attends from "it" to its antecedent are not yet measured: as any word may gather the answer and pass it
-on, the latter need not rise with the former.
+Takes minutes on one core. The clue comes after "it", so that only a bidirectional model can know. Accuracy and the
+accuracy of the head that attends from "it" to its antecedent are not yet measured: any word may gather the answer and
+pass it on, so the second need not rise with the first.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-r"""Two heads copy from two places at once, where one head of the same width cannot.
+r"""Two heads copy from two offsets at once, where one head of the same width cannot.
 
     python -m launch.ablate --config=experiments/attention_probes/configs/num_heads_ablation.py \
         --workdir=runs/two_places --num_workers=2
@@ -7,14 +7,14 @@ r"""Two heads copy from two places at once, where one head of the same width can
 
     python -m launch.train --config=experiments/attention_probes/configs/num_heads_ablation.py --workdir=runs/one
 
-Two colors and two shapes: the color is that of the item before the question mark, the shape that of the fourth before
-it, and a text is right if all its four answers are. One layer, whose feed-forward network stands beside attention and
-not behind it, and norms without biases: nothing but a linear map scores the answers from what the heads have read, and
-T5's positions weigh places alike whatever stands there. However long it trains, one head then gets at most 87 of 100
-answers and 59 of 100 texts right: `experiments.attention_probes.symbol_corpora.TwoOffsetCopy` has the proof. (Of four
-colors and shapes, where no such bound is proved, it had 72 of 100 answers after 1,000 steps.) With the network behind
-attention (the arm "one head, then a network") the same mixture of two items can be taken apart. Expect all test texts
-right by two heads and by one head with a network behind it, and 39 of 100 by one head: results/two_places.md.
+With two colors and two shapes, the color is that of the item before the question mark, the shape that of the fourth
+before it, and a text is right if all its four answers are. One layer, with the feed-forward network parallel to
+attention and norms without biases: the output is a linear map of what the heads have read, and T5's position biases do
+not depend on the items. However long it trains, one head then gets at most 87 of 100 answers and 59 of 100 texts right:
+see the proof at `experiments.attention_probes.symbol_corpora.TwoOffsetCopy`. (With four colors and shapes, where no
+such bound is proved, it had 72 of 100 answers after 1,000 steps.) With the network after attention (the arm "one head,
+then a network") the mixture of two items can be separated. Expect all test texts right with two heads and with one head
+and a network after it, and 39 of 100 with one head: results/two_places.md.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +23,7 @@ from experiments.attention_probes.configs import single_probe
 
 
 def get_config() -> ConfigDict:
-    """Two heads in one layer that is linear in what they read."""
+    """Build the config: two heads in one layer whose output is linear in what they read."""
     config = single_probe.get_config("two_offset_copy/num_kinds=2")
     config.name = "num_heads_ablation"
     config.steps = 1000
@@ -47,7 +47,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """One and two heads of the same width, five seeds each."""
+    """Build arms with one and two heads of the same total width, and five seeds."""
     return ablation(
         question="Can one head read two places at once?",
         arms={

@@ -9,8 +9,9 @@ Arguments: coreference, agreement, two_offset_copy, retrieval, sorting, brackets
 CPU core. Expected accuracy: 1.0, on brackets 0.99. Expect a head that attends from every pronoun to its antecedent,
 where the nearest noun is right in 32 of 100: results/one_thing.md.
 
-On motifs the first layer attends to the last two letters only. If it attends to all, both its heads carry letters some
-places on, and the second layer reads there: all answers are right, and no head reads what followed in the motif before.
+On motifs the first layer attends only to the last two letters. If it attends to all, its heads can carry letters
+several positions forward for the second layer to read: all answers are then right, but no head attends to what followed
+in the previous motif.
 """
 
 from ml_collections import ConfigDict

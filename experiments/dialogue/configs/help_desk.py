@@ -1,13 +1,12 @@
-r"""A help desk: "my screen is blank" is answered in words that the question does not have.
+r"""A help desk: "my screen is blank" is answered with words that the question does not contain.
 
     python -m launch.train --config=experiments/dialogue/configs/help_desk.py --workdir=runs/help_desk
     python -m launch.train --config=experiments/dialogue/configs/help_desk.py:recurrent \
         --workdir=runs/help_desk_recurrent
 
-The encoder-decoder Transformer, and Bahdanau's recurrent one. Each takes a minute on one core. Expect all test answers
-right by the first, and 0.94 by the second: results/help_desk.md. The evaluation says apart the answers of devices and
-symptoms that were trained together (`known_pair`) and of those that never were (`new_pair`), which have to be put
-together.
+The encoder-decoder Transformer, and Bahdanau's recurrent encoder-decoder. Each takes a minute on one core. Expect all
+test answers right with the first, and 0.94 with the second: results/help_desk.md. The evaluation reports separately
+pairs of device and symptom that occur in training (`known_pair`) and new ones (`new_pair`), which need composition.
 
     python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --num_beams=4
     python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --temperature=0.7 --seed=1
@@ -19,7 +18,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decoder") -> ConfigDict:
-    """A vocabulary in which every word is one token; answers are decoded greedily."""
+    """Build the config: every word is one token, and answers are decoded greedily."""
     config = ConfigDict(
         {
             "name": f"help_desk_{family}",

@@ -1,13 +1,13 @@
-r"""SNAIL without its convolutions and without its attention, on Omniglot of five ways and one shot.
+r"""SNAIL without its convolutions or without its attention, on Omniglot with five ways and one shot.
 
     python -m launch.ablate --config=experiments/few_shot/configs/snail_ablation.py --workdir=runs/snail \
         --data_dir=DIR --num_workers=2
 
 DIR holds Omniglot's archives.
 
-9 runs (three arms, three seeds) of a quarter of an hour on one core: an hour and a quarter on two. Expect 0.95 of the
-test right with both parts, as much without convolutions, and 0.49 without attention: results/omniglot.md. One run
-alone:
+9 runs (three arms, three seeds) of a quarter of an hour on one core: an hour and a quarter on two. Expect a test
+accuracy of 0.95 with both parts, the same without convolutions, and 0.49 without attention: results/omniglot.md. One
+run alone:
 
     python -m launch.train --config=experiments/few_shot/configs/snail_ablation.py --workdir=runs/one --data_dir=DIR
 """
@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Three arms, three seeds."""
+    """Build three arms with three seeds."""
     return ablation(
         question="What do convolutions and attention each do for learning from one drawing?",
         arms={

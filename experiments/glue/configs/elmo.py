@@ -1,4 +1,4 @@
-"""ELMo in miniature: a bidirectional language model of SST-2, whose frozen layers are read beside the words.
+"""ELMo in miniature: a bidirectional language model of SST-2, whose frozen layers are features of a classifier.
 
     mkdir -p runs/sst
     tail -n +2 DIR/SST-2/train.tsv | cut -f1 > runs/sst/train.txt
@@ -7,8 +7,8 @@
     python -m launch.train --config=experiments/glue/configs/elmo.py:classifier --workdir=runs/elmo --data_dir=DIR \
         --config.initialize_from.run=runs/bilm
 
-DIR is that of sst2_bilstm.py. Takes six and ten minutes on one shared core. Expect 0.82 of the 872 test sentences
-right, where the same classifier without the features has 0.81: results/sentiment.md.
+DIR is that of sst2_bilstm.py. The runs take six and ten minutes on one shared core. Expect 0.82 of the 872 test
+sentences right; the same classifier without the features reaches 0.81: results/sentiment.md.
 """
 
 from typing import Literal
@@ -47,7 +47,7 @@ def get_config(part: Literal["language_model", "classifier"] = "language_model")
 
 
 def classifier() -> ConfigDict:
-    """The classifier of sst2_bilstm.py; of the features it trains their weights and scale alone."""
+    """Build the classifier of sst2_bilstm.py on the frozen language model's features, mixed by learned weights."""
     config = sst2_bilstm.get_config()
     config.name = "elmo"
     config.task.tokenizer = "given"

@@ -12,15 +12,15 @@ r"""GPT-1 in miniature: a language model of plain text, fine-tuned on sentences 
     python -m launch.evaluate --workdir=runs/cola --split=development
     python -m launch.maps --workdir=runs/cola
 
-WIKITEXT holds valid.txt and test.txt of WikiText-2, GLUE the sets as the task `classification` reads them. The text is
-WikiText and the training sentences of both sets without their labels. Five minutes a pre-training and two to three a
-fine-tuning on one core. `launch.evaluate` prints what GLUE scores on its development set as `glue`: accuracy of SST-2,
-Matthews correlation of CoLA, both times 100. The rows of the paper's table 5, over seeds, are
+WIKITEXT holds valid.txt and test.txt of WikiText-2, GLUE the data as the task `classification` reads them. The text is
+WikiText and the training sentences of both tasks without their labels. Pre-training takes five minutes and fine-tuning
+two to three on one core. `launch.evaluate` prints the GLUE score on the development set as `glue`: accuracy of SST-2,
+Matthews correlation of CoLA, both times 100. For the rows of the paper's table 5 over several seeds see
 experiments/glue/configs/gpt1_ablation.py. Expect about 80 and 10, and with four times the pre-training
 (`--config.steps=8000`, 20 minutes) 80.6 and 8: results/gpt1.md.
 
-`gpt1.py:acceptability`, `:entailment`, `:similarity` and `:choice` train from scratch on problems made here, one of
-each way of putting texts together, and need nothing.
+`gpt1.py:acceptability`, `:entailment`, `:similarity` and `:choice` train from scratch on synthetic problems, one for
+each input transformation of the paper, and need no data.
 """
 
 from ml_collections import ConfigDict
@@ -57,7 +57,7 @@ def get_config(part: str = "decoder") -> ConfigDict:
 
 
 def pretraining(family: str) -> ConfigDict:
-    """16 windows of 64 tokens a step, 2,000 steps: about one epoch."""
+    """Build the pre-training config: 16 windows of 64 tokens, 2,000 steps, about one epoch."""
     return ConfigDict(
         {
             "name": "gpt1" if family == "decoder" else "gpt1_lstm",
@@ -87,7 +87,7 @@ def pretraining(family: str) -> ConfigDict:
 
 
 def fine_tuning(dataset: str) -> ConfigDict:
-    """1,000 steps of 32 sentences; lambda is 0.5."""
+    """Build the fine-tuning config: 1,000 steps of 32 sentences; lambda is 0.5."""
     config = scratch(dataset)
     config.name = f"gpt1_{dataset}"
     config.steps = 1000
@@ -107,7 +107,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
 
 
 def scratch(problem: str) -> ConfigDict:
-    """A problem made here, by two layers of width 64."""
+    """Build the config of a synthetic problem, with two layers of width 64."""
     return ConfigDict(
         {
             "name": f"gpt1_{problem}",

@@ -2,13 +2,12 @@ r"""Rows of GPT-1's table 5 in miniature: the auxiliary loss, pre-training, and 
 
     python -m launch.ablate --config=experiments/glue/configs/gpt1_ablation.py --workdir=runs/gpt1_rows --data_dir=GLUE
 
-Two pre-trained runs, runs/gpt1 and runs/gpt1_lstm, come first: experiments/glue/configs/gpt1.py says how they and GLUE
-are made.
+Needs two pre-trained runs, runs/gpt1 and runs/gpt1_lstm, and the folder GLUE: see experiments/glue/configs/gpt1.py.
 
-40 runs of two to three minutes: an hour on two cores. Compared by what GLUE scores on its development set: accuracy of
-SST-2, Matthews correlation of CoLA, both times 100. Expect, with auxiliary loss, without pre-training and without
-auxiliary loss, 80.0, 79.6 and 80.6 on SST-2 and 10.1, 7.8 and 9.5 on CoLA, where the paper has 91.3, 84.0 and 92.0, and
-45.4, 18.9 and 47.9: results/gpt1.md. One run alone:
+40 runs of two to three minutes: an hour on two cores. The verdict is on the GLUE score of the development set: accuracy
+of SST-2, Matthews correlation of CoLA, both times 100. Expect, with auxiliary loss, without pre-training and without
+auxiliary loss, 80.0, 79.6 and 80.6 on SST-2 and 10.1, 7.8 and 9.5 on CoLA; the paper has 91.3, 84.0 and 92.0, and 45.4,
+18.9 and 47.9: results/gpt1.md. One run alone:
 
     python -m launch.train --config=experiments/glue/configs/gpt1_ablation.py --workdir=runs/one --data_dir=GLUE
 """
@@ -19,7 +18,7 @@ from experiments.glue.configs import gpt1
 
 
 def get_config() -> ConfigDict:
-    """The fine-tuning of CoLA."""
+    """Build the fine-tuning config of CoLA."""
     config = gpt1.fine_tuning("CoLA")
     config.name = "gpt1_ablation"
     config.maps_every = 0
@@ -29,7 +28,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Four rows on both sets, five seeds each."""
+    """Build four rows of the table on both tasks with five seeds."""
     lstm = {
         "model": gpt1.LSTM,
         "initialize_from.run": "runs/gpt1_lstm",

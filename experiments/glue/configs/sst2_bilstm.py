@@ -1,4 +1,4 @@
-"""The sentiment of sentences (SST-2) by a bidirectional LSTM with attention, which shows the words that decide.
+"""Sentiment classification of sentences (SST-2) by a bidirectional LSTM whose attention shows the decisive words.
 
     python -m launch.train --config=experiments/glue/configs/sst2_bilstm.py --workdir=runs/sentiment --data_dir=DIR
 
@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Two directions of 128 over word pieces of 128 features, pooled by additive attention; about four epochs."""
+    """Build the config: word pieces, both directions of width 128, pooled by additive attention; about four epochs."""
     return ConfigDict(
         {
             "name": "sst2_bilstm",

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(region_pooling: str = "") -> ConfigDict:
-    """Build the config: 12 new episodes a step, 24 replayed of the last 4,096, a slowly averaged target network."""
+    """Build the config: 12 new episodes a step, 24 replayed of the last 4,096, an averaged target network."""
     model = {"family": "experiments.handshake_rl.model"}
     return ConfigDict(
         {
@@ -39,5 +39,5 @@ def get_config(region_pooling: str = "") -> ConfigDict:
 
 
 def get_sweep(sweep):
-    """The three ways to pool the regions."""
+    """Build the three ways to pool the regions."""
     return sweep.choice("model.region_pooling", ["attention", "mean", "concatenate"])

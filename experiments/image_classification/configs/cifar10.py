@@ -1,4 +1,4 @@
-r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a residual network beside it.
+r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, compared with a residual network.
 
     python -m launch.train --config=experiments/image_classification/configs/cifar10.py --data_dir=DIR \
         --workdir=runs/vit
@@ -14,10 +14,10 @@ r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a 
         --config.task.shuffled=4
 
 DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with images by class. `:attention` is the residual
-network with self-attention behind its second stage. The last two are controls: a Transformer that is not told where a
-patch stands, and one whose patches are exchanged in all images alike. Each takes 45 to 50 minutes of one core. Expect
-of the test images 0.630 right by the Transformer, in equal time 0.751 by the residual network and 0.748 with
-self-attention, and by the Transformer 0.567 without positions and 0.632 with its patches exchanged: results/cifar10.md.
+network with self-attention after its second stage. The last two commands are controls: a Transformer without position
+embeddings, and one whose patches are shuffled, in all images alike. Each takes 45 to 50 minutes on one core. Expect a
+test accuracy of 0.630 with the Transformer and, in equal time, 0.751 with the residual network and 0.748 with
+self-attention; 0.567 with the Transformer without positions and 0.632 with shuffled patches: results/cifar10.md.
 """
 
 from typing import Literal
@@ -29,7 +29,7 @@ STEPS = {"vit": 5000, "convolution": 4650, "attention": 4250}
 
 
 def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> ConfigDict:
-    """About ten epochs of 47,500 images, cropped and mirrored."""
+    """Build the config: about ten epochs of 47,500 images, cropped and mirrored."""
     convolution = {
         "family": "convolutional_classifier",
         "encoder": {"strides": (1, 2, 2), "blocks": 1},

@@ -1,4 +1,4 @@
-"""Drawn digits by a small vision Transformer.
+"""Synthetic digits by a small vision Transformer.
 
 python -m launch.train --config=experiments/image_classification/configs/synthetic_digits.py --workdir=runs/digits
 
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Images of 28 pixels a side in 49 patches, four layers of 64."""
+    """Build the config: images of 28 x 28 pixels in 49 patches, four layers of width 64."""
     return ConfigDict(
         {
             "name": "synthetic_digits",

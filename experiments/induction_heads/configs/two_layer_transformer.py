@@ -4,8 +4,8 @@ r"""The onset of induction: two layers of two heads learn to copy what followed 
         --workdir=runs/induction
 
 Takes half a minute on two cores. For the first third of a run little happens; then, within about 75 steps, heads of
-layer 0 turn to the symbol before, heads of layer 1 to the symbol behind the last occurrence of their own (the induction
-score on random tokens passes 0.5), and the loss falls from 3.9 to 2 nats, as Olsson et al. 2022 describe:
+layer 0 attend to the previous symbol, heads of layer 1 to the symbol after the last occurrence of their own (the
+induction score on random tokens passes 0.5), and the loss falls from 3.9 to 2 nats, as Olsson et al. 2022 describe:
 results/induction.md. `python -m launch.maps --workdir=runs/induction` shows it.
 """
 
@@ -15,7 +15,7 @@ LENGTH = 64
 
 
 def get_config() -> ConfigDict:
-    """1,000 steps of 32 rows, each of a random segment that repeats; width 64, rotary positions."""
+    """Build the config: 1,000 steps of 32 repeated random segments; width 64, rotary positions."""
     return ConfigDict(
         {
             "name": "two_layer_transformer",

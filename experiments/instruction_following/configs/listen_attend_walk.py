@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Fresh instructions of one to three clauses at every step, 32 in 200 mazes of 5 x 5 crossings."""
+    """Build the config: 32 new instructions of one to three clauses a step in 200 mazes of 5 x 5 crossings."""
     return ConfigDict(
         {
             "name": "listen_attend_walk",

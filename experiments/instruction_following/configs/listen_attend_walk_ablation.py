@@ -1,4 +1,4 @@
-r"""What the aligner, its word level and the encoder's second direction are worth to one who follows instructions.
+r"""Listen, Attend and Walk without its aligner, its word level or the encoder's second direction.
 
     python -m launch.ablate --config=experiments/instruction_following/configs/listen_attend_walk_ablation.py \
         --workdir=runs/walks --num_workers=2
@@ -7,11 +7,11 @@ r"""What the aligner, its word level and the encoder's second direction are wort
         --workdir=runs/walks_long \
         --num_workers=2
 
-15 runs of about three minutes of a core each, for short instructions of one to three clauses as for long ones of one to
-six: 40 minutes on one core, and 75 on one that others use. Mei, Bansal and Walter (2016) take away the same parts, of a
-model that succeeds in 69.98 % of the single sentences of SAIL. Expect a success of 0.91 by short instructions, where
-one point tells the arms apart, and by long ones 0.86 with an aligner, 0.77 to 0.79 without one and 0.84 in one
-direction; the word level changes nothing: results/walk.md. One run alone:
+15 runs of about three minutes on one core, each for short instructions of one to three clauses and, with `:long`, for
+one to six clauses: 40 minutes on one core, and 75 on a shared one. Mei, Bansal and Walter (2016) remove the same parts
+of a model that succeeds on 69.98 % of the single sentences of SAIL. Expect a success rate of 0.91 on short
+instructions, with differences of at most one point between the arms, and on long ones 0.86 with an aligner, 0.77 to
+0.79 without one and 0.84 with one direction; the word level changes nothing: results/walk.md. One run alone:
 
     python -m launch.train --config=experiments/instruction_following/configs/listen_attend_walk_ablation.py \
         --workdir=runs/one
@@ -25,7 +25,7 @@ from experiments.instruction_following.configs import listen_attend_walk
 
 
 def get_config(instructions: Literal["short", "long"] = "short") -> ConfigDict:
-    """The walk by short instructions of one to three clauses, or by long ones of one to six."""
+    """Build the config, with short instructions of one to three clauses or long ones of one to six."""
     config = listen_attend_walk.get_config()
     config.name = "walk"
     config.maps_every = 0
@@ -42,7 +42,7 @@ def get_config(instructions: Literal["short", "long"] = "short") -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """The full model, and without each of its parts, three seeds."""
+    """Build the full model and one without each of its parts, with three seeds."""
     return ablation(
         question="What do the aligner, its word level and the second direction do for one who follows instructions?",
         arms={

@@ -1,4 +1,4 @@
-r"""A published decoder by its name, from scratch on any text.
+r"""Train a published decoder, chosen by name, from scratch on any text.
 
     python -m launch.train --config=experiments/language_modeling/configs/gpt.py --workdir=runs/gpt2 \
         --config.model.size=gpt2 --config.task.dataset=wikitext-2 --data_dir=DIRECTORY
@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """GPT-2 small on the documentation inside Python, in bfloat16."""
+    """Build the config: GPT-2 small on the documentation inside Python, in bfloat16."""
     return ConfigDict(
         {
             "name": "gpt",

@@ -1,10 +1,10 @@
-"""A scale curve: three sizes of a small GPT, 0.2, 0.8 and 3.2 million parameters, on the same number of tokens.
+"""A scaling curve: three sizes of a small GPT, 0.2, 0.8 and 3.2 million parameters, on the same number of tokens.
 
     python -m launch.sweep --config=experiments/language_modeling/configs/model_size_sweep.py --workdir=runs/sizes
     python -m launch.scaling_laws --workdir=runs/sizes
 
-Three runs of 1.2 million characters of the documentation inside Python, ten minutes of one core in all; with
-`--config.task.dataset=tinyshakespeare --data_dir=FOLDER` the same on that text. Expect 1.58, 1.47 and 1.40 nats a
+Three runs of 1.2 million characters of the documentation inside Python, ten minutes on one core in all; with
+`--config.task.dataset=tinyshakespeare --data_dir=FOLDER` the same on that text. Expect 1.58, 1.47 and 1.40 nats per
 character of the validation text, and an exponent of 0.045, the means of three seeds: results/sizes.md. Blocks have 12 L
 E^2 weights: 4 layers of width 64, 128 and 256. One run alone:
 
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The smallest."""
+    """Build the smallest size."""
     return ConfigDict(
         {
             "name": "model_size_sweep",
@@ -56,7 +56,7 @@ def get_config() -> ConfigDict:
 
 
 def get_sweep(sweep):
-    """Twice as wide is four times as large, and learns at half the rate; heads stay 32 deep."""
+    """Build the sizes: twice the width is four times the parameters, at half the learning rate; heads stay 32 wide."""
     return sweep.zip(
         sweep.choice("model.width", [64, 128, 256]),
         sweep.choice("model.heads", [2, 4, 8]),

@@ -3,16 +3,16 @@ r"""A small GPT on tiny-shakespeare, character by character: 4 layers, 4 heads, 
     python -m launch.train --config=experiments/language_modeling/configs/shakespeare.py --workdir=runs/shakespeare \
         --data_dir=DIRECTORY
 
-The sizes are those of nanoGPT's setting for CPUs, which reports a validation loss of 1.88 nats from sampled batches.
-Takes one to two minutes on two cores. Expect 1.79 nats a character over the whole validation text, where 1.90 is
-wanted: results/shakespeare.md.
+The sizes are those of nanoGPT's setting for CPUs, which reports a validation loss of 1.88 nats on sampled batches.
+Takes one to two minutes on two cores. Expect 1.79 nats per character over the whole validation text; the goal is 1.90:
+results/shakespeare.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """2,000 steps of 12 windows of 64 characters, no dropout."""
+    """Build the config: 2,000 steps of 12 windows of 64 characters, no dropout."""
     return ConfigDict(
         {
             "name": "shakespeare",

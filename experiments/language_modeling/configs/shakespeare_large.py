@@ -8,8 +8,8 @@ r"""nanoGPT's larger setting on tiny-shakespeare: 6 layers, 6 heads, width 384, 
         --data_dir=DIRECTORY
 
 The first, with dropout 0.2, is for an accelerator: minutes there, most of a day on two cores. nanoGPT reports a best
-validation loss of 1.4697 nats a character; expect at most 1.47 at the best evaluation, which is not measured. `:cpu` is
-the same model within an hour on one core of an Intel Xeon: 4 million characters, four times the text, instead of 82
+validation loss of 1.4697 nats per character; expect at most 1.47 at the best evaluation, which is not measured. `:cpu`
+is the same model within an hour on one core of an Intel Xeon: 4 million characters, four times the text, instead of 82
 million. Expect 1.60: results/shakespeare.md.
 """
 
@@ -21,7 +21,7 @@ from experiments.language_modeling.configs import shakespeare
 
 
 def get_config(budget: Literal["accelerator", "cpu"] = "accelerator") -> ConfigDict:
-    """5,000 steps of 64 windows of 256 characters; `budget` "cpu": 2,000 steps of 8, without dropout."""
+    """Build the config: 5,000 steps of 64 windows of 256 characters; on "cpu" 2,000 steps of 8, no dropout."""
     steps, eval_every, rows, dropout, unroll, pod = {
         "accelerator": (5000, 250, 64, 0.2, 1, "v5e:1x1"),
         "cpu": (2000, 500, 8, 0.0, 6, "cpu:1"),

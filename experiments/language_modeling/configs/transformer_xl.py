@@ -2,9 +2,9 @@
 
     python -m launch.train --config=experiments/language_modeling/configs/transformer_xl.py --workdir=runs/segments
 
-Every segment of 32 characters stands behind a memory of 128, which each of 2 layers keeps. Takes four minutes on one
-core. Expect 1.40 nats a character of the validation text with the memory and 1.74 without it, 1.18 and 1.55 of the test
-text (`loss` and `loss_without_memory` of the evaluation `recurrence`: the same model, each segment read as if it were
+Every segment of 32 characters attends to a memory of 128 in each of 2 layers. Takes four minutes on one core. Expect
+1.40 nats per character of the validation text with the memory and 1.74 without it, 1.18 and 1.55 of the test text
+(`loss` and `loss_without_memory` of the evaluation `recurrence`: the same model, with each segment read as if it were
 the first): results/segments.md.
 """
 
@@ -14,7 +14,7 @@ from experiments.language_modeling.configs import xlnet
 
 
 def get_config() -> ConfigDict:
-    """The sizes of xlnet.py, from left to right; 4,000 steps."""
+    """Build the config: the sizes of xlnet.py, from left to right; 4,000 steps."""
     config = xlnet.get_config()
     config.name = "segments"
     config.task.update({"name": "segment_lm", "context": 32, "prompts": ("The ",)})

@@ -1,23 +1,23 @@
-"""XLNet in miniature: characters of the documentation inside Python, predicted in orders that are drawn.
+"""XLNet in miniature: characters of the documentation inside Python, predicted in random permutation orders.
 
     python -m launch.train --config=experiments/language_modeling/configs/xlnet.py --workdir=runs/permutations
 
-Every segment of 64 characters stands behind a memory of as many; the last sixth of its order is predicted, from the
-others and from what was predicted before. Takes ten minutes on one core. Expect 1.16 nats a predicted character of the
-validation text and 1.20 without the memory, 1.06 and 1.11 of the test text (`loss` and `loss_without_memory` of the
-evaluation `permuted`): results/segments.md.
+Every segment of 64 characters attends to a memory of 64; the last sixth of its order is predicted, given the others and
+those already predicted. Takes ten minutes on one core. Expect 1.16 nats per predicted character of the validation text
+and 1.20 without the memory, 1.06 and 1.11 of the test text (`loss` and `loss_without_memory` of the evaluation
+`permuted`): results/segments.md.
 
-`python -m launch.maps --workdir=runs/permutations` shows both streams: a content row sees its own column, a query row
-never does, and the memory's columns come first. `--config.task.max_span_length=5` predicts spans of up to five
-characters, as XLNet large does, and `--config.task.context_attention=permuted` is the objective to the letter, in which
-what is not predicted has an order as well.
+`python -m launch.maps --workdir=runs/permutations` shows both streams: a content row attends to its own column, a query
+row never does, and the memory's columns come first. `--config.task.max_span_length=5` predicts spans of up to five
+characters, as XLNet large does, and `--config.task.context_attention=permuted` is the exact objective of the paper, in
+which characters that are not predicted are also ordered.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """2 layers of width 64 behind a memory of 64 characters; 4,000 steps."""
+    """Build the config: 2 layers of width 64 with a memory of 64 characters; 4,000 steps."""
     return ConfigDict(
         {
             "name": "permutations",

@@ -1,4 +1,4 @@
-"""Fine-tuning a small GPT of the documentation inside Python to Python's own code: by LoRA, whole, or from nothing.
+"""Fine-tune a small GPT of the documentation inside Python on Python's own code: by LoRA, fully, or from scratch.
 
     mkdir -p runs && python -c 'import argparse, inspect; print(inspect.getsource(argparse))' > runs/code.txt
     python -m launch.train --config=experiments/lora/configs/fine_tuning.py --workdir=runs/documentation
@@ -6,10 +6,10 @@
     python -m launch.train --config=experiments/lora/configs/fine_tuning.py:layers --workdir=runs/layers
     python -m launch.train --config=experiments/lora/configs/fine_tuning.py:scratch --workdir=runs/scratch
 
-Needs no data. `:lora` trains matrices of rank 8 beside frozen ones, `:layers` all parameters, the lower layers more
-slowly; both begin with what the first run has learned, `:scratch` with nothing. Each takes less than a minute on one
-core. Expect 1.33 nats a byte of the test text by LoRA, which trains 36,864 of 253,376 numbers, 1.16 by all of them and
-1.43 from nothing, the means of three seeds: results/fine_tuning.md.
+Needs no data. `:lora` trains matrices of rank 8 next to frozen ones, `:layers` all parameters, the lower layers at
+lower rates; both start from the first run, `:scratch` from random parameters. Each takes less than a minute on one
+core. Expect 1.33 nats per byte of the test text with LoRA, which trains 36,864 of 253,376 parameters, 1.16 with all of
+them and 1.43 from scratch, the means of three seeds: results/fine_tuning.md.
 """
 
 from typing import Literal
@@ -20,7 +20,7 @@ CONTEXT = 64
 
 
 def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "documentation") -> ConfigDict:
-    """4 layers of width 64 over bytes; `part`: documentation, lora, layers or scratch."""
+    """Build the config: 4 layers of width 64 over bytes; `part` is documentation, lora, layers or scratch."""
     config = ConfigDict(
         {
             "name": part,
@@ -66,7 +66,7 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
 
 
 def further(config: ConfigDict, part: str) -> None:
-    """What the others differ in from the first run: their text and steps, what they begin with, what they train."""
+    """Return the differences from the first run: text, steps, initial parameters, and trained parameters."""
     config.steps = 300
     config.eval_every = 50
     config.task.dataset = "runs/code.txt"

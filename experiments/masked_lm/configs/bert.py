@@ -1,10 +1,10 @@
-r"""A published encoder by its name, from scratch on any text.
+r"""Train a published encoder, chosen by name, from scratch on any text.
 
     python -m launch.train --config=experiments/masked_lm/configs/bert.py --workdir=runs/bert \
         --config.model.size=bert-large --config.task.dataset=DIRECTORY
 
 `python -m launch.model_sizes` lists the names. The size fixes the architecture; everything else is a key of this file.
-Masking are drawn anew at every step and there is no second task, as Liu et al. 2019 train; meant for accelerators.
+Masks are sampled anew at every step and there is no second task, as in Liu et al. 2019; meant for accelerators.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from experiments.language_modeling.configs import gpt
 
 
 def get_config() -> ConfigDict:
-    """BERT base on the documentation inside Python, in bfloat16."""
+    """Build the config: BERT base on the documentation inside Python, in bfloat16."""
     config = gpt.get_config()
     config.name = "bert"
     config.task = ConfigDict(

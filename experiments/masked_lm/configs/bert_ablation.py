@@ -1,4 +1,4 @@
-r"""BERT's pre-training in parts: the next sentence, masks drawn once, and one direction alone.
+r"""BERT's pre-training objectives: next-sentence prediction, static masks, and left-to-right.
 
     python -m launch.ablate --config=experiments/masked_lm/configs/bert_ablation.py --workdir=runs/bert_parts \
         --num_workers=2
@@ -8,9 +8,9 @@ r"""BERT's pre-training in parts: the next sentence, masks drawn once, and one d
     python -m launch.train --config=experiments/masked_lm/configs/bert_ablation.py --workdir=runs/one
 
 The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, table 1, on the documentation inside Python: all read
-the same pairs of texts, nine times. All are judged by the character in the middle of each held-out pair's second text,
-which a decoder says from those before it and an encoder from those on both sides. Expect 1.11 nats from both sides and
-1.17 from one, and nothing that shows of the second loss and of masks drawn once: results/bert_parts.md.
+the same pairs of texts, nine times. All are evaluated on the character in the middle of each held-out pair's second
+text, which a decoder predicts from those before it and an encoder from those on both sides. Expect 1.11 nats from both
+sides and 1.17 from one, and no visible effect of next-sentence prediction and of static masks: results/bert_parts.md.
 """
 
 from ml_collections import ConfigDict
@@ -40,7 +40,7 @@ TASK = {
 
 
 def get_config() -> ConfigDict:
-    """No next sentences: pairs drawn once, masks drawn anew, nine epochs."""
+    """Build the config without next-sentence prediction: fixed pairs, dynamic masks, nine epochs."""
     return ConfigDict(
         {
             "name": "bert",
@@ -65,7 +65,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Four arms, judged by one question that models of either kind can be asked."""
+    """Build four arms, evaluated by one question that both encoders and decoders can answer."""
     return ablation(
         question="What do BERT's second task, new masks and two directions give?",
         arms={

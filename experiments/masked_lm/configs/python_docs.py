@@ -1,17 +1,17 @@
-"""A small BERT on the English documentation inside Python: hidden characters from those around them.
+"""A small BERT on the English documentation inside Python, which predicts masked characters.
 
     python -m launch.train --config=experiments/masked_lm/configs/python_docs.py --workdir=runs/masked
 
-Needs no data. Takes three minutes on two cores. Expect an accuracy on hidden characters of the held-out topics far
-above both baselines that every evaluation reports, the most frequent character and the one most often behind the last:
-results/python_docs_masked.md.
+Needs no data. Takes three minutes on two cores. Expect an accuracy on masked characters of held-out topics far above
+both baselines that every evaluation reports, the most frequent character and the most frequent one after the previous
+character: results/python_docs_masked.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """4 layers, width 128; rotary positions, with which so small a text suffices to learn what stands where."""
+    """Build the config: 4 layers, width 128; rotary positions, which are learned from so little text."""
     return ConfigDict(
         {
             "name": "python_docs_masked",

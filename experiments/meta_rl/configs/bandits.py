@@ -29,7 +29,7 @@ MODELS = {
 
 
 def get_config(model: Literal["snail", "transformer"] = "snail") -> ConfigDict:
-    """2,000 batches of 64 bandits."""
+    """Build the config: 2,000 batches of 64 bandits."""
     return ConfigDict(
         {
             "name": f"bandits_{model}",

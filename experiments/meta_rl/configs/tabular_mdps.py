@@ -13,7 +13,7 @@ from experiments.meta_rl.configs import bandits
 
 
 def get_config() -> ConfigDict:
-    """2,000 batches of 64 worlds."""
+    """Build the config: 2,000 batches of 64 MDPs."""
     config = bandits.get_config()
     config.name = "tabular_mdps"
     config.task = {

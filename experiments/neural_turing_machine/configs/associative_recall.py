@@ -1,11 +1,11 @@
-r"""Associative recall: shown an item again, the Neural Turing Machine says the one behind it (Graves et al. 2014).
+r"""Associative recall: given an item again, the Neural Turing Machine recalls the next one (Graves et al. 2014).
 
     python -m launch.train --config=experiments/neural_turing_machine/configs/associative_recall.py \
         --workdir=runs/turing_recall
 
-Takes a quarter of an hour on one core of two. By step 1,000 nearly all answers at 12 items are right, twice the most of
-its training; at the end all are, at 15 too: results/turing_recall.md. Its slots begin alike. With slots that are
-learned (`--config.model.memory_init=learned`) it does not get there.
+Takes a quarter of an hour on one core of two. By step 1,000 nearly all answers with 12 items are right, twice the
+maximum in training; at the end all are, with 15 items too: results/turing_recall.md. The slots have a constant
+initialization; with a learned one (`--config.model.memory_init=learned`) the model does not get there.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from experiments.neural_turing_machine.configs import copy
 
 
 def get_config() -> ConfigDict:
-    """6,000 steps of 16 sequences; the paper's controller of 256, four heads of each kind, slots that begin alike."""
+    """Build the config: 6,000 steps of 16 sequences; the paper's controller of 256, four heads of each kind."""
     config = copy.get_config()
     config.name = "turing_recall"
     config.steps = 6000

@@ -2,11 +2,11 @@
 
     python -m launch.train --config=experiments/neural_turing_machine/configs/copy.py --workdir=runs/turing_copy
 
-Takes two minutes on one core of two. By step 350 to 600 the heads walk along the slots as they write and again as they
-read, and the loss has fallen from 0.69 to below 0.1 nats a bit; at the end fewer than 1 % of the bits are wrong at 50
+Takes two minutes on one core of two. By step 350 to 600 the heads move along the slots as they write and again as they
+read, and the loss has fallen from 0.69 to below 0.1 nats per bit; at the end fewer than 1 % of the bits are wrong at 50
 vectors and fewer than 2 % at 120: results/turing_copy.md.
 
-`python -m launch.maps --workdir=runs/turing_copy` shows the walk; `python -m launch.generate` of the run copies
+`python -m launch.maps --workdir=runs/turing_copy` shows this; `python -m launch.generate` of the run copies
 `--text='10110011 00110101'`.
 """
 
@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """3,000 steps of 16 sequences; 128 slots of 20, a feed-forward controller of 100, one head of each kind."""
+    """Build the config: 3,000 steps of 16 sequences; 128 slots of 20, one read head and one write head."""
     return ConfigDict(
         {
             "name": "turing_copy",

@@ -1,9 +1,9 @@
-"""The copy task by an LSTM without a memory, which copies nothing longer than what it learned (Graves et al. 2014).
+"""The copy task by an LSTM without memory, which copies nothing longer than in training (Graves et al. 2014).
 
     python -m launch.train --config=experiments/neural_turing_machine/configs/copy_lstm.py --workdir=runs/lstm_copy
 
-Takes six minutes on one core of two. 1,000 steps, two minutes, leave it with 47 % of the bits wrong at 50 vectors;
-chance is 50 %: results/turing_copy.md.
+Takes six minutes on one core of two. After 1,000 steps, two minutes, 47 % of the bits are wrong at 50 vectors; chance
+is 50 %: results/turing_copy.md.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from experiments.neural_turing_machine.configs import copy
 
 
 def get_config() -> ConfigDict:
-    """As copy.py, with the paper's three layers of 256 and no memory."""
+    """Build the config: copy.py with the paper's three layers of width 256 and no memory."""
     config = copy.get_config()
     config.name = "lstm_copy"
     config.model = ConfigDict({"family": "experiments.neural_turing_machine.lstm_controller"})

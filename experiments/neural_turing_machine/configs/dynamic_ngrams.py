@@ -1,10 +1,10 @@
-r"""Dynamic N-grams: the Neural Turing Machine counts what followed each context, beside the best that there is.
+r"""Dynamic N-grams: the Neural Turing Machine counts what followed each context, compared with the Bayes-optimal loss.
 
     python -m launch.train --config=experiments/neural_turing_machine/configs/dynamic_ngrams.py \
         --workdir=runs/turing_ngrams
 
-Takes seven minutes on one core of two. Expect it to end 31 % above the best, between those that count behind two and
-three bits of context, the loss still falling: results/turing_ngrams.md.
+Takes seven minutes on one core of two. Expect a final loss 31 % above the Bayes-optimal one, between those of counting
+with two and with three bits of context, and still falling: results/turing_ngrams.md.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from experiments.neural_turing_machine.configs import copy
 
 
 def get_config() -> ConfigDict:
-    """3,000 steps of 16 sequences of 200 bits, each with a table of its own; as copy.py, but an LSTM controller."""
+    """Build the config: copy.py with 3,000 steps of 16 sequences of 200 bits and an LSTM controller."""
     config = copy.get_config()
     config.name = "turing_ngrams"
     config.task = ConfigDict(

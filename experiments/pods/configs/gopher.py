@@ -4,11 +4,11 @@ r"""Gopher, 280 billion parameters (Rae et al. 2021, table 1), on 1,024 chips of
     python -m launch.train --config=experiments/pods/configs/gopher.py --workdir=runs/gopher \
         --config.task.dataset=FOLDER
 
-FOLDER holds the user's text in .txt files; a byte-level BPE of Gopher's size, 32,000, stands for its SentencePiece. The
-three million tokens of its first updates (the paper later doubles them), learning rate, warm-up and clipping are the
-paper's (section 3); Adam's second decay, which it does not print, is GPT-3's. The paper keeps parameters in bfloat16
-and rounds them stochastically; here they, the moments and sums are float32, products bfloat16. The figures to expect
-are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
+FOLDER holds your text in .txt files; a byte-level BPE of Gopher's size, 32,000, replaces its SentencePiece. The batch
+of three million tokens (which the paper later doubles), the learning rate, warm-up and clipping are the paper's
+(section 3); Adam's second decay rate, which it does not print, is GPT-3's. The paper keeps parameters in bfloat16 and
+rounds them stochastically; here parameters, moments and sums are float32, products bfloat16. The expected figures are
+those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +17,7 @@ from experiments.pods.configs import gpt3
 
 
 def get_config() -> ConfigDict:
-    """The published batch; layers divided over eight chips, parameters and rows over 128 such groups."""
+    """Build the config: the published batch; layers over eight chips, parameters and rows over 128 such groups."""
     config = gpt3.get_config()
     config.name = "gopher"
     config.model.size = "gopher-280b"

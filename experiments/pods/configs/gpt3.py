@@ -3,10 +3,10 @@ r"""GPT-3, 175 billion parameters (Brown et al. 2020, table 2.1), on 1,024 chips
     python -m launch.compile --config=experiments/pods/configs/gpt3.py
     python -m launch.train --config=experiments/pods/configs/gpt3.py --workdir=runs/gpt3 --config.task.dataset=FOLDER
 
-FOLDER holds the user's text in .txt files; a byte-level BPE of GPT-2's size is trained on it. Updates of 3.1 million
+FOLDER holds your text in .txt files, on which a byte-level BPE of GPT-2's size is trained. Batches of 3.1 million
 tokens (the paper's 3.2), the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps.
-Parameters, moments and sums are float32, products bfloat16; the paper says half precision without its recipe. The
-figures to expect are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
+Parameters, moments and sums are float32, products bfloat16; the paper mentions half precision without details. The
+expected figures are those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from experiments.pods.configs import gpt3_xl
 
 
 def get_config() -> ConfigDict:
-    """The published batch; layers divided over eight chips, parameters and rows over 128 such groups."""
+    """Build the config: the published batch; layers over eight chips, parameters and rows over 128 such groups."""
     config = gpt3_xl.get_config()
     config.name = "gpt3"
     config.model.size = "gpt3-175b"

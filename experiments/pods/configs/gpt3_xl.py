@@ -4,10 +4,10 @@ r"""GPT-3 XL, 1.3 billion parameters (Brown et al. 2020, table 2.1), on sixteen 
     python -m launch.train --config=experiments/pods/configs/gpt3_xl.py --workdir=runs/gpt3_xl \
         --config.task.dataset=FOLDER
 
-FOLDER holds the user's text in .txt files; a byte-level BPE of GPT-2's size is trained on it. Updates of a million
-tokens, the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps. Parameters,
-moments and sums are float32, products bfloat16; the paper says half precision without its recipe. The figures to expect
-are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
+FOLDER holds your text in .txt files, on which a byte-level BPE of GPT-2's size is trained. Batches of a million tokens,
+the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps. Parameters, moments and
+sums are float32, products bfloat16; the paper mentions half precision without details. The expected figures are those
+of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +18,7 @@ TOKENS = 300_000_000_000
 
 
 def get_config() -> ConfigDict:
-    """The published batch, every parameter and its moments divided over all chips."""
+    """Build the config: the published batch, with parameters and moments sharded over all chips."""
     config = gpt2.get_config()
     config.name = "gpt3_xl"
     config.model.size = "gpt3-1.3b"

@@ -1,11 +1,11 @@
-r"""GPT-3 XL on 4 to 256 chips of TPU v5p, eight rows of 2,048 tokens a chip: what more chips cost in collectives.
+r"""Weak scaling: GPT-3 XL on 4 to 256 chips of TPU v5p, eight rows of 2,048 tokens per chip.
 
     python -m launch.compile --config=experiments/pods/configs/weak_scaling.py:v5p:8x8x4
     python -m launch.train --config=experiments/pods/configs/weak_scaling.py:v5p:8x8x4 --workdir=runs/weak_256 \
         --config.task.dataset=FOLDER
 
-The argument is the pod. From 128 chips on, a batch is larger than the paper's million tokens. The table to expect is in
-results/pods.md: of the roofline, for a TPU; no pod has run it here.
+The argument is the pod. From 128 chips on, the batch is larger than the paper's million tokens. The expected table is
+in results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,7 @@ CHIPS = {
 
 
 def get_config(pod: str = "v5p:2x2x1") -> ConfigDict:
-    """GPT-3 XL with a batch that grows with the chips of `pod`."""
+    """Build the config: GPT-3 XL with a batch that grows with the chips of `pod`."""
     if pod not in CHIPS:
         raise ValueError(f"{pod} is none of the pods of this table: {', '.join(CHIPS)}")
     config = gpt3_xl.get_config()

@@ -1,18 +1,18 @@
-r"""Digits as clouds of points in no order: self-attention over a set.
+r"""Digits as unordered point clouds: self-attention over a set.
 
     python -m launch.train --config=experiments/point_clouds/configs/digit_point_clouds.py --workdir=runs/clouds
     python -m launch.train --config=experiments/point_clouds/configs/digit_point_clouds.py --workdir=runs/alone \
         --config.model.layers=0
 
-The second pools its points before any knows of another. They take six minutes and two on one core. Expect 0.994 and
-0.846 of the test clouds right: results/point_clouds.md.
+The second command pools points that have not interacted. The runs take six minutes and two on one core. Expect a test
+accuracy of 0.994 and 0.846: results/point_clouds.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """24 to 48 points, two blocks of 64, pooled by a learned query."""
+    """Build the config: 24 to 48 points, two blocks of width 64, pooled by a learned query."""
     return ConfigDict(
         {
             "name": "digit_point_clouds",

@@ -3,8 +3,8 @@ r"""A pointer network that finds the shortest tours (Vinyals et al. 2015, sectio
     python -m launch.train --config=experiments/pointer_networks/configs/traveling_salesman.py \
         --workdir=runs/pointer_tour
 
-Takes a quarter of an hour on one core, half an hour beside other work. Expect constrained answers 0.01 % above the
-shortest tours of 5 points, and 0.6 % above those of 10: results/pointer_tour.md.
+Takes a quarter of an hour on one core, half an hour on a busy machine. Expect constrained answers 0.01 % longer than
+the shortest tours of 5 points, and 0.6 % longer than those of 10: results/pointer_tour.md.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from experiments.pointer_networks.configs import convex_hull
 
 
 def get_config() -> ConfigDict:
-    """A network like that of convex_hull.py in 9,000 batches, whose shortest tours are computed as they are drawn."""
+    """Build the config: the network of convex_hull.py, trained on 9,000 batches of optimal tours."""
     config = convex_hull.get_config()
     config.name = "pointer_tour"
     config.steps = 9_000

@@ -1,4 +1,4 @@
-r"""Show, Attend and Read (Li et al. 2019) on drawn strings: attention over rows and columns, or over columns alone.
+r"""Show, Attend and Read (Li et al. 2019) on synthetic strings: attention over rows and columns, or over columns alone.
 
     python -m launch.train --config=experiments/scene_text/configs/show_attend_read.py --workdir=runs/curved_text
     python -m launch.train --config=experiments/scene_text/configs/show_attend_read.py:columns \
@@ -6,19 +6,19 @@ r"""Show, Attend and Read (Li et al. 2019) on drawn strings: attention over rows
     python -m launch.train --config=experiments/scene_text/configs/show_attend_read.py:plain \
         --workdir=runs/curved_text_plain
 
-Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
-another. The first takes nine minutes on one core, the second seven, the third eight. Expect 0.89 of the curved strings
-right against 0.72 with columns alone, the means of three seeds, and 1.00 of the straight ones by either; `:plain`, over
-rows and columns without neighbors, has 0.89 and 1.00: results/curved_text.md. `python -m launch.generate
---workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the model reads and maps where it
-looked; `--text='straight AK4'` along a straight line.
+Half of the strings are along a straight line, the others along an arc or a wave with glyphs above one another. The
+first takes nine minutes on one core, the second seven, the third eight. Expect 0.89 of the curved strings right, 0.72
+with columns alone, the means of three seeds, and 1.00 of the straight ones with either; `:plain`, over rows and columns
+without neighbors, has 0.89 and 1.00: results/curved_text.md. `python -m launch.generate --workdir=runs/curved_text
+--text='AK4'` renders that string along a curve, prints what the model reads and maps its attention; `--text='straight
+AK4'` renders it along a straight line.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config(attention: str = "neighbors") -> ConfigDict:
-    """Fresh batches of 32 strings; three stages, each with a residual block, make a grid of 14 x 14 places."""
+    """Build the config: batches of 32 new strings; three stages with a residual block each make a grid of 14 x 14."""
     config = ConfigDict(
         {
             "name": f"curved_text_{attention}",

@@ -1,19 +1,19 @@
-r"""A language model of digits in words, whose score a listener's hypotheses can get as well.
+r"""A character language model of digits, with which a speech recognizer's hypotheses can be rescored.
 
     python -m launch.train --config=experiments/speech/configs/digit_language_model.py --workdir=runs/digit_words
     python -m launch.evaluate --workdir=runs/speech --split=test --num_beams=4 --language_model=runs/digit_words \
         --language_model_weight=0.3
 
-A Transformer decoder over characters, for about a minute on one core. Every digit is as likely, so that nothing is
-known beyond spelling: its loss can come down to (ln 10 + ln 3 / 3) / 5 = 0.53 nats a character. Expect 0.59, and no
-fewer errors by it: results/speech.md.
+A Transformer decoder over characters, trained for about a minute on one core. Digits are uniform and independent, so
+that the least loss is (ln 10 + ln 3 / 3) / 5 = 0.53 nats per character. Expect 0.59, and no fewer errors with
+rescoring: results/speech.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Windows of 64 characters."""
+    """Build the config: windows of 64 characters."""
     return ConfigDict(
         {
             "name": "digit_language_model",

@@ -1,12 +1,12 @@
-r"""What Listen, Attend and Spell needs: its pyramid, and reading its own characters in training.
+r"""Listen, Attend and Spell without its pyramid, and without scheduled sampling.
 
     python -m launch.ablate --config=experiments/speech/configs/listen_attend_spell_ablation.py \
         --workdir=runs/listening --num_workers=2 \
         --data_dir=DIR
 
 9 runs of 600 steps, of three to six minutes on one core each; `--seeds=1` trains three of them. DIR holds
-recordings.zip of the Free Spoken Digit Dataset. Expect a character error rate of 0.10 (`target`) behind 300 steps with
-the pyramid and 400 of half as many operations again without, and no difference in that by scheduled sampling:
+recordings.zip of the Free Spoken Digit Dataset. Expect a character error rate of 0.10 (`target`) after 300 steps with
+the pyramid, and after 400 steps with 1.5 times the FLOPs without it, and no difference with scheduled sampling:
 results/listening.md. Without the pyramid there are eight times as many positions to attend to and a quarter fewer
 parameters, as no layer reads two neighbors. One run alone:
 
@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Three arms, three seeds."""
+    """Build three arms with three seeds."""
     return ablation(
         question="What do the pyramid and scheduled sampling do for a listener?",
         arms={

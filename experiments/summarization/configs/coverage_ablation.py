@@ -1,14 +1,14 @@
-r"""What coverage does for summaries: facts that are told again (See et al. 2017, section 2.3).
+r"""Coverage in summarization: does it prevent repeated facts (See et al. 2017, section 2.3)?
 
     python -m launch.train --config=experiments/summarization/configs/pointer_generator.py --workdir=runs/articles
     python -m launch.ablate --config=experiments/summarization/configs/coverage_ablation.py \
         --workdir=runs/summaries --num_workers=2
 
-6 runs of two minutes: about a quarter of an hour on one core. All go on from the first command's run, half of them with
-coverage. Compared by the share of the sentences of test summaries that tell a fact again; beside it the names that are
-right, unseen and known, and the facts that are told. Expect 0.024 without coverage and 0.008 with it:
-results/summaries.md. The arm without a pointer is `pointer_generator.py:plain` in the same folder: its batches have
-other numbers for unseen names. One run alone:
+6 runs of two minutes: about a quarter of an hour on one core. All continue the first command's run, half of them with
+coverage. The verdict is on the fraction of sentences of test summaries that repeat a fact; the recall of names and of
+facts is plotted as well. Expect 0.024 without coverage and 0.008 with it: results/summaries.md. The model without
+copying is `pointer_generator.py:plain` in the same folder; it is no arm, because its batches encode out-of-vocabulary
+names differently. One run alone:
 
     python -m launch.train --config=experiments/summarization/configs/coverage_ablation.py --workdir=runs/one
 """
@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """A pointer-generator that goes on as it was, and with coverage; three seeds."""
+    """Build a pointer-generator that continues unchanged, and one with coverage; three seeds."""
     return ablation(
         question="Does coverage keep a pointer-generator from telling things again?",
         arms={"pointer": {"model.coverage": None, "initialize_from.rules": ()}, "coverage": {}},

@@ -3,8 +3,8 @@ r"""Multi30k English-German by ConvS2S: gated convolutions, and an attention in 
     python -m launch.train --config=experiments/translation/configs/convs2s_multi30k.py --data_dir=DIR \
         --workdir=runs/convs2s
 
-The data, vocabulary, batches and steps of experiments/translation/configs/recurrent_multi30k.py, and nine tenths of its
-operations. Takes half an hour on one quiet core. Expect 38.1 BLEU: results/convolutional_multi30k.md.
+The data, vocabulary, batches and steps of experiments/translation/configs/recurrent_multi30k.py, with nine tenths of
+its FLOPs. Takes half an hour on one idle core. Expect 38.1 BLEU: results/convolutional_multi30k.md.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from experiments.translation.configs import multi30k_cpu
 
 
 def get_config() -> ConfigDict:
-    """Four layers a side of kernel 3, as wide as a CPU has time for."""
+    """Build the config: four layers of kernel 3 on each side, as wide as a CPU has time for."""
     config = multi30k_cpu.get_config()
     config.name = "convolutional_multi30k"
     config.model = ConfigDict(

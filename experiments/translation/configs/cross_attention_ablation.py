@@ -1,4 +1,4 @@
-r"""Attention over the source against its mean, by the length of the sentence (after Bahdanau et al. 2015, figure 2).
+r"""Cross-attention against the mean of the source, by sentence length (after Bahdanau et al. 2015, figure 2).
 
     python -m launch.ablate --config=experiments/translation/configs/cross_attention_ablation.py \
         --workdir=runs/by_length --num_workers=2
@@ -7,10 +7,10 @@ r"""Attention over the source against its mean, by the length of the sentence (a
 
     python -m launch.train --config=experiments/translation/configs/cross_attention_ablation.py --workdir=runs/one
 
-Both arms have the same encoder, decoder and parameters; without attention a decoder reads the mean of the encoder's
-outputs at every step, one vector for the whole sentence. The page follows BLEU and exact match of sources of up to 5
-words, 6 and 7, 8 and 9, and more. Expect attention far ahead at every length: in one run of 400 steps at 3e-3 BLEU was
-33, 57, 65 and 55 with it, and 11, 15, 24 and 16 without.
+Both arms have the same encoder, decoder and parameters; without attention the decoder reads the mean of the encoder's
+outputs at every step, one vector for the whole sentence. The page plots BLEU and exact match of sources of up to 5
+words, 6 and 7, 8 and 9, and more. Expect attention to be far better at every length: in one run of 400 steps at 3e-3
+BLEU was 33, 57, 65 and 55 with it, and 11, 15, 24 and 16 without.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +21,7 @@ LENGTHS = ("length_1_5", "length_6_7", "length_8_9", "length_10_up")
 
 
 def get_config() -> ConfigDict:
-    """The base for twice as many steps, with all validation sentences translated and scored by length."""
+    """Build the base config with twice the steps, and all validation sentences translated and scored by length."""
     config = base.get_config()
     config.name = "cross_attention_ablation"
     config.steps = 800
@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Two arms, judged by BLEU on all test sentences."""
+    """Build two arms, compared by BLEU on all test sentences."""
     return ablation(
         question="What does attention give, and does it give more to longer sentences?",
         arms={

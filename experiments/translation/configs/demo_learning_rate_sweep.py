@@ -1,10 +1,10 @@
-r"""A sweep over the demo: six learning rates, with the norm before and after each sub-layer.
+r"""A sweep over the demo: six learning rates, for pre-norm and post-norm.
 
     python -m launch.sweep --config=experiments/translation/configs/demo_learning_rate_sweep.py \
         --workdir=runs/sweep --num_workers=2
 
 Twelve trials of a small model, about 15 minutes on two cores. Expect a table with the best first, in which the two
-placements differ in the rates that they bear; a trial that diverges is a result. The config alone, one run of it:
+placements tolerate different learning rates; a trial that diverges is a result. One run of the config alone:
 
     python -m launch.train --config=experiments/translation/configs/demo_learning_rate_sweep.py --workdir=runs/one
 """
@@ -15,7 +15,7 @@ from experiments import demo
 
 
 def get_config() -> ConfigDict:
-    """The demo with a model of width 64, for 300 steps of larger batches; so few need no dropout."""
+    """Build the demo with a model of width 64, for 300 steps of larger batches, without dropout."""
     config = demo.get_config()
     config.name = "demo_learning_rate_sweep"
     config.steps = 300
@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
 
 
 def get_sweep(sweep):
-    """Two placements of the norm by six learning rates, each twice as large as the one before."""
+    """Build two placements of the norm by six learning rates, each twice the one before."""
     return sweep.product(
         sweep.choice("model.norm_placement", ["pre", "post"]),
         sweep.choice("optimizer.learning_rate", [5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]),

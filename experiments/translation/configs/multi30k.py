@@ -2,9 +2,9 @@
 
     python -m launch.train --config=experiments/translation/configs/multi30k.py --data_dir=DIR --workdir=runs/multi30k
 
-DIR holds the files of task 1 (raw/ and tok/). 8,000 updates of 2 x 4,096 tokens are a job for one GPU; on two CPU
-cores take multi30k_cpu.py, the same model on a schedule of under an hour. The figure is BLEU on lower-cased, tokenized
-text after BPE removal, beam 5; it does not compare with sacreBLEU on raw text. Other directions, and raw text:
+DIR holds the files of task 1 (raw/ and tok/). 8,000 updates of 2 x 4,096 tokens are meant for one GPU; on two CPU cores
+use multi30k_cpu.py, the same model with a schedule of under an hour. The figure is BLEU on lower-cased, tokenized text
+after BPE removal, beam 5; it is not comparable with sacreBLEU on raw text. For other directions, and raw text:
 --config.task.dataset=multi30k/raw/fr-en (with --config.task.bleu_tokenizer=13a).
 """
 
@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The published recipe: 4 + 4 layers, width 128, dropout 0.3, a joint BPE of 10,000."""
+    """Build the published recipe: 4 + 4 layers, width 128, dropout 0.3, a joint BPE of 10,000."""
     return ConfigDict(
         {
             "name": "multi30k",

@@ -3,9 +3,8 @@ r"""Multi30k English-German by Transformer-Tiny in half an hour on two CPU cores
     python -m launch.train --config=experiments/translation/configs/multi30k_cpu.py --data_dir=DIR \
         --workdir=runs/multi30k_cpu
 
-The model of multi30k.py in pre-norm, with a BPE of 4,000, smaller batches, and a learning rate that falls to zero in
-half an hour. Expect 34.7 BLEU on test_2016_flickr (lower-cased, tokenized, beam 5), where 33 is wanted:
-results/multi30k_cpu.md.
+The model of multi30k.py with pre-norm, a BPE of 4,000, smaller batches, and a learning rate that decays to zero in half
+an hour. Expect 34.7 BLEU on test_2016_flickr (lower-cased, tokenized, beam 5); the goal is 33: results/multi30k_cpu.md.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +13,7 @@ from experiments.translation.configs import multi30k
 
 
 def get_config() -> ConfigDict:
-    """Differences from the published recipe, all of them about the hour."""
+    """Build the published recipe with the changes that make it fit half an hour."""
     config = multi30k.get_config()
     config.name = "multi30k_cpu"
     config.steps = 3600

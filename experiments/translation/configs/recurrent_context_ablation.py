@@ -1,15 +1,15 @@
-r"""How many of the encoder's states a recurrent decoder attends to at a step, by the length of the source.
+r"""How many encoder states a recurrent decoder attends to at a step, by source length.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_context_ablation.py \
         --workdir=runs/states --num_workers=2
 
-25 runs of about a minute: half an hour by one worker on one core. One run alone:
+25 runs of about a minute: half an hour with one worker on one core. One run alone:
 
     python -m launch.train --config=experiments/translation/configs/recurrent_context_ablation.py --workdir=runs/one
 
-One vector for all steps (the encoder's last state); windows of 3, 5 and 9 states around the step's own number (Luong et
-al. 2015, section 3.2, local-m); all states. The page follows BLEU and exact match of sources of up to 5 words, 6 and 7,
-8 and 9, and more. Expect 89.6 BLEU of all states, 88.4, 80.6 and 75.1 of nine, five and three, and 58.8 of one vector,
+One vector for all steps (the encoder's last state); windows of 3, 5 and 9 states around the step's index (Luong et al.
+2015, section 3.2, local-m); all states. The page plots BLEU and exact match of sources of up to 5 words, 6 and 7, 8 and
+9, and more. Expect 89.6 BLEU with all states, 88.4, 80.6 and 75.1 with nine, five and three, and 58.8 with one vector,
 which loses most on the longest sources: results/recurrent_states.md.
 """
 
@@ -20,7 +20,7 @@ from experiments.translation.configs.cross_attention_ablation import LENGTHS
 
 
 def get_config() -> ConfigDict:
-    """The recurrent base, all of whose test sentences are translated and scored by length."""
+    """Build the recurrent base config, with all test sentences translated and scored by length."""
     config = base.recurrent_config()
     config.name = "recurrent_context_ablation"
     config.task.num_decoded_examples = 200
@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """One vector, three windows and all states."""
+    """Build arms with one vector, three windows and all states."""
     windows = {
         f"probes_{2 * half + 1}": {"model.attention_span": "monotonic", "model.half_width": half} for half in (1, 2, 4)
     }

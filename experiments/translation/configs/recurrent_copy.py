@@ -1,18 +1,18 @@
-"""The bottleneck: random symbols said again, with attention and through one vector, at every length up to 24.
+"""The bottleneck: copying random symbols with attention or through one vector, at every length up to 24.
 
     python -m launch.train --config=experiments/translation/configs/recurrent_copy.py --workdir=runs/copy
     python -m launch.train --config=experiments/translation/configs/recurrent_copy.py:last --workdir=runs/copy_last
 
-A bidirectional GRU of 64 reads 2 to 24 symbols; the test split has 24 in every pair. `:last` gives the decoder the
-encoder's last state at every step in place of what attention reads; all else is equal. Each takes one to two minutes on
-two cores. Expect 0.99 of the symbols right at length 24 with attention, 0.56 without: results/recurrent_copy.md.
+A bidirectional GRU of width 64 reads 2 to 24 symbols; the test split has 24 in every pair. `:last` gives the decoder
+the encoder's last state at every step instead of the attended context; all else is equal. Each takes one to two minutes
+on two cores. Expect 0.99 of the symbols right at length 24 with attention, 0.56 without: results/recurrent_copy.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config(context: str = "attention") -> ConfigDict:
-    """A bidirectional GRU of 64 whose decoder is given `context`: attention, last, mean, none ..."""
+    """Build the config: a bidirectional GRU of width 64; `context` is attention, last, mean or none."""
     config = ConfigDict(
         {
             "name": f"copy_{context}",

@@ -19,14 +19,14 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """The recurrent base."""
+    """Build the recurrent base config."""
     config = base.recurrent_config()
     config.name = "recurrent_input_feeding_ablation"
     return config
 
 
 def get_ablation(ablation):
-    """Two orders against Bahdanau's, eight seeds."""
+    """Build two orders with Bahdanau's as the reference, and eight seeds."""
     return ablation(
         question="Which state should ask a recurrent decoder's attention?",
         arms={order: {"model.attention_query": order} for order in ("previous", "current", "input_feeding")},

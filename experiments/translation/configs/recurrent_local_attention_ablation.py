@@ -20,14 +20,14 @@ from experiments.ablations.configs import base
 
 
 def get_config() -> ConfigDict:
-    """The recurrent base."""
+    """Build the recurrent base config."""
     config = base.recurrent_config()
     config.name = "recurrent_local_attention_ablation"
     return config
 
 
 def get_ablation(ablation):
-    """Four ways to read less against reading all, eight seeds."""
+    """Build four restricted attentions with full attention as the reference, and eight seeds."""
     return ablation(
         question="What does a recurrent decoder lose by reading less than all words?",
         arms={

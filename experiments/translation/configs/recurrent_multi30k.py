@@ -1,14 +1,14 @@
-r"""Multi30k English-German by one recurrent layer of 256 a side, with attention and through one vector.
+r"""Multi30k English-German by one recurrent layer of width 256 on each side, with attention or through one vector.
 
     python -m launch.train --config=experiments/translation/configs/recurrent_multi30k.py --data_dir=DIR \
         --workdir=runs/attention
     python -m launch.train --config=experiments/translation/configs/recurrent_multi30k.py:last --data_dir=DIR \
         --workdir=runs/last
 
-The data, batches and steps of multi30k_cpu.py in the same folder. `:last` gives the decoder the encoder's last
-state at every step in place of what attention reads; all else is equal. BLEU is also told by the words of the source,
-in quarters of the validation sentences. Takes half an hour on two cores beside other work. Expect 35.6 BLEU with
-attention and 23.9 without, 32.1 and 18.1 on the longest quarter: results/recurrent_multi30k.md.
+The data, batches and steps of multi30k_cpu.py in the same folder. `:last` gives the decoder the encoder's last state at
+every step instead of the attended context; all else is equal. BLEU is also reported by source length, in quarters of
+the validation sentences. Takes half an hour on two shared cores. Expect 35.6 BLEU with attention and 23.9 without, 32.1
+and 18.1 on the longest quarter: results/recurrent_multi30k.md.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +17,7 @@ from experiments.translation.configs import multi30k_cpu
 
 
 def get_config(context: str = "attention") -> ConfigDict:
-    """A bidirectional GRU of 256 whose decoder is given `context`: attention, last, mean, none ..."""
+    """Build the config: a bidirectional GRU of width 256; `context` is attention, last, mean or none."""
     config = multi30k_cpu.get_config()
     config.name = f"recurrent_multi30k_{context}"
     config.model = ConfigDict({"family": "recurrent_encoder_decoder", "dropout": 0.2})

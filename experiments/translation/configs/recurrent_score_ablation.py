@@ -1,4 +1,4 @@
-r"""The score of a recurrent decoder's attention: products, perceptrons, the angle, and the place alone.
+r"""Score functions of a recurrent decoder's attention: dot products, additive scores, cosine, and location.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_score_ablation.py \
         --workdir=runs/alignment --num_workers=2
@@ -7,8 +7,8 @@ r"""The score of a recurrent decoder's attention: products, perceptrons, the ang
 
     python -m launch.train --config=experiments/translation/configs/recurrent_score_ablation.py --workdir=runs/one
 
-Expect the cosine and the scaled product to be better than the additive score by 0.03 to 0.04 nats a token, and products
-whose size nothing bounds to be far worse, after so few steps: results/recurrent_scores.md.
+After so few steps, expect cosine and the scaled dot product to be better than the additive score by 0.03 to 0.04 nats
+per token, and unscaled products to be far worse: results/recurrent_scores.md.
 """
 
 from ml_collections import ConfigDict
@@ -18,14 +18,14 @@ from experiments.ablations.configs.score_functions import KINDS
 
 
 def get_config() -> ConfigDict:
-    """The recurrent base."""
+    """Build the recurrent base config."""
     config = base.recurrent_config()
     config.name = "recurrent_score_ablation"
     return config
 
 
 def get_ablation(ablation):
-    """Seven scores against Bahdanau's, eight seeds."""
+    """Build seven score functions with the additive one as the reference, and eight seeds."""
     return ablation(
         question="Which score aligns a recurrent decoder best?",
         arms={

@@ -8,9 +8,9 @@ r"""Multi30k English-German, fine-tuned on the GLEU of its own translations as W
         --data_dir=DIR \
         --workdir=runs/risk
 
-The second and third begin with the parameters of the first and take twenty to twenty-five minutes on one core. Expect
-the GLEU of draws on validation to rise from 0.20 to 0.27 by either; BLEU on test from 35.6 to 36.2 by the second, and
-by the third no gain, 35.4 after 35.7: results/rewarded.md.
+The second and third runs start from the parameters of the first and take twenty to twenty-five minutes on one core.
+Expect the GLEU of samples on validation to rise from 0.20 to 0.27 in both; BLEU on test from 35.6 to 36.2 in the
+second, and no gain in the third, 35.4 after 35.7: results/rewarded.md.
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +19,7 @@ from experiments.translation.configs import recurrent_multi30k
 
 
 def get_config(expectation: str = "reinforce") -> ConfigDict:
-    """300 steps of 512 positions and 15 draws of each source, at a small constant rate."""
+    """Build the config: 300 steps of 512 positions and 15 samples of each source, at a small constant rate."""
     config = recurrent_multi30k.get_config()
     config.name = f"recurrent_multi30k_{expectation}"
     config.steps = 300

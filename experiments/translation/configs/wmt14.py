@@ -5,8 +5,8 @@ r"""WMT 2014 English-German by Transformer base and big (Vaswani et al. 2017, ta
     python -m launch.train --config=experiments/translation/configs/wmt14.py:big --data_dir=DIR --workdir=runs/wmt14_big
 
 DIR is a TFDS folder with wmt14_translate/de-en prepared (--file_format=array_record). The paper trained base for 12
-hours and big for 3.5 days on 8 P100: 25.8 and 26.4 BLEU on newstest2013, 27.3 and 28.4 on newstest2014. Those are
-tokenized BLEU with German compounds split; this config reports sacreBLEU (13a), which reads lower. Not run here.
+hours and big for 3.5 days on 8 P100 GPUs: 25.8 and 26.4 BLEU on newstest2013, 27.3 and 28.4 on newstest2014. Those are
+tokenized BLEU with German compounds split; this config reports sacreBLEU (13a), which is lower. Not yet run.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
-    """The paper's recipe for `size` "base" or "big"."""
+    """Build the paper's recipe; `size` is "base" or "big"."""
     width, feed_forward, heads, dropout, steps, minute, averaged = {
         "base": (512, 2048, 8, 0.1, 100_000, 150, 5),
         "big": (1024, 4096, 16, 0.3, 300_000, 60, 20),
