@@ -87,7 +87,7 @@ def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
     return table[value]
 
 
-# The greatest integer that arrays of 32 bits hold.
+# The largest 32-bit integer.
 _GREATEST = 2**31 - 1
 
 
@@ -224,7 +224,7 @@ Rate = Annotated[float, HalfOpen(0.0, 1.0)]
 SplitName = Annotated[str, Matching("(?s).+", "the name of a split")]
 """The name of a split of a data set."""
 
-# What arrays hold, where a field says nothing else: 32 bits.
+# The range of integers without other limits: 32 bits.
 _WHOLE = Range(-_GREATEST - 1, _GREATEST)
 _LARGEST = 3.4e38
 _LONGEST_SHOWN = 300  # characters of a value in a message
@@ -315,7 +315,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     except UserError:
         raise
     except ValueError as error:
-        # Attention and layers know nothing of configs: they name the field alone.
+        # Attention and layers do not know config paths: their messages name only the field.
         named = str(error).partition("=")[0] in fields
         raise UserError(f"{within}{error}" if named else str(error)) from error
 

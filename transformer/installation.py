@@ -7,7 +7,7 @@ from pathlib import Path
 
 BESIDE = Path(__file__).resolve().parents[1]
 """The folder that contains this package: the checkout, or the folder of installed libraries."""
-# The word that the console script was started by, for this process and those that it starts.
+# The environment variable with the name under which the console script was started.
 _STARTED_AS = "HEADWISE_COMMAND"
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-# Devices that are neighbors on a later axis are nearer to each other, and later axes exchange more in every layer.
+# Neighbors along a later axis are closer to each other, and later axes communicate more in every layer.
 MESH_AXES = ("data", "fsdp", "expert", "tensor", "sequence")
 
 # Of parameters: embed to vocabulary. Of activations: batch, expert_batch (the batch of an array that has experts as

@@ -47,7 +47,7 @@ def import_projects(named: str) -> None:
         imported = sys.modules["experiments"] = importlib.util.module_from_spec(specification)
         assert specification.loader is not None
         specification.loader.exec_module(imported)
-    # A module that is a file has no folders, one that a test or a program made up neither.
+    # A module that is a file, or was created by a program, has no folders.
     folders = [Path(each).resolve() for each in getattr(imported, "__path__", ())]
     if folders != [folder]:
         found = folders[0] if folders else getattr(imported, "__file__", None)
@@ -87,7 +87,7 @@ class Exports[T]:
         if is_project(name):
             import_projects(f"{self._key}={name!r}")
         try:
-            # Of the checkout nothing is imported by name but what defines the attribute.
+            # From the checkout, only modules that define the attribute are imported.
             found = not is_project(name) or self._is_defined_in(_file_of(name))
             exported = getattr(importlib.import_module(module), self._attribute, None) if found else None
         except ModuleNotFoundError as error:

@@ -244,7 +244,7 @@ def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
     def near(other: str) -> tuple[float, float]:
         name = other.rpartition(".")[2]
         whole, end = likeness(key, other), 1.0 if last == _initials(name) else likeness(last, name)
-        # What a key shares with all of its group says nothing; of a group that is unknown it does.
+        # A prefix shared by the whole group is no evidence, unless the group is unknown.
         return (end if key == prefix + last else max(whole, end)), whole
 
     takers = [other for other in inside if given in _choices(find(tree, other))]

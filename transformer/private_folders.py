@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformer.config import UserError
 
-_LINKS = 40  # that a path may lead over, as on Linux
+_LINKS = 40  # the most links in a path, as on Linux
 
 
 class NotPrivate(UserError):
@@ -37,7 +37,7 @@ def private_folder(base: Path, *names: str, make: bool = True) -> Path:
             missing.mkdir(mode=0o700, exist_ok=True)  # pathlib would leave parents open
     for path, facts in _leading_to(base):
         _require_owner(path, facts, 0, os.getuid())
-        # Of a folder with the sticky bit, such as /tmp, only owners rename or remove what is theirs.
+        # In a folder with the sticky bit, such as /tmp, only owners can rename or remove their files.
         if stat.S_ISDIR(facts.st_mode) and facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
             raise NotPrivate(f"others may write to {path} ({_mode(facts)}): close it with chmod go-w {path}")
     folder = base

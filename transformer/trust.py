@@ -11,7 +11,7 @@ from transformer.config import UserError, hash_config, refuse_single_text
 from transformer.module_registry import is_project
 from transformer.private_folders import NotPrivate, private_folder
 
-# Keys of the task that name files, where the folder of the data does not hold them all.
+# Keys of the task that may name files outside of the folder of the data.
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")
 
 
@@ -42,10 +42,10 @@ def check_trusted(
     """
     refuse_single_text(trusted, "trust")
     if "task.data_dir" in said:
-        said = {*said, *_FILES}  # they are looked for in that folder alone
+        said = {*said, *_FILES}  # files are then read from that folder only
     code = [name for name in code_of(config) if name.key not in said]
     named = code + [name for name in outside_of(config, training=training) if name.key not in said]
-    # A path may hold commas, at which --trust is cut.
+    # A path may contain commas, which separate names in --trust.
     strange = [name for name in named if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)]
     strange_code = [name for name in code if name in strange]
     if not strange or (not strange_code and _is_remembered(config)):
@@ -94,7 +94,7 @@ def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:
     """
     folder, origin = _name(config, "task.data_dir"), _name(config, "initialize_from.run")
     if folder.value:
-        names = [folder]  # the names of files lead to nothing outside of it
+        names = [folder]  # file names cannot lead out of it
     else:
         said = [_name(config, key) for key in _FILES]
         names = [Name(key, file) for key, value in said for file in value.split(",") if _is_file(file)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.config import UserError
 
-# Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
+# Seeds of held-out data, beyond all seeds of runs, so that no run trains on it.
 VALIDATION_SEED, TEST_SEED = 2**40, 2**41
 # What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds
 # zeros, so that (0, 256) is the generator of (2**40, 0): step 256 would train on the first batch of validation.
@@ -221,7 +221,7 @@ def iterate_batches(batches: BatchSource, start: int, stop: int) -> Iterator[Bat
         start: The first step.
         stop: The step after the last one.
     """
-    import grain  # a bare machine computes steps without it
+    import grain  # a machine that only measures steps may lack it
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     return iter(grain.MapDataset.source(_StepSource(batches, stop))[start:].to_iter_dataset(options))

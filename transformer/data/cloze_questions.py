@@ -16,11 +16,11 @@ from transformer.data.tokenizers.load import AnyTokenizer
 NUM_CANDIDATES = 10
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 _ENDS = re.compile(r"[.!?](?=\s|$)")
-# Of the sentence behind a word that is left out at most so many characters.
+# The largest number of characters of the sentence after the gap.
 _BEHIND = 80
-# Words that say little: short ones, and so many of the most frequent.
+# Words that are not asked for: those of fewer letters, and so many of the most frequent.
 _LEAST, _COMMON = 3, 100
-# More characters than this have no token on average.
+# No tokenizer has more characters per token on average.
 _CHARACTERS = 12
 
 
@@ -137,7 +137,7 @@ def _question(
     answer, after = found[0], "" if last else _rest(text, found.end())
     if answer in WORD.findall(after):
         return None
-    # The end of what stands before; a word that is cut is left out.
+    # The end of the text before the gap, without a word that is cut.
     stretch = text[max(found.start() - room * _CHARACTERS, 0) : found.start()]
     whole = tokenizer.encode([stretch, after])
     kept = room - len(whole[1]) - _CHARACTERS

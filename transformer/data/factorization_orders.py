@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.data.batches import Batch, EpochBatchSource
 
-# Beside the other draws of a seed: the same numbers choose where texts begin.
+# Distinguishes this random stream from that of (seed, step), which chooses where texts begin.
 _ORDERS = 4
 
 

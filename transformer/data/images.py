@@ -224,11 +224,11 @@ class ImageBatches:
         bucket, chosen = self._plan[step]
         index = np.full(bucket.rows, -1, np.int32)
         index[: len(chosen)] = chosen
-        # The rows that fill up a batch repeat its first image, and count for nothing.
+        # Padding rows repeat the first image of the batch and do not count.
         shown = np.where(index < 0, chosen[0], index)
         labels = self._images.labels[shown].astype(np.int32)
         how = NO_AUGMENTATION if self._seed is None else self._augmentation
-        # The order of an epoch is drawn from (seed, epoch): a third number keeps the two apart.
+        # The order of an epoch is drawn from (seed, epoch); a third number makes this stream different.
         random = np.random.default_rng((self._seed or 0, step, 1))
         mixed = augment(self._images.pixels[shown], how, random, self._normalize)
         return {

@@ -99,7 +99,7 @@ class SentencePairBatches:
             raise UserError(f"config.task.context={context} leaves no room for two texts beside three special tokens")
         self._documents, self._frame, self._pad = documents, frame, pad
         self._context, self._rows, self._seed, self._repeats = context, rows, seed, repeats
-        # Behind the last sentence stands the document's end: sentence n is starts[n] to starts[n + 1].
+        # The document's end is appended, so that sentence n is starts[n] to starts[n + 1].
         self._starts = [
             np.append(bounds.starts(document, most=self._room // 2), len(document)) for document in documents
         ]
@@ -135,7 +135,7 @@ class SentencePairBatches:
         chosen = self._first[random.integers(len(self._first))]
         document, number, _ = self._sentences[chosen]
         starts = self._starts[document]
-        # So many whole sentences fit the row, two at least; the first text has all but one of them at most.
+        # The number of whole sentences that fit the row, at least two; the first text has at most all but one.
         fit = int(np.searchsorted(starts[number:], starts[number] + self._room, side="right")) - 1
         size = int(random.integers(1, fit))
         behind = chosen + size
@@ -143,7 +143,7 @@ class SentencePairBatches:
         other = int(random.integers(len(self._sentences) - 1))
         texts = [self._from(sentence, self._room - len(first)) for sentence in (behind, other + (other >= behind))]
         follows = int(random.integers(2))
-        # What follows is the rest of a document, shorter than a text from anywhere: its length would say which it is.
+        # The continuation is only the rest of a document: without equal lengths, length would reveal the label.
         return first, texts[follows][: min(map(len, texts))], follows
 
     def _from(self, sentence: int, room: int) -> np.ndarray:

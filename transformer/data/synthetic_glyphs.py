@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 Polyline = tuple[tuple[float, float], ...]
-# A segment that is nowhere near any pixel fills up those of glyphs with fewer.
+# Padding segments lie this far away from all pixels.
 _FAR = 1e3
 
 
@@ -70,7 +70,7 @@ LETTERS: dict[str, tuple[Polyline, ...]] = {
     "Y": (((0.22, 0.12), (0.5, 0.48), (0.78, 0.12)), ((0.5, 0.48), (0.5, 0.88))),
     "Z": (((0.24, 0.12), (0.76, 0.12), (0.24, 0.88), (0.76, 0.88)),),
 }
-# Closed lines that begin and end at one point; what an odd number of crossings leads into is filled.
+# Closed lines, filled by the even-odd rule.
 SHAPES: dict[str, tuple[Polyline, ...]] = {
     "circle": (_arc(0.5, 0.5, 0.38, 0.38, 0, 1, 20),),
     "square": (((0.17, 0.17), (0.83, 0.17), (0.83, 0.83), (0.17, 0.83), (0.17, 0.17)),),

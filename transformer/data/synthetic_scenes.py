@@ -17,7 +17,7 @@ COLORS: dict[str, tuple[int, int, int]] = {
     "pink": (238, 128, 190),
     "white": (240, 240, 240),
 }
-# How rows and columns of a grid of three are said.
+# The names of the rows and columns of a grid of three.
 ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
 _GROUND, _GROUND_SPREAD, _COLOR_SPREAD, _NOISE = 46.0, 14.0, 14.0, 6.0
 

@@ -89,7 +89,7 @@ class WindowBatches:
             )
         self.windows = -(-(len(stream) - self._ahead) // self._new)
         self.batches_per_epoch = -(-self.windows // rows)
-        self._seed = seed if crops else None  # of crops alone
+        self._seed = seed if crops else None  # used by crops only
         self._plan = BucketPlan([Bucket(context, rows, np.arange(self.windows))], None if crops else seed)
 
     def text_bytes(self, sizes: np.ndarray) -> int:

@@ -13,9 +13,9 @@ from transformer.layers.log_mel import SAMPLE_RATE
 
 MAX_SECONDS = 600
 _LARGEST = 2**15 - 1
-# A program that writes to a pipe cannot go back to say how much it wrote: its header has a number from here on.
+# A program that writes to a pipe does not know the length: its header has a number from here on.
 _UNKNOWN_BYTES = 0x7FFFF000
-# The filter that resamples has about twenty times as many values as this ratio's greater number.
+# The resampling filter has about twenty times as many values as the larger number of the ratio.
 _GREATEST_RATIO = 2**16
 
 
@@ -63,7 +63,7 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
         )
     if found > MAX_SECONDS * rate:
         raise UserError(f"{name} lasts longer than {MAX_SECONDS} seconds: cut it")
-    if size == 1:  # of one byte, numbers from 0 to 255
+    if size == 1:  # 8-bit samples are unsigned
         samples = np.frombuffer(given, np.uint8).astype(np.float64) - 128
     else:
         whole = np.zeros((len(given) // size, 4), np.uint8)

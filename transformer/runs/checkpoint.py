@@ -49,7 +49,7 @@ from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any
 DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
-_MOST_VANISHED = 100  # checkpoints that a reader may lose to a run that goes on before it gives up
+_MOST_VANISHED = 100  # checkpoints that a running run may remove under a reader before it gives up
 _logger = logging.getLogger(__name__)
 
 
@@ -107,7 +107,7 @@ class Checkpoints:
         if max_to_keep < 1:
             raise UserError(f"max_to_keep={max_to_keep} checkpoints is too few: it must be at least 1")
         self._max_to_keep, self._milestone_every = max_to_keep, permanent_checkpoint_every
-        # What is older is removed here, once the newest is verified; orbax would do so when it is committed.
+        # Older ones are removed here, after the newest is verified; orbax would remove them when it is committed.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True
         )
@@ -132,7 +132,7 @@ class Checkpoints:
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
         self._directory = parse_path(directory).resolve()  # orbax refuses relative paths
         self._verifying: CheckpointVerification | None = None
-        self._unverified: str | None = None  # what is wrong with the last save, and was not told yet
+        self._unverified: str | None = None  # what is wrong with the last save, not announced yet
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         with self._listable():
             self._manager = ocp.CheckpointManager(
@@ -360,14 +360,14 @@ class Checkpoints:
         kept = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
         try:
             self._remove([step for step in steps if step not in {*kept, *steps[-self._max_to_keep :]}], newest)
-        except OSError as error:  # no reason to end a run whose newest checkpoint is sound
+        except OSError as error:  # not a reason to end a run whose newest checkpoint is valid
             what = f"old checkpoints in {self._directory} could not be removed yet"
             announce(f"{what}: {error}; training continues")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._listed():
             self._note(newest)
-        else:  # none is left, and none is to be missed
+        else:  # no checkpoint is left, and none should be
             last_saved_step_file(self._directory).unlink(missing_ok=True)
         for step in steps:
             storage_of(self._directory).remove_tree(self._directory / str(step))
@@ -520,7 +520,7 @@ class CheckpointVerification:
     def _verify(self) -> None:
         try:
             self._manager.wait_until_finished()
-        except BaseException:  # told where the saving thread waits
+        except BaseException:  # raised where the saving thread is waited for
             return
         finally:
             self._committed()

@@ -24,9 +24,9 @@ from transformer.storage.paths import storage_of
 
 PyTree = Any
 SCALAR_TYPES = {bool: "python bool", int: "python int", float: "python float"}
-_NUMPY_LEAF = np.zeros(())  # stands for an array of NumPy
+_NUMPY_LEAF = np.zeros(())  # stands for a NumPy array
 _ELEMENTS_AT_ONCE = 1 << 26  # elements
-_MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
+_MOST_KEY_WORDS = 16  # 32-bit words of a PRNG key
 Dimension = Annotated[int, Range(0, 2**48)]
 """The length of an axis of a stored array."""
 
@@ -341,7 +341,7 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
     tree = read_object(folder / "_METADATA")
     if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:
         raise UnreadableArray(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
-    # Orbax leaves a loop of events behind that it cannot close where these are no JSON, or deep.
+    # If these are not JSON or nested deeply, orbax leaves an event loop behind that it cannot close.
     beside = folder / "array_metadatas"
     for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
         if file.exists():
@@ -356,7 +356,7 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
         what = f"{folder.name}/: {name}/.zarray"
         stored = checked(StoredArray, parse(found[name].result().value, what), what)
         if leaf is _NUMPY_LEAF:
-            continue  # of this process's own save, whose shape is compared once it is read
+            continue  # of this process's own save; the shape is compared after reading
         shape = np.shape(leaf)
         own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
         if own != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:

@@ -27,7 +27,7 @@ Digest = Annotated[str, Matching("[0-9a-f]{32}", "32 hexadecimal digits")]
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _LAST = (0x94D049BB133111EB, 0xD6E8FEB86659FD93)
-_BLOCK = 1 << 15  # words at a time, so that the passes over them stay in a core's cache
+_BLOCK = 1 << 15  # words at a time, so that they stay in a core's cache
 
 
 class _Part(NamedTuple):
@@ -76,7 +76,7 @@ def find_mismatched_arrays(arrays: Mapping[str, Any], expected: Mapping[str, str
         expected: Their digests.
     """
     summed = _summed({name: _copies(array) for name, array in arrays.items()}, arrays)
-    # A process compares its whole arrays alone; the sums of a copy on several processes are added up first.
+    # A process compares arrays that it holds completely; the sums of others are first added over processes.
     local = [name for name, array in arrays.items() if _is_whole(array)]
     scattered = [name for name in arrays if name not in set(local)]
     judged = [np.array([[_text(summed[name][0]) != expected[name]] * 2], np.uint64) for name in local]
@@ -96,7 +96,7 @@ def _is_whole(array: Any) -> bool:
 def _first_copy(array: Any) -> list[_Part]:
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return [_Part(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
-    # Every process has it: the first one's counts.
+    # Every process has a copy: the first one's counts.
     return _copies(array)[1] if jax.process_index() == 0 else []
 
 
@@ -184,7 +184,7 @@ def _over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.n
     local = np.concatenate([np.zeros((0, 2), np.uint64), *sums])
     if jax.process_count() == 1 or not local.size:
         return local
-    # As 32-bit words: jax has no wider integers unless it is told so.
+    # As 32-bit words: jax has no wider integers by default.
     gathered = np.asarray(multihost_utils.process_allgather(local.view(np.uint32)))
     return np.ascontiguousarray(gathered).view(np.uint64).sum(axis=0)
 

@@ -29,7 +29,7 @@ _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID",
 _GKE_HOSTS, _GKE_INDEX = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"
 _ALONE = "or --num_processes=1 to train alone"
 _BROADCAST_BLOCK = 1024  # bytes
-_MESSAGE_LENGTH = 4096  # bytes of what is said
+_MESSAGE_LENGTH = 4096  # bytes
 _logger = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ def join_processes(
         if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
             settings["coordinator_bind_address"] = settings["coordinator_address"]
         _listen_on_loopback()
-    # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.preemption hears it.
+    # jax would treat SIGTERM as a preemption notice and continue; transformer.runs.preemption handles it.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
@@ -186,7 +186,7 @@ def announce(line: str) -> None:
     """Print a line to stderr and write it to the run's log."""
     with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
         print(line, file=sys.stderr, flush=True)
-    _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
+    _logger.info("%s", line)  # as a warning it would appear on stderr twice without a log
 
 
 def _broadcast(message: bytes) -> bytes:
@@ -223,7 +223,7 @@ UNSUPPORTED_LAUNCHERS = (
     Launcher("Kubeflow", "NUM_PROCESSES", "PROCESS_ID"),
 )
 
-# Launchers that say which process this is, and not always of how many.
+# Launchers that set the index of this process, but not always the number of processes.
 RANK_VARIABLES = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS", "ALPS_APP_PE": "Cray ALPS"}
 
 
@@ -292,7 +292,7 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
         )
     from mpi4py import MPI
 
-    # One that was built for another MPI takes each process for the only one.
+    # If mpi4py was built for another MPI, each process believes that it is the only one.
     if MPI.COMM_WORLD.Get_size() != count:
         raise UserError(
             f"Open MPI started {count} processes, and mpi4py sees {MPI.COMM_WORLD.Get_size()}: it uses another MPI "
@@ -354,7 +354,7 @@ def _explicit_settings(given: Mapping[str, str | int | None]) -> dict[str, Any]:
             raise UserError(f"{name}={value} must be a whole number from 0 on")
     if not 0 <= int(number) < int(total):
         raise UserError(f"{index}={number} must be from 0 to {count} - 1, which is {int(total) - 1}")
-    # Otherwise jax asks the cluster for the rest, and under Slurm gives this process one of the machine's devices.
+    # Otherwise jax detects the cluster, and under Slurm gives this process only one of the machine's devices.
     return {
         "coordinator_address": str(host),
         "num_processes": int(total),

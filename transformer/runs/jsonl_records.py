@@ -237,7 +237,7 @@ def complete_lines(content: bytes) -> bytes:
 
 def _record(line: bytes) -> Record | None:
     try:
-        # Parsed with care only where there may be half a surrogate pair: files of records are long.
+        # The careful parser is used only for possible surrogates: files of records are long.
         record = parse(line, "it") if b"\\u" in line else json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):  # also what is not UTF-8
         return None

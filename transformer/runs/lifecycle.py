@@ -18,7 +18,7 @@ _NEWS, _BEGUN, _ALL, _HEARD = "headwise/news", "headwise/begun", "headwise/all",
 _HUNG = "headwise/hung"
 _HOUR = 3_600_000  # milliseconds
 _MOMENT = 5_000  # milliseconds
-# What the operations that all take part in raise when another process is gone.
+# Errors that collective operations raise when another process is gone.
 _LOST_PROCESS = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|coordination|unavailable", re.IGNORECASE)
 
 
@@ -46,7 +46,7 @@ def run_lifecycle(
 
     def end() -> None:
         if is_primary():
-            time.sleep(1)  # the others end with it: first let those that hang too say where
+            time.sleep(1)  # the others end with it: first let them report where they hang
         exit_at_once(1)
 
     with handle_stop_signals(messages.stop):
@@ -69,7 +69,7 @@ class RunMessages:
 
     def join(self) -> None:
         """Start to receive messages; jax must have joined the other processes."""
-        # The one way to the service's keys and values, which jax uses for the same purposes.
+        # The only access to the key-value store of the coordination service.
         from jax._src import distributed
 
         self._client = distributed.global_state.client
@@ -84,7 +84,7 @@ class RunMessages:
         if self._client is None:
             self._end_behind([self._monitor.hold()])
             return
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the news is out already
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was faster
             self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "stop": why}))
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class RunMessages:
                     "with it"
                 )
                 if jax.process_index() == 0:
-                    time.sleep(1)  # the others hear of it through this one
+                    time.sleep(1)  # the others receive the message through this process
                 exit_at_once(1)
 
     def _agree(self, news: dict[str, Any]) -> None:
@@ -150,7 +150,7 @@ class RunMessages:
         index, count = jax.process_index(), jax.process_count()
         if index != news["process"]:
             write_stderr(f"process {news['process']} received {news['stop']}: process {index} stops too")
-        # Told by a thread, so that nobody waits for a process that waits for this one.
+        # Sent from a thread, so that processes do not wait for each other.
         self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._monitor.hold()))
         if index == 0:
             told = [self._client.blocking_key_value_get(f"{_BEGUN}/{each}", _HOUR) for each in range(count)]
@@ -158,7 +158,7 @@ class RunMessages:
         held = [PausePoint(*each) for each in json.loads(self._client.blocking_key_value_get(_ALL, _HOUR))]
         self._client.key_value_set(f"{_HEARD}/{index}", "")
         if index == 0:
-            for each in range(count):  # they hear of it through this one, which may end now
+            for each in range(count):  # they receive the message through this process, which may end now
                 self._client.blocking_key_value_get(f"{_HEARD}/{each}", _MOMENT)
         self._end_behind(held)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunStopped
 
-# Those who end a process with its group, such as timeout(1), send the same signal twice.
+# Programs that end a process and its group, such as timeout(1), send the same signal twice.
 _SAME_REQUEST = 0.5  # seconds
 
 
@@ -40,7 +40,7 @@ class ProgressMonitor:
         self._changed = threading.Condition()
         self._begun, self._held = 0, False
         self._waits = False
-        self._making: int | None = None  # the first unit that makes what can be lost
+        self._making: int | None = None  # the first training step
         self._last: int | None = None
         self.what = "starting"
         self.since = time.monotonic()
@@ -58,7 +58,7 @@ class ProgressMonitor:
             RunStopped: If the run stops before it.
         """
         with self._changed:
-            # Held for as long as the processes need to tell each other their numbers.
+            # Paused while the processes exchange their numbers.
             self._changed.wait_for(lambda: self._last is not None or not self._held)
             if self._last is not None and self._begun >= self._last:
                 raise RunStopped(f"stopped before {what}")

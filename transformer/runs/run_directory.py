@@ -275,7 +275,7 @@ class RunDirectory:
 
         steps = [int(each.name) for each in self.checkpoints.iterdir() if each.name.isdecimal()]
         for step in sorted(steps, reverse=True):
-            # Of one that is damaged the next is asked.
+            # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
                 manifest = read_manifest(read_regular(self.checkpoints / str(step) / "manifest" / "metadata"))
                 if isinstance(saved := manifest["metadata"].get("config"), dict):
@@ -420,7 +420,7 @@ def refuse_unusable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if disk_failure(error) is not None and error.errno != errno.EROFS:  # the right path, on a disk that fails
+        if disk_failure(error) is not None and error.errno != errno.EROFS:  # the path is right, but the disk fails
             raise
         raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
 
@@ -477,7 +477,7 @@ def check_regular_files(path: Path) -> None:
         return
     folders = [os.fspath(path)]
     while folders:
-        # What is gone in the meantime another process has removed.
+        # Entries that vanish meanwhile were removed by another process.
         with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from transformer.runs.preemption import ProgressMonitor, exit_at_once, write_stderr
 
-# Seconds: at least so long, and so many times the slowest unit so far; up to the first step, which compiles, longer.
+# The limit in seconds: at least this, and this many times the slowest unit; longer up to the second step.
 MIN_SECONDS, SLOWEST_UNIT_FACTOR, FIRST_STEP_SECONDS = 300.0, 10.0, 3600.0
 
 _logger = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ def time_limit(monitor: ProgressMonitor, seconds: float | None) -> float:
 
     Args:
         monitor: The monitor of the process.
-        seconds: The limit; None is a multiple of the slowest unit so far. Up to the second step, which includes
-            compilation, it is at least an hour.
+        seconds: The limit; None is a multiple of the slowest unit so far. Until the second step is done it is at least
+            an hour, since programs are compiled.
     """
     if not monitor.going:
         return max(FIRST_STEP_SECONDS, seconds or 0.0)
@@ -76,7 +76,7 @@ def _watch(
     unit, waited, looked = monitor.begun, 0.0, time.monotonic()
     while not over.wait(period):
         now = time.monotonic()
-        # A process that was itself stopped, with its machine or by a debugger, has not waited all that time.
+        # Time during which the process itself was suspended, as by a debugger, does not count.
         waited += min(now - looked, 2 * period)
         looked = now
         if monitor.begun != unit:

@@ -10,9 +10,9 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, sites_between
 from transformer.tasks.task import Batch, StateView
 
-# The axes of maps of what is said, symbol by symbol, over the places of an image.
+# The axes of maps from generated symbols to the positions of an image.
 TARGET_OVER_GRID = ("target", "grid")
-# The cell of what lies in none.
+# The cell of a position outside of the grid.
 NO_CELL = -1
 _MASS = "mass/"
 

@@ -44,7 +44,7 @@ from transformer.tasks.task import (
 )
 from transformer.tasks.text_data import open_tokenizer, pad_texts, token_labels
 
-# The special tokens of a tokenizer that is trained here, which stand around every text.
+# The special tokens of a newly trained tokenizer, which surround every text.
 ROLES = ("begin", "end")
 
 

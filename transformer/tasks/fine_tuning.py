@@ -52,7 +52,7 @@ from transformer.tasks.task import (
 from transformer.tasks.text_data import open_tokenizer, pad_texts, token_labels
 from transformer.tasks.text_task import real_positions
 
-# What parts the texts of an example where a person writes them as one.
+# The separator of an example's texts where a user writes them as one text.
 TEXT_SEPARATOR = " $ "
 _MARK_NAMES = ("<start>", "<delimiter>", "<extract>")
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.sites import MapValues
 from transformer.models.model import Model
 
-DECAY = 0.9  # of the moving average of what is usual (Xu et al. 2015, section 4.1)
+DECAY = 0.9  # of the baseline, a moving average (Xu et al. 2015, section 4.1)
 
 
 class ReinforceEstimate(NamedTuple):

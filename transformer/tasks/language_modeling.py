@@ -110,7 +110,7 @@ class LanguageModeling(TextTask):
             how=how,
         )
         self._bytes_V = bytes_per_token(tokenizer)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
+        # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.eval_splits)
         if self._prompts is not None:

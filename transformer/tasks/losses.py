@@ -65,7 +65,7 @@ def token_loss(
     plain_BxT = normalizer_BxT - label_logit_BxT
     uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
     smoothed_BxT = (1 - label_smoothing) * plain_BxT + label_smoothing * uniform_BxT
-    # The argmax, from the maximum that is computed already: argmax itself over the vocabulary is slow on CPUs.
+    # The argmax, derived from the maximum: argmax itself over the vocabulary is slow on CPUs.
     token_V = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype)
     among_largest_BxTxV = logits_BxTxV >= largest_BxT[..., None]
     first_BxT = jnp.min(jnp.where(among_largest_BxTxV, token_V, token_V.size), axis=-1)

@@ -56,7 +56,7 @@ from transformer.tasks.text_task import (
     text_interface,
 )
 
-# Of the tokens to predict: shown as the mask token, shown as a random token; the rest is shown as it is.
+# The shares of predicted tokens that are replaced by the mask token and by a random token; the rest stay.
 SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1
 
 
@@ -186,7 +186,7 @@ class MaskedLanguageModeling(TextTask):
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocabulary, bool)
         self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocabulary)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
+        # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.input_format.paired else None
         held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.eval_splits}
@@ -388,7 +388,7 @@ class FrequencyBaselines:
         pairs, counts = np.unique(before.astype(np.int64) * vocabulary + behind, return_counts=True)
         following = np.full(vocabulary, most_frequent, np.int32)
         order = np.argsort(counts, kind="stable")
-        # Written in the order of rising counts: the most frequent pair of each token stays.
+        # Assigned in order of increasing count, so that the most frequent pair of each token remains.
         following[pairs[order] // vocabulary] = pairs[order] % vocabulary
         return cls(most_frequent, following)
 

@@ -95,12 +95,12 @@ class PermutationLanguageModeling(TextTask):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING, how=how)
         self.config = config
         self.interface = _interface(config, tokenizer)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
+        # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (
             Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
         )
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
-        # Twice as long as what is mapped: the first half is what the memory is of.
+        # Twice the probe length: the first half becomes the memory.
         length = self.probe_batch["tokens"].shape[1]
         texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, 2 * length)
         before = dataclasses.replace(config.permutations, length=length)

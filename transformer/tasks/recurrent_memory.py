@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from transformer.models.model import Aux
 from transformer.tasks.task import Batch, EvaluationReport, StateView
 
-# What scores a segment behind its memory: sums, and what the segment hands on.
+# A function that scores a segment with its memory: returns sums, and what the segment leaves.
 SegmentScorer = Callable[[Batch], tuple[dict[str, Array], Mapping[str, Array]]]
 
 

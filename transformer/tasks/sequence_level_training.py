@@ -55,7 +55,7 @@ def gleu(
         begins_BxT, of_reference_BxU = _begins(output_real_BxT, size), _begins(reference_real_BxU, size)
         told_BxT = jnp.sum(own & begins_BxT[..., None, :], axis=-1)
         wanted_BxT = jnp.sum(across & of_reference_BxU[..., None, :], axis=-1)
-        # Each of an n-gram's places has its share of the matches.
+        # Each occurrence of an n-gram has an equal share of its matches.
         share_BxT = jnp.minimum(told_BxT, wanted_BxT) / jnp.maximum(told_BxT, 1)
         both += jnp.sum(jnp.where(begins_BxT, share_BxT, 0), axis=-1)
         told_total += jnp.sum(begins_BxT, axis=-1)

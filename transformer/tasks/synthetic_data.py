@@ -16,7 +16,7 @@ from transformer.tasks.task import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, special_tokens
 
-# Rarely has a text with digits and marks more characters; the real number is known only once the text is read.
+# Few texts have more characters; the real number is known only once the text is read.
 CHARACTERS = 128
 
 

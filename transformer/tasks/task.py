@@ -229,7 +229,7 @@ class EncodedInputs(NamedTuple):
 
 def load_run_tokenizer(directory: Path) -> Any:
     """Load the tokenizer from a run directory."""
-    # A machine that measures a training step over numbers may have no library of tokenizers.
+    # Imported here: a machine that only measures training steps may lack the tokenizers library.
     from transformer.data.tokenizers.load import load_tokenizer
 
     return load_tokenizer(directory)

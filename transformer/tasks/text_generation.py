@@ -196,12 +196,12 @@ def _continued(
     if tokenizer.end in chosen:
         chosen = chosen[: chosen.index(tokenizer.end)]
     whole = tokenizer.continuation(prompt, chosen)
-    # A space that the next word would show may be the end of a stop string already.
+    # A final space, shown only with the next word, may already complete a stop string.
     spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")
     said = cut_at_stop(whole + " " * spaced, stops)[: len(whole)]
     while len(said) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(said) and chosen:
         chosen = chosen[:-1]
-    # Where a tokenizer drops the white space at the end of a text, that of the text itself stands there.
+    # If the tokenizer drops trailing white space, the prompt's own is already there.
     if text[-1:].isspace() and tokenizer.encode([text]) == tokenizer.encode([text.rstrip()]):
         said = said.removeprefix(" ")
     return Continuation(said, prompt + chosen)

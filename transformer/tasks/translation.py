@@ -85,7 +85,7 @@ class Translation(BaseTask):
         shown = self._probed(validation, longest)
         self._probed_pairs = shown.pairs
         batch = TokenBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
-        # With their reference translations: teacher forcing.
+        # With the reference translations: teacher forcing.
         self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
     def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:

@@ -181,7 +181,7 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
                 f"{config.dataset} has no split {name!r}; it has: {', '.join(sorted(data.splits))} "
                 "(config.task.validation_split and config.task.test_split name the two that are evaluated)"
             )
-    # Read whole and once: pair by pair an array_record takes four times as long.
+    # Read everything at once: reading an array_record pair by pair takes four times as long.
     pairs = {name: list(data.split(name)) for name in names}
     tokenizer: AnyTokenizer
     if has_tokenizer(directory):

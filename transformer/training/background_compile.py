@@ -15,7 +15,7 @@ from transformer.runs.exceptions import RunStopped
 from transformer.tasks.task import Batch
 from transformer.training.partitioning import batch_sharding
 
-# Batches of a run, and of an evaluation, whose shapes are compiled before they come.
+# The number of batches of a run or an evaluation that are scanned for shapes to compile.
 BATCHES_SCANNED = 100
 
 
@@ -54,7 +54,7 @@ def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
                 return
             program.compile()
 
-    # Half of the cores: compiling uses several, and the steps go on beside it.
+    # Half of the cores: each compilation uses several, and training continues meanwhile.
     threads = max(1, min(8, (os.cpu_count() or 2) // 2))
     pool = ThreadPoolExecutor(threads, "compile")
     for _ in range(threads):

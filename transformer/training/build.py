@@ -118,7 +118,7 @@ def build_components(
         abstract,
         shardings,
     )
-    # The numbers are arguments of this program as well: runs that differ in nothing else share it.
+    # Hyperparameters are arguments of this program too, so that runs that differ only in them share it.
     initialize = functools.partial(compile_once(make, placement, shardings), hyper)
     return TrainingComponents(task, model, optimizers, placement, initialize, placed)
 
@@ -159,7 +159,7 @@ def check_before_compiling(experiment: ExperimentConfig, components: TrainingCom
         gradients = jax.tree.map(lambda leaf: leaf.update(dtype=accumulation_dtype(leaf.dtype)), gradients)
     clips = any(experiment.optimizer_of(objective.name).clip_norm for objective in objectives)
     if not (accumulates or clips):
-        gradients = []  # else all exist at one time: where they are added up, and where their norm is taken
+        gradients = []  # otherwise they all exist at once, where they are added or where their norm is computed
     device = components.placement.mesh.local_devices[0]
     check_memory(components.abstract_state, gradients, device_memory(device))
     batch = components.task.source(experiment.run.seed)[0]
@@ -236,7 +236,7 @@ def compile_train_step(
         capture: What to capture of the training batch, as in `build_train_step`.
     """
     step = build_train_step(experiment, components, capture)
-    # Explicit: were the compiler free to place the new state otherwise, the next step would compile again.
+    # Explicit shardings: if the compiler placed the new state differently, the next step would recompile.
     placed = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
     whole = NamedSharding(components.placement.mesh, PartitionSpec())  # every process reads the metrics
     return jax.jit(with_placement(components.placement, step), donate_argnums=0, out_shardings=(placed, whole))

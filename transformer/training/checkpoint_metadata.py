@@ -22,7 +22,7 @@ from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import BatchRange
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
 
-FINGERPRINTED_BATCHES = 3  # at the beginning of a run, whose content is compared
+FINGERPRINTED_BATCHES = 3  # the first batches of a run, whose content is compared
 _TOKENIZER = (FILE, ROLES_FILE, "source.spm", "target.spm", "vocab.json")
 _AGAIN = "put it back as it was, or choose another --workdir"
 
@@ -116,7 +116,7 @@ def collect_metadata(
     source = components.task.source(experiment.run.seed)
     batches = [source[number] for number in range(FINGERPRINTED_BATCHES)]
     arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
-    # A batch is filled up to a multiple of the parts that it is cut into.
+    # A batch is padded to a multiple of the parts that it is divided into.
     parts = components.placement.num_shards("batch") * experiment.run.num_microbatches
     return {
         "config": experiment.to_config(),

@@ -242,7 +242,7 @@ def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str
         if isinstance(node, Group):  # a group without keys, such as no averages
             lines.setdefault(key, ["", f"# {key}: none"])
             continue
-        # An objective's optimizer has what `optimizer` says, where it says nothing of its own.
+        # The defaults of an objective's optimizer are the values of `optimizer`.
         default = flat[f"optimizer.{key.rpartition('.')[2]}"] if section == "optimizers" else node.default
         own = default is not dataclasses.MISSING and default == value
         marks = ("" if own else "*") + (">" if key in given else "")

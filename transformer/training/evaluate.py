@@ -116,7 +116,7 @@ def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep
     def measure(state: TrainState, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
         return step(evaluation_view(model, state, parameters), batch, key)
 
-    # Every process reads the whole results.
+    # Every process reads the complete results.
     return jax.jit(with_placement(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
 
 
@@ -178,7 +178,7 @@ def compile_probe(
 
     lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
     if len({device.process_index for device in placed.mesh.devices.flat}) > 1:
-        # The first process draws curves of the statistics, for which it needs all examples.
+        # The first process plots the statistics, for which it needs all examples.
         whole = NamedSharding(placed.mesh, PartitionSpec())
         lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
     probe = jax.jit(with_placement(placed, seen), out_shardings=lying)

@@ -121,14 +121,14 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     experiment = resolve_config(fine_tuning_config(imported, kept, fine_tuning, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         try:
-            # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
+            # Recorded first, so that a run whose checkpoint is lost is refused and not trained from scratch.
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
             if not isinstance(kept, ImageSpec):
                 kept.save(directory.path)
             parameters, begun = _save_start(experiment, directory, imported.params, fine_tuning.seed, kept)
         except BaseException:
             if last_saved_step(directory.checkpoints) is None:
-                # Or the same command would be refused once the disk has space again.
+                # Otherwise the same command would be refused once the disk has space again.
                 if directory.checkpoints.exists():
                     storage_of(directory.checkpoints).remove_tree(directory.checkpoints)
                 directory.abandon()

@@ -375,7 +375,7 @@ def find_source(run: str, workdir: Path | None) -> Path:
 def is_published_model(path: Path) -> bool:
     """Whether this is a folder in Hugging Face format: its config.json has a model_type, that of a run does not."""
     file = RunDirectory(path).config_file
-    return file.exists() and "model_type" in read_object(file)  # a run may have lost its own
+    return file.exists() and "model_type" in read_object(file)  # a run may lack its config.json
 
 
 def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
@@ -540,7 +540,7 @@ def _read_values(
     """Read the values of every target that has a source, with LoRA updates merged."""
     values: dict[str, jax.Array] = {}
     waiting = dict(report.plan.taken)
-    while waiting:  # again only where several targets take one source
+    while waiting:  # repeats only if several targets take one source
         paths = {taken.source: path for path, taken in waiting.items()}
         stored = source.read({name: _stored_leaf(where[path], waiting.pop(path).leaf) for name, path in paths.items()})
         values |= {path: stored[name] for name, path in paths.items()}

@@ -146,7 +146,7 @@ def train_loop(
     cadence, writer, monitor = reporter.cadence, reporter.writer, reporter.monitor
     first = int(np.max(jax.device_get(state.step)))
     done = saved = first  # the last step that was dispatched, and the last that was saved
-    reported = True  # whether what was due at the step `done` is reported
+    reported = True  # whether the reports due at step `done` are written
     pending: PendingStep | None = None
     accumulator = accumulator or MetricAccumulator()
     try:

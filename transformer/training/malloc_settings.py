@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 # The numbers of mallopt's parameters in <malloc.h> of the GNU C library, with what they are set to.
 _PARAMETERS = {
-    -4: 0,  # M_MMAP_MAX: large blocks too come from the heap, not from the kernel one by one
-    -1: 2**31 - 1,  # M_TRIM_THRESHOLD: up to 2 GiB at the end of the heap stay with the process
-    -8: 1,  # M_ARENA_MAX: all threads share that heap; those of their own would give large blocks back
+    -4: 0,  # M_MMAP_MAX: allocate large blocks from the heap too, not individually from the kernel
+    -1: 2**31 - 1,  # M_TRIM_THRESHOLD: keep up to 2 GiB at the end of the heap
+    -8: 1,  # M_ARENA_MAX: share one heap between all threads; other arenas would return large blocks
 }
 
 

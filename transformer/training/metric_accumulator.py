@@ -57,7 +57,7 @@ class MetricAccumulator:
         self._check(step, totals, values)
         skipped = np.asarray(values.get("skipped_updates", 0.0), np.float64)
         for name, value in values.items():
-            # What a step without an update was about to do may not be finite.
+            # The metrics of a skipped update may not be finite.
             number = np.asarray(value, np.float64)
             self._sums[name] = self._sums.get(name, 0.0) + (
                 number if name == "skipped_updates" else np.where(skipped, 0, number)

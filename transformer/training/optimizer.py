@@ -189,7 +189,7 @@ def make_optimizer(
 
     def rule(step: int | Int[Array, ""], hyper: Hyperparameters) -> optax.GradientTransformation:
         def scale(_: Any) -> Float[Array, ""]:
-            # Not by the rule's own count, which stands still where a step is skipped.
+            # Not the rule's own count, which does not advance in a skipped step.
             return rate(step, hyper)
 
         adam = hyper.get("beta1"), hyper.get("beta2"), hyper.get("epsilon")
@@ -205,10 +205,10 @@ def make_optimizer(
     def update(
         gradients: PyTree, state: PyTree, params: PyTree, step: int | Int[Array, ""], hyper: Hyperparameters
     ) -> tuple[PyTree, PyTree]:
-        # All stays float32 beside narrower parameters: 0.999 in bfloat16 would be 1, and moments would stand still.
+        # Moments stay float32 for narrower parameters: 0.999 in bfloat16 is 1, and they would not change.
         updates, after = rule(step, hyper).update(cast_to_accumulation_dtype(gradients), state, params)
         if heights is not None and "layer_decay" in hyper:
-            # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
+            # After the rule: its updates are proportional to the learning rate, weight decay included.
             updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
         return updates, after
 
@@ -282,13 +282,13 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
     stacks: dict[str, list[str]] = {}
     for path in shapes:
         stacks.setdefault(path.split("/")[0], []).append(path)
-    # A vector for each layer, that something else reads, is no stack of layers.
+    # Per-layer vectors that another module reads are not a stack of layers.
     stacks = {name: paths for name, paths in stacks.items() if all(axes[path][:1] == (LAYERS,) for path in paths)}
     if not stacks:
         raise UserError("config.optimizer.layer_decay needs a model of stacked layers, and this one has none: say 1")
     found: dict[str, np.ndarray] = {}
     for paths in stacks.values():
-        # Blocks that are one entry of a stack together: all but the last have an axis of their own.
+        # Several blocks may form one entry of a stack; all but the last then have an inner layer axis.
         inner = max((shapes[path][1] for path in paths if axes[path][1:2] == (LAYERS,)), default=0)
         for path in paths:
             numbers = np.arange(shapes[path][0]) * (inner + 1) + inner

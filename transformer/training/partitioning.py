@@ -94,7 +94,7 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
             f"{devices[0].device_kind} devices: choose sizes whose product is {len(devices)}, one of them may be -1"
         )
     shape = tuple(len(devices) // said if axis in rest else size for axis, size in sizes.items())
-    # Of GPUs every host is a slice.
+    # For GPUs, every host is a slice.
     slices = {getattr(device, "slice_index", 0) for device in devices}
     if len(slices) > 1 and devices[0].platform == "tpu":
         raise UserError(f"the devices are of {len(slices)} slices, and a run is one slice: start it on one of them")

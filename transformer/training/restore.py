@@ -126,7 +126,7 @@ def record_reported(directory: RunDirectory, step: int, records: Mapping[str, Fi
         step: The step.
         records: The extent of each record file after these metrics.
     """
-    first_process_message(None)  # waits until all have come here
+    first_process_message(None)  # a barrier
     if is_primary():
         directory.record(**{_REPORTED: {"step": step, "records": records}})
 
@@ -137,7 +137,7 @@ def _refuse_no_common(
     for wrong in damaged:
         if wrong:
             raise DamagedCheckpoint(f"{wrong[max(wrong)]}; no older step is sound in all runs: put back a copy of it")
-    # Killed in the midst of the first save, some have it.
+    # If the process was killed during the first save, only some runs have it.
     if len(set().union(*steps)) > 1:
         told = "; ".join(f"{each.directory.path} has {own or 'none'}" for each, own in zip(runs, steps, strict=True))
         raise UserError(
@@ -198,7 +198,7 @@ def _resume_point(run: TrainingRun, step: int, state: TrainState, metadata: Mapp
     reported = progress.get("looked", True)
     extents = metadata.get("records", {}) if reported or later_extents is None else later_extents
     records = {name: FileExtent(*extent) for name, extent in extents.items()}
-    if is_primary() and step == run.experiment.run.steps:  # else told where they are cut
+    if is_primary() and step == run.experiment.run.steps:  # otherwise announced where they are truncated
         for name, extent in records.items():
             what = describe_change(directory.path / name, extent)
             if what is not None:

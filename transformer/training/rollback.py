@@ -202,7 +202,7 @@ def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
 
 def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
     """Add the command that skips the batches before a state that is not finite to its error."""
-    # Of several processes others may go on, so that none can be asked.
+    # With several processes the others may be running, so no collective call is possible.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
     if not way.skip:  # before any batch
         return found
@@ -226,7 +226,7 @@ def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRe
         recorded = read_rollback_record(run.directory)
         return recorded is not None and recorded.repeats(way)
 
-    # The same request once more would count as done: one batch more makes it another.
+    # The same request would count as done already; skipping one more batch makes it a new one.
     return way._replace(skip=way.skip + 1) if (done() if alone else run_on_primary(done)) else way
 
 

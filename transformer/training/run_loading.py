@@ -218,7 +218,7 @@ def load_ensemble(
         evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
         for of_experiment, one, of_run in runs
     ]
-    # The average that the first evaluates puts no parameter in the place of those that were chosen.
+    # An empty average, so that evaluation keeps the chosen parameters.
     state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
     return experiment, components._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 

@@ -212,7 +212,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     lines += _warmup_notes(experiment, components)
     lines += skipped_evaluations(components.model, task.evaluations)
     if not complete:
-        # The longest silence of a run: whoever waits knows for what.
+        # Compilation is the longest wait of a run, so announce it.
         lines.append("compiling the train step; metrics follow after compilation")
     print("\n".join(lines), flush=True)
 

@@ -18,7 +18,7 @@ from transformer.training.parameter_averages import ParameterAverage, update_ave
 from transformer.training.state import TrainState, cast_to_accumulation_dtype, derive_key
 from transformer.training.update_guard import UpdateGuardConfig, guard_update
 
-# For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
+# The denominator of each auxiliary loss: the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
 
 
@@ -147,13 +147,13 @@ def _accumulate_gradients(
             return _add_auxiliary_losses(*objective.loss(loss_view, batch, totals, key), counts)
 
         gradients, aux = jax.grad(loss, has_aux=True)(trained)
-        return cast_to_accumulation_dtype(gradients), aux  # here, so that microbatches add up and norms are taken in it
+        return cast_to_accumulation_dtype(gradients), aux  # cast before microbatches are added and norms computed
 
     if num_microbatches == 1:
         return gradient(batch, key, None)
 
     def auxiliary_counts(batch: Batch, key: Key[Array, ""]) -> Counts:
-        # The compiler removes all of this pass that the counts do not need.
+        # The compiler removes everything in this pass that the counts do not need.
         _, aux = objective.loss(view, batch, totals, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
@@ -173,8 +173,8 @@ def _accumulate_gradients(
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
     (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (microbatches, keys))
-    # Every microbatch starts from the same state: the mean of the new ones is the large batch's.
-    # Whole numbers, such as a replayed seed, have no mean: as floats they would lose their last digits.
+    # Every microbatch starts from the same state; the large batch's new state is the mean of theirs.
+    # Integers, such as a replayed seed, are not averaged: as floats they would lose their last digits.
     state, extra = jax.tree.map(
         lambda x: jnp.mean(x, axis=0) if jnp.issubdtype(x.dtype, jnp.floating) else x[0], (states, extras)
     )

@@ -149,18 +149,18 @@ def _train_from(
     accumulator = MetricAccumulator(
         check=ConsecutiveSkips(experiment.update_guard.max_consecutive_skips).check,
         flops=flops_counter(components),
-        # Measured on a CPU, and so before anything compiles beside it.
+        # On a CPU it is measured, and so before background compilation starts.
         peak_flops=peak_flops(list(components.placement.mesh.devices.flat)),
     )
     accumulator.restore_window(**resumed.progress.get("window", {"steps": 0, "sums": {}}))
 
     traces = contextlib.ExitStack()
     if profile:
-        # Traces are written to a disk alone.
+        # The profiler can only write to a local disk.
         folder = directory.path / "profile"
         step = Profiled(step, traces.enter_context(storage_of(folder).stage(folder)))
 
-    # A source of its own: one keeps its epoch's plan, which two threads must not share.
+    # A separate source: a source caches the plan of its epoch, which two threads must not share.
     batches_ahead = training_batches(run, components)
     programs = programs_to_compile(experiment, components, jitted_step, evaluations, start, batches_ahead)
     waits_for_saves = SaveBarrier(save, config.checkpoint_every)

@@ -14,7 +14,7 @@ from transformer.runs.exceptions import RunFailed
 from transformer.training.state import TrainState
 
 Numbers = Mapping[str, Array]
-# The last parts of the names of a step's metrics that are finite wherever its update is.
+# Suffixes of the names of metrics that are finite if and only if the update is.
 _GRADIENT, _FINITE_METRICS = "gradient_norm", ("loss", "gradient_norm", "update_norm")
 
 
@@ -77,7 +77,7 @@ def guard_update(
     """
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
     numbers = [value for name, value in values.items() if _ends(name, _FINITE_METRICS)]
-    # Parameters and optimizers are finite if they were and these are: a norm is a sum over all of them.
+    # Parameters and optimizers stay finite if these are, since a norm is a sum over all of them.
     finite = _all_finite((numbers, after.variables.state, after.extra))
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
     empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
@@ -96,7 +96,7 @@ def guard_update(
         extra=kept(after.extra, before.extra),
         gradient_norms=kept(recent, dict(before.gradient_norms)),
     )
-    # The loss of no tokens is 0 / 0 or 0, as the task wrote it down.
+    # The loss of an empty batch is 0 / 0 or 0, depending on the task.
     told = {name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()}
     return after, {**told, "skipped_updates": 1 - good.astype(jnp.float32)}
 

@@ -92,7 +92,7 @@ def train_vmapped(
             devices or processes, or a run cannot be trained (`transformer.training.train.train`).
     """
     _check_one_program(experiments, workdirs)
-    # With two checkpoints each, all have one of the same step whenever they are killed.
+    # With two checkpoints each, all have one of the same step whenever the process is killed.
     check = functools.partial(_check_batches, experiments)
     with open_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
         ends = [RunOutcome(each.directory.facts().get("diverged_at")) for each in runs]
@@ -354,7 +354,7 @@ def _train_runs(
         for evaluation in compile_loop_evaluations(components, monitor)
     ]
 
-    # The last run alone raises what ended it: each has recorded its own.
+    # Only the last run raises its error; each has recorded its own.
     with close_with_run(writers), contextlib.suppress(TrainingDiverged, NonFiniteError):
         train_loop(
             state,
@@ -390,7 +390,7 @@ def _save_runs(
 ) -> None:
     """Save the state of each run, and end those whose state is not finite."""
     for saver in going.values():
-        saver.wait()  # so that none begins the next until all have the last
+        saver.wait()  # so that no run saves the next one before all have this one
     for number, saver in going.items():
         try:
             saver(take_run(state, number), {})
@@ -402,7 +402,7 @@ def _record_divergence(
     each: TrainingRun, why: TrainingDiverged | NonFiniteError, components: TrainingComponents
 ) -> None:
     """Record that a run has ended, and print how to continue it by itself."""
-    # Else a restart would take the others back to its last checkpoint, and it would diverge again.
+    # Otherwise a restart would return the other runs to its last checkpoint, and it would diverge again.
     each.directory.record(diverged_at=why.step)
     said = (
         explain_divergence(why, each, training_batches(each, components))

@@ -145,7 +145,7 @@ def open_examples(
     """
     kind, _, rest = name.partition("/")
     if problem is FineTuningProblem.CLASSIFICATION and has_fields(name):
-        # Without their classes these say which they have.
+        # Without `classes`, the error lists those of the files.
         return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
     shape = example_shape(name, classes, problem)
     if has_fields(name):

@@ -39,7 +39,7 @@ GLUE_DATASETS = {
         "accuracy",
         "a header and the columns sentence and label",
     ),
-    # Sentences from the training set's sources, and from others.
+    # Validation sentences are from the training set's sources, test sentences from others.
     "CoLA": GlueDataset(
         ("unacceptable", "acceptable"),
         {

@@ -14,11 +14,11 @@ from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"
-# What the sides are called.
+# The names of source and target.
 LANGUAGES = ("question", "answer")
 OPENINGS = ("my", "hello my", "help my", "why do you think my", "sorry but my", "good morning my", "our", "oh no our")
 ENDINGS = ("", "again", "today", "since monday")
-# By what answers call it: what questions call it.
+# For each device's name in answers, its names in questions.
 DEVICES = {
     "monitor": ("screen", "display"),
     "portable computer": ("laptop", "notebook"),
@@ -30,7 +30,7 @@ DEVICES = {
     "audio unit": ("speaker", "headphone"),
     "video lens": ("camera", "webcam"),
 }
-# By the answer: what questions say of the device.
+# For each answer, the symptoms named in questions.
 SYMPTOMS = {
     "hold down the power switch of the {device} for ten seconds": ("is blank", "shows nothing", "stays dark"),
     "close other programs , then restart the {device}": ("is slow", "lags behind", "takes forever"),

@@ -30,7 +30,7 @@ from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
 _KIND = DatasetKind("set of images", "tfds/NAME, such as tfds/mnist", ())
 OMNIGLOT, TFDS = "omniglot", "tfds"
-_VALIDATION_STEP = 20  # Of so many training images one validates where files hold no such split.
+_VALIDATION_STEP = 20  # One in this many training images is for validation, if the files have no such split.
 _GLYPHS = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
 _KNOWN = (*_GLYPHS, OMNIGLOT, f"{TFDS}/NAME")
 

@@ -27,7 +27,7 @@ from transformer.data.png import SIGNATURE
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")
-# No set has images of more bytes than this; decoding what is larger could fill the memory.
+# No data set has larger images; decoding larger files could exhaust memory.
 MAX_IMAGE_BYTES = 64 * 2**20
 _THREADS = 4
 
@@ -216,11 +216,11 @@ def decode_image(
     if len(content) > MAX_IMAGE_BYTES:
         raise UserError(f"{name} has {len(content):,} bytes, more than {MAX_IMAGE_BYTES:,}: make it smaller")
     try:
-        # No other format of Pillow's is ever tried: a stranger's file chooses none of its decoders.
+        # Only these formats: a stranger's file must not choose another of Pillow's decoders.
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
             upright = ImageOps.exif_transpose(opened)
             if upright.mode.startswith("I"):
-                # Pillow would cut off what is above 255, and keeps the upper eight bits where there is a color.
+                # Pillow would clip gray values above 255, while for color it keeps the upper eight bits.
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             converted = upright.convert("L" if gray else "RGB")
             resized = resizing(converted)
@@ -279,7 +279,7 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
     """Read the images of an archive at .../CLASS/NAME; nothing is written to disk."""
     files: list[_File] = []
     unknown: list[str] = []
-    # By the folders above: of classes, an image's name; of folders themselves, what the archive calls them.
+    # Keyed by parent folders: `above` has an example image, `named` the archive's name of the folder itself.
     above: dict[tuple[str, ...], str] = {}
     named: dict[tuple[str, ...], str] = {}
     try:

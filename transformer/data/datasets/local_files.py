@@ -17,7 +17,7 @@ from transformer.terminal import printable
 from transformer.text_lines import split_lines
 
 SPLITS = ("train", "validation", "test")
-# Of twenty parts of the examples one validates and one tests.
+# Of twenty parts of the examples, one is for validation and one for test.
 _PARTS = 20
 _SPLIT_OF_PART = {18: "validation", 19: "test"}
 _FIELDS_SHOWN = 8  # fields that a message lists
@@ -25,7 +25,7 @@ FIELD_FILES = (".tsv", ".jsonl")
 """The endings of files whose lines have fields."""
 BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
 BY_PLACE = "position, 90, 5 and 5 % of the characters"
-_LARGEST_TEXT = 1 << 38  # bytes of a text that is read whole
+_LARGEST_TEXT = 1 << 38  # the largest text in bytes
 
 _SPELLINGS = {
     "train": ("train", "training"),
@@ -35,9 +35,9 @@ _SPELLINGS = {
 
 _SPLITS = {f"{name}{ending}": split for split, names in _SPELLINGS.items() for name in names for ending in ("", "set")}
 _SHARD = re.compile(r"[ ._-]*\d+([ ._-]*of[ ._-]*\d+)?$")
-# What operating systems put beside a user's files, hidden where they are at home.
+# Files that operating systems add next to a user's files.
 _HIDDEN = ("__macosx", "thumbs.db", "desktop.ini")
-# Files about a data set, not of it.
+# Files about a data set that are not part of it.
 _ABOUT_DATA = ("readme", "license", "licence", "copying", "citation", "notice", "changelog")
 _NAMES_SHOWN = 3
 
@@ -185,13 +185,13 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
 
 
 def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
-    # Cells may be empty at either end of a line: those are told by name.
+    # Empty cells at either end of a line are reported by column name.
     lines = split_lines(read_text(path))
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")
     said, unsaid = ([name for name in names if (name in header) is there] for there in (True, False))
-    # One cell may say what a column is called: the right answer of several is said by its column's name.
+    # A single cell may equal a column's name: the label of a choice is the column of the correct answer.
     if len(said) >= len(unsaid) > 0:
         raise UserError(
             f"{path}: its first line names {', '.join(said)} but not {', '.join(unsaid)}: let it name all of "
@@ -402,7 +402,7 @@ def describe_left_out(names: Sequence[str]) -> str:
 def _list_names(names: Sequence[str]) -> str:
     more = len(names) - _NAMES_SHOWN
     text = ", ".join(names[:_NAMES_SHOWN])
-    # A stranger has chosen the names.
+    # The names may be a stranger's.
     return printable(text) + (f" and {more:,} more" if more > 0 else "")
 
 

@@ -105,7 +105,7 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
             description=__doc__,
             features=tfds.features.Translation(languages=self.builder_config.languages),
             supervised_keys=self.builder_config.languages,
-            # Published scores compare with the test sentences in the order of their file.
+            # Published scores use the test sentences in the order of their file.
             disable_shuffling=True,
         )
 

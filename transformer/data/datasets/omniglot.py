@@ -12,10 +12,10 @@ from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, Resizing, dec
 from transformer.data.datasets.local_files import describe_left_out, locate_file, read_members, unread_members
 from transformer.data.images import LabeledImages
 
-# Of the twenty people who drew every character the last validate and test.
+# The twenty people who drew every character, by split.
 _DRAWERS = {"train": range(1, 17), "validation": range(17, 19), "test": range(19, 21)}
 _NAME = re.compile(r"[^/]+/([^/]+/character\d+)/\d+_(\d+)\.png")
-# Alphabets to learn from, and others to be judged by (Lake et al. 2015).
+# Archives of the training alphabets and of the evaluation alphabets (Lake et al. 2015).
 BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 

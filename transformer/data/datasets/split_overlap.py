@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-# Shorter lines repeat by themselves, as headings, empty lines and the names of speakers do.
+# Shorter lines, such as headings, empty lines and the names of speakers, repeat by chance.
 _LEAST_LETTERS = 40
 
 

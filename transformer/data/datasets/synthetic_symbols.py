@@ -13,10 +13,10 @@ from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_options import parse_int_options
 
-# Letters and digits of Latin scripts, so that every symbol is one character that can be seen and written anywhere.
+# Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
 SPLITS = ("train", "validation", "test")
-# What the source and the target of each set are called.
+# The names of source and target of each data set.
 SYMBOL_LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "copied")}
 
 

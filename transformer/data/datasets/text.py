@@ -31,7 +31,7 @@ _KIND = DatasetKind(
     "TFDS name such as lm1b",
     ("text", "summarization", "question_answering", "text_simplification"),
 )
-# TFDS sets without a validation split give up this share of their training documents, the last ones.
+# The last 1 / 20 of training is held out from TFDS data sets without a validation split.
 _HELD_OUT = 20
 
 
@@ -91,7 +91,7 @@ class RecordTexts(Sequence[str]):
         return decode_texts(self.records[places[operator.index(index)]], [self.feature])[0]
 
     def __iter__(self) -> Iterator[str]:
-        # Many at once cost a fraction of one by one.
+        # Reading many at once costs a fraction of reading one by one.
         for start in range(0, len(self), _READ_AHEAD):
             yield from self[start : start + _READ_AHEAD]
 

@@ -20,9 +20,9 @@ from transformer.data.datasets.local_files import (
 )
 
 _SUFFIXES = (".txt", ".jsonl")
-# An article's heading stands alone between two empty lines; its sections have more of the signs.
+# An article's heading is alone between two empty lines; headings of sections have more equals signs.
 _HEADING = re.compile(r"^ ?\n = [^=\n]+ = \n(?= ?\n)", re.MULTILINE)
-# Of ten topics about one validates and one tests.
+# About one topic in ten is for validation, and one for test.
 _TOPIC_PARTS = 10
 
 
@@ -120,7 +120,7 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     if len(own) == len(SPLITS) - 1:
         return SplitTexts({"train": documents, **own}, tuple(by_name), left_out)
     total = sum(map(len, documents))
-    # Of a split with files of its own nothing is cut: its part trains.
+    # Nothing is cut for a split that has files; its share stays in training.
     train, rest = _cut_at_line_end(documents, total * (18 + len(own)) // 20)
     validation, test = _cut_at_line_end(rest, 0 if "validation" in own else total if "test" in own else total // 20)
     splits = {"train": train, "validation": validation, "test": test} | own

@@ -18,11 +18,11 @@ from typing import Any
 from transformer.config import UserError, choice
 from transformer.data.datasets.tfds_records import INFO, TfdsFeatures, prepared_under
 
-# What TFDS calls its own sets: name, config, version. With a colon before the config it would ask another host.
+# TFDS names: name, config, version. A colon before the config would make TFDS contact another host.
 _NAME = re.compile(r"([a-z]\w*)(?:/(\w[\w.+-]*))?(?::(\d+\.\d+\.\d+))?", re.ASCII)
 
 
-# The sets that may be downloaded here; None: whichever is asked for, since a person has.
+# The data sets that may be downloaded; None allows all, since the user has named them.
 _ALLOWED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVar("allowed", default=None)
 
 
@@ -124,7 +124,7 @@ def prepare_tfds_dataset(
         for module in kind.modules:
             _import_builders(module)
         try:
-            # By its class: by name, TFDS would also take what files under `prepared_dir` say that it is.
+            # By class: by name, TFDS would also load a builder described by files in `prepared_dir`.
             builder = tfds.builder_cls(dataset)(
                 data_dir=prepared_dir, config=config, version=version, file_format="array_record"
             )
@@ -198,7 +198,7 @@ def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.
         with silence_output():
             builder.download_and_prepare(download_config=config)
     except Exception:
-        # Another process that prepared the same set has finished first: its folder is as good.
+        # Another process may have prepared the same data set first: its folder is as good.
         if not (folder / INFO).is_file():
             raise
     return folder

@@ -262,7 +262,7 @@ def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -
 
 def _supervised(info: Mapping[str, Any]) -> tuple[str, ...]:
     items = info.get("supervisedKeys", {}).get("tuple", {}).get("items", ())
-    # An item that is itself a tuple or a dictionary names no single feature.
+    # An item that is itself a tuple or a dictionary is not a single feature.
     names = tuple(_text(item.get("featureKey", "")) for item in items)
     return names if all(names) else ()
 
@@ -294,7 +294,7 @@ def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, 
     """
     listed = {shard.filename for shards in splits.values() for shard in shards}
     if not all(map(os.path.isfile, listed)):
-        return  # Reading them says which is missing.
+        return  # Reading them reports which is missing.
     files = [file for file in sorted(folder.iterdir()) if f".{stored_as}-" in file.name and not is_hidden(file.name)]
     if unlisted := [file.name for file in files if str(file) not in listed]:
         raise UserError(

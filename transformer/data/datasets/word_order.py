@@ -10,7 +10,7 @@ from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.labeled_text_batches import LabeledText
 
-# Which of the two stands in front; neither word of these says more about one than about the other.
+# The class is the animal in front; the fillers say nothing about it.
 CLASSES = ("cat", "dog")
 FILLERS = ("old", "small", "quiet", "brown", "very", "still", "here", "today", "outside", "again")
 

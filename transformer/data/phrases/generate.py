@@ -20,7 +20,7 @@ from transformer.data.phrases.templates import WHOLE
 PHRASES = "phrases"
 SPLITS = ("train", "validation", "test")
 
-# A value that is met again is drawn again this often, after which the phrase may repeat: small kinds run dry.
+# A repeated value is redrawn at most this often; after that it may repeat, since small kinds run out.
 _REDRAWS = 20
 
 
@@ -85,7 +85,7 @@ def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterat
 def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> SampledPhrase:
     while True:
         value, frame = KINDS[kind].draw(generator)
-        # Nothing is drawn where nothing is rounded: those phrases have figures on record.
+        # Without rounding no random number is drawn, so that phrases of recorded results do not change.
         if kind == "time" and rounded and generator.randrange(100) < rounded:
             value = rounded_down(value)
         if split_of(kind, value) == split:

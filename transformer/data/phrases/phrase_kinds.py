@@ -83,7 +83,7 @@ def _write_date(value: Value, frame: int, language: str) -> AlignedPair:
 
 
 def _draw_time(generator: random.Random) -> tuple[Value, int]:
-    # The last frame names a weekday: each of the seven counts as a frame of its own.
+    # The last frame has a weekday; each of the seven counts as a separate frame.
     return divmod(generator.randrange(24 * 60), 60), generator.randrange(len(FRAMES["time"]) - 1 + 7)
 
 
@@ -141,7 +141,7 @@ def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Spa
     source = fill_template(frame.en, _clock_fields(hour, 60 - minute if to else minute))
     if language == "de":
         if minute in (25, 35):
-            # "twenty-five past" and "fünf vor halb" correspond only as wholes.
+            # "twenty-five past" and "fünf vor halb" correspond only as a whole.
             source = [(text, "minute" if slot == "past" else slot) for text, slot in source]
         return source, fill_template(frame.de, _german_clock(hour, 60 - minute if to else minute))
     target = fill_template(
@@ -149,7 +149,7 @@ def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Spa
         _french_clock(hour, minute) | {"minute": [(small_number(60 - minute if to else minute, "fr"), "minute")]},
     )
     if not any(slot == "period" for _, slot in target):
-        # "midi" and "minuit" say the part of the day too.
+        # "midi" and "minuit" also express the part of the day.
         source = [(text, "hour" if slot == "period" else slot) for text, slot in source]
     return source, target
 

@@ -18,7 +18,7 @@ _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}
 _ROBERTA = {"pad": "<pad>", "begin": "<s>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# The kinds of tokenizers that are read without a tokenizer.json, with their files, and the models that have them.
+# The tokenizer classes that can be read without a tokenizer.json, with their files, and the models that use them.
 _WITHOUT_JSON = {
     "GPT2Tokenizer": ("vocab.json", "merges.txt"),
     "RobertaTokenizer": ("vocab.json", "merges.txt"),
@@ -30,13 +30,13 @@ _OF_MODELS = {
     "roberta": "RobertaTokenizer",
     "bert": "BertTokenizer",
 }
-# By key of tokenizer_config.json: that of BERT's normalizer.
+# The key of BERT's normalizer for each key of tokenizer_config.json.
 _OF_BERT = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-# By role: what Hugging Face calls its token. BERT has no beginning and end, but [CLS] and [SEP] in their places.
+# Hugging Face's name of each role's token. BERT has [CLS] and [SEP] in place of begin and end.
 _NAMES = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
@@ -246,7 +246,7 @@ def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
                 number = backend.token_to_id(text)
-                # Padding is never read, and a token of its own for it may have been meant to be added.
+                # Padding is never read; its token may be missing because it was meant to be added.
                 if number is None and role != "pad":
                     raise UserError(f"{name} is {text!r}, which is not in the tokenizer's vocabulary")
             else:

@@ -15,7 +15,7 @@ from transformer.config import UserError
 WORD_START = "▁"
 CONTINUATION_PREFIX = "##"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-# Bytes of a character of UTF-8, by the first of them; no character begins with any other.
+# The number of bytes of a UTF-8 character by its first byte; no character begins with another byte.
 _SIZES = ((0x00, 0x7F, 1), (0xC2, 0xDF, 2), (0xE0, 0xEF, 3), (0xF0, 0xF4, 4))
 
 
@@ -36,7 +36,7 @@ class TokenEncoding(enum.Enum):
     """The characters are the text."""
 
 
-# By the kinds of stages that a decoder may have: any of SentencePiece's together, of the others one alone.
+# The stages of a decoder: any combination of SentencePiece's, or a single one of the others.
 _SENTENCEPIECE = {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
 
 _SINGLE_STAGE = {

@@ -57,9 +57,9 @@ class Tokenizer:
     mask: int | None = None
 
     def __post_init__(self) -> None:
-        # A text that has "<end>" in it says those characters; only the code says the token.
+        # "<end>" within a text is those characters; only the code can insert the token.
         self.backend.encode_special_tokens = True
-        # Published files may ask for either, and a text would silently lose its rest or gain padding.
+        # Published files may enable either, which would silently truncate or pad texts.
         self.backend.no_truncation()
         self.backend.no_padding()
 
@@ -153,7 +153,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers up to the first end token, without special tokens."""
         text = self.backend.decode(up_to_end(ids, self.begin, self.end), skip_special_tokens=True)
-        # With Metaspace the first piece of every word brings a space; a text has none in front.
+        # With Metaspace the first piece of every word adds a space; a text has none at its start.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
@@ -169,7 +169,7 @@ class Tokenizer:
         text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
         if whole.startswith(text):
             return whole[len(text) :]
-        # Bytes that make no character spoil those in front of them.
+        # An incomplete character changes how the bytes before it are decoded.
         written = self.token_bytes()
         return b"".join(written[number] for number in kept).decode(errors="replace")
 
@@ -186,7 +186,7 @@ class Tokenizer:
         pieces = self.pieces(numbers)
         if self.writing is TokenEncoding.PLAIN:
             return pieces
-        # Numbers beyond the vocabulary stand for no text either.
+        # Numbers beyond the vocabulary have no text either.
         textless = self.special | {number for number in numbers if number >= self.vocabulary}
         numbered = zip(numbers, pieces, strict=True)
         return label_tokens([piece if n in textless else self._bytes(n, piece) for n, piece in numbered])
@@ -232,7 +232,7 @@ class Tokenizer:
         if self.writing is TokenEncoding.WORD_ENDS:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
         if self.writing is TokenEncoding.WORDS:
-            # A full stop is a word although it brings no space.
+            # A full stop is a word although it adds no space.
             starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocabulary))]
         else:
             starts = [text[:1].isspace() for text in self._written]

@@ -76,7 +76,7 @@ def open_writers(
             writers=(jax.process_index(), jax.process_count()),
         )
     )
-    # Whoever was killed while it reported has left the maps of the step, or not: they are written again.
+    # A process killed while it reported may have left the step's maps or not: they are written again.
     maps.truncate(after_step=start if start and reported else start - 1)
     if not is_primary():
         return RunWriters((), BackgroundMapWriter(MapWriter(maps)))

@@ -63,7 +63,7 @@ class TensorBoardWriter(NullWriter):
         self._file = storage_of(folder).append_to(
             folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         )
-        # Their writer has a thread, which a single failed write ends, and a queue that then fills and blocks the run.
+        # tensorboardX's writer has a thread that ends at the first failed write; its queue then fills and blocks the run.
         self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
         self._checksum = _tensorboardx("record_writer").masked_crc32c
         self._write(file_version="brain.Event:2")
@@ -99,7 +99,7 @@ class TensorBoardWriter(NullWriter):
             weights = Quantized(*coarsest).weights()
             for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
                 image = render_head_grid(np.asarray(weights[example]))
-                # Not by their function for images, which needs Pillow to encode the image, a PNG file already.
+                # Not by tensorboardX's function for images, which needs Pillow; the image is a PNG file already.
                 image = self._summary.Summary.Image(
                     height=image.shape[0],
                     width=image.shape[1],

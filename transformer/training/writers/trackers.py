@@ -24,9 +24,9 @@ from transformer.training.writers.writer import NullWriter, Sample, Scalar, Writ
 
 QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
 _PREFIX = "tracker "
-GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
-GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
-_TRACKED_AS = "tracked_as"  # the fact of a run by which its trackers know it again
+GRACE_SECONDS = 30.0  # seconds for pending reports after a run has ended
+GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and after it was stopped, since a kill may follow soon
+_TRACKED_AS = "tracked_as"  # the fact of a run with its id in trackers
 _PAGE = "report.html"
 _STEP = "step"
 _ID, _GROUP = "headwise.id", "group"
@@ -89,7 +89,7 @@ class WandbTracker:
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "online")
-        # Asked for on a terminal, a key would be waited for without an end.
+        # On a terminal it would prompt for a key and wait forever.
         if mode == "online" and not wandb.login(prompt=False):
             raise RuntimeError("nobody is logged in: wandb login, or WANDB_MODE=offline")
         self._library: Any = wandb
@@ -136,7 +136,7 @@ class MlflowTracker:
     """
 
     def __init__(self, run: TrackedRun):
-        # A person who names a folder of files has chosen it; the library would have that said twice.
+        # A user who names a file store has chosen it; the library would ask for a second confirmation.
         if os.environ.get(_URI, "").startswith("file:"):
             os.environ.setdefault(_FILES, "true")
         from mlflow import MlflowClient
@@ -405,7 +405,7 @@ class ReportThread:
             close: The last report, which closes the tracker.
         """
         if not self._put(close, last=True):
-            # Of a full queue one report makes room: the thread, if it ever gets on, must end.
+            # If the queue is full, drop one report to make room: the thread must end if it ever continues.
             with contextlib.suppress(queue.Empty):
                 self._queue.get_nowait()
             self._queue.put_nowait((close, True))
