@@ -63,7 +63,7 @@ class TensorBoardWriter(NullWriter):
         self._file = storage_of(folder).append_to(
             folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         )
-        # tensorboardX's writer has a thread that ends at the first failed write; its queue then fills and blocks the run.
+        # tensorboardX's writer has a thread that ends at the first failed write; its queue then blocks the run.
         self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
         self._checksum = _tensorboardx("record_writer").masked_crc32c
         self._write(file_version="brain.Event:2")
