@@ -1,1 +1,1 @@
-"""Experiments: each file's `get_config` is one run; an ablation is a difference from its base."""
+"""Experiments: each config file's `get_config` describes one run; an ablation's arms are changes to a base config."""

@@ -1,4 +1,4 @@
-"""Run a benchmark: our programs and their PyTorch peers, in alternation, in fresh processes."""
+"""Run a benchmark: our programs and their PyTorch peers, in alternation, each in a new process."""
 
 import sys
 

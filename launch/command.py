@@ -17,7 +17,7 @@ class Flag:
 
     Attributes:
         name: The name, with underscores.
-        help: What --help says of it.
+        help: Its text in the output of --help.
         default: The default; None if the flag has none.
         kind: The type of the value.
         required: Whether the flag must be given.
@@ -32,7 +32,7 @@ class Flag:
     required: bool = False
     choices: tuple[str, ...] = ()
     waives: tuple[str, ...] = ()
-    """The required flags that are not needed beside this one."""
+    """The required flags that are not needed if this one is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Command:
 
     Attributes:
         name: The name, as in `python -m launch.NAME`.
-        description: What --help says of it.
+        description: Its text in the output of --help.
         example: The flags of an example call.
         flags: The flags.
         takes_config: Whether it takes --config and --config.KEY=VALUE.
@@ -55,9 +55,9 @@ class Command:
     flags: tuple[Flag, ...] = ()
     takes_config: bool = False
     resumes: bool = False
-    """Whether a run in --workdir stands for --config, with the config that it recorded."""
+    """Whether --config may be omitted if --workdir holds a run, which recorded its config."""
     before_jax: "Callable[[Arguments], None] | None" = None
-    """What must be done to this process before jax is imported, such as setting variables of its environment."""
+    """What must be done to this process before jax is imported, such as setting environment variables."""
 
     @property
     def call(self) -> str:

@@ -62,8 +62,8 @@ def _except_of_closed_loops(raised: "sys.UnraisableHookArgs") -> None:
 def exit_process(code: int) -> NoReturn:
     """End the process with an exit code.
 
-    A process that has failed does not wait for the others of a distributed run; those that were told to stop leave
-    together.
+    A process that has failed does not wait for the others of a distributed run; those that are
+    stopped by a signal leave together.
     """
     jax: Any = sys.modules.get("jax")
     several = jax is not None and jax.distributed.is_initialized()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def retrain_command(
     file: str, words: Sequence[str], trial: "Trial", *, recorded: str, workdir: str, data_dir: str | None = None
 ) -> str:
-    """Return a command line that trains a trial from its beginning in another run directory.
+    """Return a command line that trains a trial from its first step in another run directory.
 
     It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, if they give
     exactly the trial's config. Overrides that no command line can express, such as a whole group, are taken from the

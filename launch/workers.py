@@ -185,7 +185,7 @@ def run_as_worker(
 ) -> None:
     """Work on a sweep in this process, after `become_worker`, until all trials are finished by any worker.
 
-    If several trials in a row fail, or a disk does, it says so in one line and exits with UNFIT_EXIT_CODE.
+    If several trials in a row fail, or a disk does, it reports that in one line and exits with UNFIT_EXIT_CODE.
 
     Args:
         trial_store: The trials of the sweep.

@@ -1,1 +1,1 @@
-"""Controlled comparisons: each file is a base and the differences of its arms."""
+"""Controlled comparisons: each file defines a base config and the overrides of its arms."""

@@ -1,1 +1,1 @@
-"""Questions to a help desk and their answers."""
+"""Answers of a synthetic help desk to its users' questions."""

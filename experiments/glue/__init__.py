@@ -1,1 +1,1 @@
-"""GPT-1, ELMo and an LSTM with attention on sets of GLUE."""
+"""GPT-1, ELMo and an LSTM with attention on data sets of GLUE."""

@@ -1,1 +1,1 @@
-"""Images classified by a vision Transformer, and by convolutions beside it."""
+"""Image classification by a vision Transformer, and by convolutions for comparison."""

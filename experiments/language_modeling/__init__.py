@@ -1,1 +1,1 @@
-"""Language models: GPT, LSTMN, Transformer-XL, XLNet, experts, and their scaling."""
+"""Language models: GPT, LSTMN, Transformer-XL, XLNet, mixtures of experts, and how loss scales with size."""

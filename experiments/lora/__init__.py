@@ -1,1 +1,1 @@
-"""A small GPT fine-tuned by LoRA, by all its parameters, and from nothing."""
+"""A small GPT fine-tuned by LoRA, by all its parameters, and from scratch."""

@@ -1,1 +1,1 @@
-"""BERT, and the parts of its pre-training."""
+"""BERT, and ablations of its pre-training."""

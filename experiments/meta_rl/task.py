@@ -191,7 +191,7 @@ class MetaRL(BaseTask):
 
         @functools.cache
         def others() -> dict[str, float]:
-            """What others come to: who acts at random, who knows the world, and who samples what they know of it."""
+            """Return the sums of rewards of reference agents: a random policy, an oracle, posterior sampling."""
             whole = MDPBatch(*map(np.concatenate, zip(*worlds, strict=True)))
             knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
             random = np.random.default_rng((seed, 2**32))

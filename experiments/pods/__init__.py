@@ -1,1 +1,1 @@
-"""Published decoders on the pods that they are meant for; each is compiled for its pod before anyone books it."""
+"""Published decoders on the pods that they are meant for; each can be compiled for its pod without having one."""

@@ -1,6 +1,6 @@
 """Pairs of digits: images whose halves show the same digit, drawn differently, and a fixed classifier.
 
-The classifier compares with stored drawings and is not trained: it is the same wherever it is built.
+The classifier compares with stored drawings and is not trained: it is the same in every run.
 """
 
 from collections.abc import Sequence

@@ -75,7 +75,7 @@ class SpeechTransformer(EncoderDecoder):
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
-        """Return the encoder's output over audio, its lengths, and what its layers returned besides."""
+        """Return the encoder's output over audio, its lengths, and its layers' auxiliary outputs."""
         hearing_key, rest = split_key(key)
         x_BxSxE, lengths_B = self.convolved(inputs, hearing_key)
         embedding_key, layers_key = split_key(rest)

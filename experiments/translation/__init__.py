@@ -1,1 +1,1 @@
-"""Translation by Transformers, recurrence and convolutions, with attention and without."""
+"""Translation by Transformers, recurrent networks and convolutions, with and without attention."""

@@ -47,7 +47,7 @@ class ProcessSpec(NamedTuple):
 
     Attributes:
         words: The words of its call.
-        settings: Its environment variables besides the launcher's.
+        settings: Its environment variables, in addition to the launcher's.
     """
 
     words: tuple[str, ...]

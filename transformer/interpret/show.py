@@ -82,7 +82,7 @@ def report_of_checkpoint(
     Args:
         run: The run directory.
         budget: The largest size of the page in bytes.
-        data_dir: Where the task's data lie, by default where the config says.
+        data_dir: The directory of the task's data; by default the config's.
         trusted: Dotted paths of your own modules that the run's config may name as code.
 
     Returns:

@@ -462,7 +462,7 @@ class _Foretold(NamedTuple):
 class _Evidence(NamedTuple):
     """The N rows of all examples that show a role: the head's weight on the role's keys, and that of uniform attention.
 
-    `keys_N` counts the keys that a row sees, and `judged_N` says which rows the role is assessed on.
+    `keys_N` counts the keys that a row sees, and `judged_N` marks the rows on which the role is assessed.
     """
 
     weight_N: Float[np.ndarray, " N"]

@@ -5,7 +5,7 @@
 Takes about four minutes on one CPU core. Expected success rate in held-out mazes: 0.91 (results/walk.md). Clauses that
 name neither a floor nor an object are learned early; success keeps rising while words are matched with observations.
 `python -m launch.generate --workdir=runs/walk --text='turn left . walk to the lamp .'` walks in a maze that `--seed`
-samples, prints the actions, and draws the way beside the attention map. listen_attend_walk_ablation.py in the same
+samples, prints the actions, and draws the way next to the attention map. listen_attend_walk_ablation.py in the same
 folder removes the aligner, its word level and the encoder's second direction.
 """
 

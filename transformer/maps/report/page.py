@@ -239,7 +239,7 @@ def _facts(store: MapStore) -> dict[str, Any]:
 
 
 def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page says about the run that produced the maps."""
+    """Return the facts that the page shows about the run that produced the maps."""
     config, environment = run.config(), run.facts()
     return {
         "title": str(config.get("name") or run.path.resolve().name),

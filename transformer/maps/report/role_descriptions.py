@@ -97,7 +97,7 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     Returns:
         A dictionary. `heads` lists [site, layer, head, role or -1, nearest role or -1, distance, share, even, score,
         simpler]: roles are indices into `kinds`, and simpler lists the rules [rule, number] that the nearest role
-        cannot be told from. `far` are the attention distances on images, by module.
+        cannot be distinguished from. `far` are the attention distances on images, by module.
     """
     step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []

@@ -1,4 +1,4 @@
-"""The page's data besides the maps: config, curves, samples, and the view it opens with."""
+"""The page's data other than the maps: config, curves, samples, and the view it opens with."""
 
 import base64
 import json

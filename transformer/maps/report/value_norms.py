@@ -1,4 +1,4 @@
-"""The page's data besides the weights, in half precision: value norms and, if asked for, queries and keys."""
+"""The page's data other than the weights, in half precision: value norms and, if asked for, queries and keys."""
 
 import math
 from collections.abc import Mapping, Sequence

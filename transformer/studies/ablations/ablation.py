@@ -1,7 +1,7 @@
 """The specification of an ablation: arms that differ in a few keys, the seeds they share, and how they are compared.
 
-A config file defines `get_ablation(ablation)` besides `get_config()`; it is called with `build_ablation` and returns
-the ablation.
+A config file defines `get_ablation(ablation)` in addition to `get_config()`; it is called with `build_ablation` and
+returns the ablation.
 """
 
 import dataclasses

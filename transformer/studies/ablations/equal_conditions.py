@@ -60,7 +60,7 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
     Args:
         planned: The planned runs.
         folder: Where tasks are built.
-        data_dir: Where the data lie, by default where the config says.
+        data_dir: The directory of the data; by default the config's.
 
     Returns:
         The task of the first planned run of each arm.

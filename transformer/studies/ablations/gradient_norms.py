@@ -64,7 +64,7 @@ def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str 
     Args:
         base: The study's base config.
         spec: The ablation.
-        data_dir: Where the data lie, by default where the config says.
+        data_dir: The directory of the data; by default the config's.
 
     Returns:
         JSON values: the norms by arm and depth; `ratio`, the last layer's norm over the first layer's; `exponent`, the

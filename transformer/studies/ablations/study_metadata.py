@@ -1,4 +1,4 @@
-"""The metadata of an ablation besides its runs, kept in its directory: how its arms differ and what they share."""
+"""What an ablation stores in its directory in addition to its runs: how its arms differ and what they share."""
 
 import dataclasses
 import json
@@ -162,7 +162,7 @@ def check_arms(
         spec: The ablation.
         base: The base config.
         planned: The planned runs.
-        data_dir: Where the data lie, by default where the config says.
+        data_dir: The directory of the data; by default the config's.
 
     Returns:
         JSON values: the resolved base config, and each arm's config differences and parameters.
@@ -217,7 +217,7 @@ def measure_initial_gradients(
         spec: The ablation.
         base: The base config.
         about: The metadata.
-        data_dir: Where the data lie, by default where the config says.
+        data_dir: The directory of the data; by default the config's.
 
     Returns:
         The completed metadata.
