@@ -368,6 +368,78 @@ def test_cudnn_lowers_for_a_gpu_with_its_gradient(
     assert set(re.findall(r"sliding_window_length\\22: (\d+)", text)) == {str(window)}
 
 
+@pytest.mark.parametrize("lengths", [(257, 257), (1, 33), (256, 33), (33, 256)], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_cudnn_lowers_for_a_gpu_with_its_gradient_at_odd_lengths(
+    lengths: tuple[int, int], causal: bool, monkeypatch: Any
+) -> None:
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
+    inputs = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in arrays(Shape(*lengths))[:3]]
+
+    def loss(q: Any, k: Any, v: Any) -> jax.Array:
+        return jnp.sum(by_cudnn(q, k, v, Mask(causal=causal)).astype(jnp.float32))
+
+    text = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+    assert re.findall(r"custom_call @__cudnn\$(\w+)", text) == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
+
+
+ODD_CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
+    "both": (Shape(7, 7), {}),
+    "causal": (Shape(7, 7), {"causal": True}),
+    "causal_window": (Shape(9, 9), {"causal": True, "window": (2, 0)}),
+    "causal_more_queries": (Shape(8, 5), {"causal": True}),
+    "causal_more_keys": (Shape(5, 8), {"causal": True}),
+    "queries": (Shape(5, 8), {"query_lengths": np.int32([5, 3])}),
+    "keys": (Shape(8, 5), {"query_lengths": np.int32([8, 3])}),
+    "lengths": (Shape(7, 5), {"causal": True, "query_lengths": np.int32([7, 4]), "key_lengths": np.int32([5, 0])}),
+}
+
+
+@pytest.mark.parametrize(("shape", "facts"), ODD_CASES.values(), ids=ODD_CASES)
+def test_positions_that_cudnn_gets_to_make_lengths_even_change_nothing(
+    shape: Shape, facts: dict[str, Any], monkeypatch: Any
+) -> None:
+    attention = jax.nn.dot_product_attention
+    lengths = []
+
+    def by_xla_instead(q: Any, k: Any, v: Any, *arrays: Any, **options: Any) -> Any:
+        lengths.extend([q.shape[1], k.shape[1], v.shape[1]])
+        return attention(q, k, v, *arrays, **{**options, "implementation": "xla"})
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla_instead)
+    inputs = arrays(shape)
+    output, pull_back = jax.vjp(lambda q, k, v: by_cudnn(q, k, v, mask_of(facts)), *map(jnp.asarray, inputs[:3]))
+    assert [length % 2 for length in lengths] == [0, 0, 0]
+    seen = seen_by(facts, shape)
+    answer = expected(inputs, seen, scale=0.125, temperature=0.5)
+    np.testing.assert_allclose(output, answer.output, rtol=0, atol=1e-5)
+    assert_gradients_are(pull_back(jnp.asarray(inputs[3])), answer, seen)
+
+
+@pytest.mark.parametrize("given", [None, [9, 3]], ids=["none", "lengths"])
+def test_queries_whose_window_lies_beyond_all_keys_are_padding_to_cudnn(
+    given: list[int] | None, monkeypatch: Any
+) -> None:
+    attention = jax.nn.dot_product_attention
+    lengths = []
+
+    def by_xla_instead(*arrays: Any, **options: Any) -> Any:
+        lengths.append(options["query_seq_lengths"])
+        return attention(*arrays, **{**options, "implementation": "xla"})
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla_instead)
+    shape, facts = Shape(12, 4), {"causal": True, "window": (2, 0)}
+    facts |= {} if given is None else {"query_lengths": np.int32(given)}
+    inputs = arrays(shape)
+    output = by_cudnn(*map(jnp.asarray, inputs[:3]), mask_of(facts))
+    # The last key is seen from positions 3 to 5.
+    np.testing.assert_array_equal(lengths[0], [6, 6] if given is None else [6, 3])
+    answer = expected(inputs, seen_by(facts, shape), scale=0.125, temperature=0.5)
+    np.testing.assert_allclose(output, answer.output, rtol=0, atol=1e-5)
+
+
 GPU = CallShape("gpu", "bfloat16", batch=2, heads=4, queries=256, keys=256, depth=64, value_depth=64)
 CUDNN = AttentionSpec(backend=Backend.CUDNN)
 

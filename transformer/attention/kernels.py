@@ -112,20 +112,31 @@ def dot_product_attention(
     # Causal hides what lies behind a query anyway, and beside lengths cuDNN refuses to hear of it.
     window = (mask.window[0], 0) if mask.window is not None and mask.causal else mask.window
     native = mask.present_fields() <= {"causal", "window", "query_lengths", "key_lengths"}
+    q, k, v = q_BxQxHxD, k_BxKxGxD, v_BxKxGxD
+    query_lengths, key_lengths = mask.query_lengths, mask.key_lengths
+    if backend is Backend.CUDNN:
+        q, k, v = (_pad_to_even_length(x) for x in (q, k, v))
+        if window is not None and queries > keys + window[0]:
+            # Queries whose window lies beyond all keys are padding to cuDNN, which is wrong for them otherwise.
+            reach = jnp.full(q.shape[:1], keys + window[0])
+            query_lengths = reach if query_lengths is None else jnp.minimum(query_lengths, reach)
+        # Causality alone hides an added key from every real query where no query is at or beyond its position.
+        if keys % 2 and key_lengths is None and not (mask.causal and queries <= keys):
+            key_lengths = jnp.full(k.shape[:1], keys)
     output = jax.nn.dot_product_attention(
-        q_BxQxHxD,
-        k_BxKxGxD,
-        v_BxKxGxD,
+        q,
+        k,
+        v,
         bias,
         None if native else dense_mask(mask, queries, keys),
         scale=form.scale / form.temperature,
         is_causal=native and mask.causal,
-        query_seq_lengths=_lengths(mask.query_lengths, backend) if native else None,
-        key_value_seq_lengths=_lengths(mask.key_lengths, backend) if native else None,
+        query_seq_lengths=_lengths(query_lengths, backend) if native else None,
+        key_value_seq_lengths=_lengths(key_lengths, backend) if native else None,
         local_window_size=window if native else None,
         implementation="cudnn" if backend is Backend.CUDNN else "xla",
     )
-    return _where_seen(output, seen, keys)
+    return _where_seen(output[:, :queries], seen, keys)
 
 
 def splash_attention(
@@ -231,6 +242,12 @@ def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
     if lengths is None:
         return None
     return (jnp.maximum(lengths, 1) if backend is Backend.CUDNN else lengths).astype(jnp.int32)
+
+
+def _pad_to_even_length(x_BxLxHxD: Array) -> Array:
+    """Add a position of zeros to an odd length, for which JAX refuses the gradient of cuDNN's attention."""
+    odd = x_BxLxHxD.shape[1] % 2
+    return jnp.pad(x_BxLxHxD, ((0, 0), (0, odd), (0, 0), (0, 0))) if odd else x_BxLxHxD
 
 
 def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:
