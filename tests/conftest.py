@@ -13,7 +13,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 # Programs that run once or twice are not worth LLVM's optimizations, which take longer than they save: compiling takes
 # half as long without. tests/attention/test_attention_at_default_optimization.py compiles as users do.
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
 # What one process of the tests has compiled, the others and those that they start need not compile again. It ends with
 # the tests; who names a folder of their own here keeps it from one run to the next.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
