@@ -71,13 +71,16 @@ def main(settings):
     text = torch.randint(settings["vocabulary"], (settings["rows"], settings["context"] + 1), device=device)
     loss_of = torch.compile(model) if settings["compile"] else model
     narrow = torch.autocast(device, dtype) if dtype is not torch.float32 else contextlib.nullcontext()
-    attention = contextlib.nullcontext()
-    if device == "cuda":
-        attention = nn.attention.sdpa_kernel(nn.attention.SDPBackend.CUDNN_ATTENTION)
+
+    def attention():
+        # Made anew for each step: a context of PyTorch's cannot be entered twice.
+        if device == "cuda":
+            return nn.attention.sdpa_kernel(nn.attention.SDPBackend.CUDNN_ATTENTION)
+        return contextlib.nullcontext()
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with narrow, attention:
+        with narrow, attention():
             loss = loss_of(text[:, :-1], text[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
