@@ -63,7 +63,7 @@ class ImageClassificationConfig(Config, path="config.task"):
         dataset: "digits" or "glyphs", which are generated, with options as in "digits/size=20,train=2000"; or, in
             `data_dir`, a folder of files, "omniglot", or "tfds/NAME", a data set that TFDS has prepared
             (transformer.data.datasets.image_datasets).
-        data_dir: The folder of the data.
+        data_dir: The folder of the data. None resolves names relative to the working directory.
         side: The side in pixels to which images in files are resized. None keeps their size.
         resize_side: If set, images are resized to this side and the middle `side` pixels are cropped.
         resample: The filter of resizing.

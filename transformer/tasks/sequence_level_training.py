@@ -14,7 +14,7 @@ class SequenceObjective(enum.Enum):
     """The reward term of training, over N translations y_n sampled for each source, with reward r.
 
     Attributes:
-        NLL: None: the likelihood of the references alone.
+        NLL: No reward term: only the likelihood of the references.
         REINFORCE: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log p(y_n) (Wu et
             al. 2016, equation 8 and section 5.2; Williams 1992).
         MRT: Minimum risk training, sum_n Q(y_n) r_n with Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the distinct

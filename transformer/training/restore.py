@@ -25,8 +25,8 @@ from transformer.training.rollback import describe_missing_skips, skipped_batche
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 
-# A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
-# step, and how long the records were once a later process had done so. Going on from elsewhere forgets it.
+# A fact in environment.json. A run that is told to stop saves a step before it has reported it; the process that later
+# reports it records the step and the extents of the records here. Resuming from another step deletes the fact.
 _REPORTED = "reported"
 
 
