@@ -25,29 +25,30 @@ from transformer.logical_axes import SequenceParallel
 
 HEAD = """# Attention backends
 
-Written by `make docs` (`python -m launch.backend_support > docs/guides/attention_backends.md`) from
-`transformer/attention/backends.py`, which decides and refuses at run time: change that file, not this one.
-[Attention](attention.md) explains the terms.
+Which requests each attention backend supports, and which backend `auto` picks. [Attention](attention.md) explains the
+terms. `make docs` generates this page (`python -m launch.backend_support`) from `transformer/attention/backends.py`,
+which makes the same decisions at run time. To change the page, change that file.
 
 A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
-this page. A row of a backend's table stands for every combination of the values that its cells list, with the masks in
-its last cell. A mask is a set of facts of `Mask`, joined by +. Two more entries are `bias`, an array added to the
-logits, and `dropout` of the weights, which restricts training only. A mask of other facts is supported if each fact is,
-except that cudnn's window needs causal. Combinations in no row of any table are meaningless and refused.
+this page. Each table row covers every combination of the values in its cells. The last cell lists the supported masks.
+`+` joins facts that are used together. `bias` means an array added to the logits. `dropout` means dropout of the
+weights, and matters in training only. Any other combination of facts is supported if each of its facts is, except that
+on cudnn `window` needs `causal`. Combinations in no row of any table have no meaning and are refused.
 
-Every backend agrees with a NumPy float64 reference wherever it is supported, and has gradients with respect to q, k, v,
-the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is the fact
-`query_offset`.
+Every backend agrees with a NumPy float64 reference on the requests that it supports, and has gradients with respect to
+q, k, v, the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is
+the fact `query_offset`.
 
-Away from TPUs, splash is interpreted: correct and slow, for tests only. float64 needs JAX's 64-bit mode. On CPUs, xla
-doesn't support float16, which JAX doesn't compile there.
+On other devices than TPUs, splash runs in JAX's interpreter: its results are correct, but it is slow, for tests only.
+float64 needs JAX's 64-bit mode. On CPUs, xla doesn't support float16, because JAX doesn't compile it there.
 """
 
 CHOICE = """## What `auto` chooses
 
-The first backend that supports the request, with two exceptions. splash is chosen only on TPUs, and not for a program
-on several devices without a placement. einsum is chosen only up to {dense:,} logits (batch x heads x queries x keys)
-where blockwise is an alternative. Under a placement, sizes are per device. For a batch of 8 with 8 heads of depth 64:
+`auto` chooses the first backend that supports the request, with two exceptions. splash is chosen only on TPUs, and not
+for a program on several devices without a placement. If blockwise supports the request too, einsum is chosen only up
+to {dense:,} logits (batch x heads x queries x keys). Under a placement, sizes are per device. For a batch of 8 with
+8 heads of depth 64 (4 tpu: without a placement):
 """
 
 # How the programs are built, which no declaration says.
@@ -55,7 +56,7 @@ DIFFERENTIATION_MODES = {Backend.EINSUM: "reverse and forward mode", Backend.XLA
 CAPTURE_SOURCES = {
     Backend.EINSUM: "the weights themselves",
     Backend.BLOCKWISE: "recomputed from its own log-sum-exp",
-    Backend.SPLASH: "recomputed from the kernel's log-sum-exp, by one more forward pass",
+    Backend.SPLASH: "recomputed from the log-sum-exp of a second forward pass",
 }
 
 
@@ -90,7 +91,7 @@ def _limits() -> dict[str, list[str]]:
         "head depth": {size: {"depth": size, "value_depth": size} for size in range(1, 513)},
         "value depth": {"the key depth": {}, "any other": {"value_depth": 32}},
         "lengths": {size: {"queries": size, "keys": size} for size in range(1, 1025)},
-        "sequence parallelism": {how.value: {"crosses": how} for how in SequenceParallel},
+        "sequence parallelism": {how.value: {"sequence_parallel": how} for how in SequenceParallel},
     }
 
     def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
@@ -131,13 +132,16 @@ def _choices() -> str:
         "causal, sparsemax": dataclasses.replace(causal, normalizer=Normalizer.SPARSEMAX),
     }
     machines = (("cpu", "float32", 1), ("gpu", "bfloat16", 1), ("gpu", "float32", 1))
-    rows = {}
-    for platform, dtype, devices in (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4)):
-        for length in (512, 4096):
+    devices_of = (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4))
+    sections = []
+    for length in (512, 4096):
+        rows = {}
+        for platform, dtype, devices in devices_of:
             at = CallShape(platform, dtype, 8, 8, length, length, 64, 64, devices)
-            name = f"{devices} {platform}, {dtype}, length {length:,}" + ", no placement" * (devices > 1)
-            rows[name] = [choose_backend(AttentionSpec(), request, at).value for request in requests.values()]
-    return _markdown(["", *requests], rows)
+            chosen = [choose_backend(AttentionSpec(), request, at).value for request in requests.values()]
+            rows[f"{devices} {platform} in {dtype}"] = chosen
+        sections.append(f"Length {length:,}:\n\n" + _markdown(["devices", *requests], rows))
+    return "\n\n".join(sections)
 
 
 def _markdown(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
