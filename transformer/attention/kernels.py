@@ -117,7 +117,7 @@ def dot_product_attention(
     if backend is Backend.CUDNN:
         q, k, v = (_pad_to_even_length(x) for x in (q, k, v))
         if window is not None and queries > keys + window[0]:
-            # Queries whose window lies beyond all keys are padding to cuDNN, which is wrong for them otherwise.
+            # Queries whose window lies beyond all keys are padding to cuDNN: otherwise such a call failed on an H100.
             reach = jnp.full(q.shape[:1], keys + window[0])
             query_lengths = reach if query_lengths is None else jnp.minimum(query_lengths, reach)
         # Causality alone hides an added key from every real query where no query is at or beyond its position.
