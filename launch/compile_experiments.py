@@ -137,7 +137,15 @@ def _arguments(name: str) -> Sequence[str]:
 
 
 def compile_config(root: Path, name: str) -> dict[str, Any] | str:
-    """Compile a config of the checkout with `launch.compile`; return its report, or an error in one line."""
+    """Compile a config of the checkout for its pod, in a process of `launch.compile`.
+
+    Args:
+        root: The root of the checkout.
+        name: The path of the config file from there, with its argument after a colon if it has one.
+
+    Returns:
+        The report; if compiling failed or the config names no pod, the error in one line.
+    """
     if not load_config(str(root / name)).get("pod"):
         return "its config names no pod: set the key pod, such as pod='v5e:2x2'"
     done = subprocess.run(
@@ -156,7 +164,15 @@ def compile_config(root: Path, name: str) -> dict[str, Any] | str:
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
-    """List the differences from the previous record in the keys that are equal under the same versions."""
+    """List the differences of a report from the previous record, in the keys that are compared.
+
+    Args:
+        before: The previous record; None if there is none, so that nothing is listed.
+        after: The report.
+
+    Returns:
+        A line for each difference, with the previous versions of the libraries if they differ.
+    """
     if before is None:
         return []
     versions = "" if before["versions"] == after["versions"] else f" (versions {before['versions']} before)"

@@ -78,7 +78,17 @@ def _target(arguments: Arguments) -> Path | None:
 def result_of(
     runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str
 ) -> dict[str, Any]:
-    """Return the runs and the fits as plain values."""
+    """Return the runs and the fits as JSON values.
+
+    Args:
+        runs: The runs.
+        fits: The fits by name.
+        monotone: Whether the loss falls with the number of parameters; None if that cannot be judged.
+        metric: The metric that was fitted, as "split/name".
+
+    Returns:
+        The values that --output stores.
+    """
     return {
         "metric": metric,
         "runs": [run._asdict() for run in runs],

@@ -267,19 +267,47 @@ class AttentionProbes(BaseTask):
 
 
 def gold_hits(weights_LxBxHxQxK: Float[Array, "L B H Q K"], gold_BxQxK: Bool[Array, "B Q K"]) -> Float[Array, "L H"]:
-    """Count, for each layer and head, the rows of the map whose largest weight is on a gold position."""
+    """Count, for each layer and head, the rows of the map whose largest weight is on a gold position.
+
+    Args:
+        weights_LxBxHxQxK: The attention weights.
+        gold_BxQxK: The gold positions of each row; rows without any do not count.
+
+    Returns:
+        The counts.
+    """
     keys = weights_LxBxHxQxK.shape[-1]
     largest = jnp.argmax(weights_LxBxHxQxK, axis=-1)[..., None] == jnp.arange(keys)
     return jnp.sum(largest & gold_BxQxK[None, :, None], axis=(1, 3, 4)).astype(jnp.float32)
 
 
 def sample_texts(corpus: Corpus, seed: tuple[int, int], count: int, *, held_out: bool) -> list[list[str]]:
-    """Sample `count` texts from a seed, all held out or none."""
+    """Sample texts of a corpus, all held out or none.
+
+    Args:
+        corpus: The corpus.
+        seed: The seed.
+        count: The number of texts.
+        held_out: Whether to sample the texts that are kept for validation and test, rather than those for training.
+
+    Returns:
+        The words of each text.
+    """
     return sample_texts_from(corpus, np.random.default_rng(seed), count, held_out=held_out)
 
 
 def sample_texts_from(corpus: Corpus, random: np.random.Generator, count: int, *, held_out: bool) -> list[list[str]]:
-    """Sample `count` texts, all held out or none; membership depends on the words alone."""
+    """Sample texts of a corpus from a random generator, all held out or none; membership depends on the words alone.
+
+    Args:
+        corpus: The corpus.
+        random: The generator.
+        count: The number of texts.
+        held_out: Whether to sample the texts that are kept for validation and test, rather than those for training.
+
+    Returns:
+        The words of each text.
+    """
     texts: list[list[str]] = []
     while len(texts) < count:
         words = corpus.sample(random)
@@ -294,7 +322,15 @@ def is_held_out(text: str) -> bool:
 
 
 def pad_texts(corpus: Corpus, texts: Sequence[Words]) -> dict[str, np.ndarray]:
-    """Return texts as padded rows: `tokens` [B, T], where the corpus's first word is 1, and `lengths` [B]."""
+    """Encode and pad texts.
+
+    Args:
+        corpus: The corpus, whose first word has the number 1.
+        texts: The words of each text.
+
+    Returns:
+        `tokens` [B, T], 0 after the end of a text, and `lengths` [B].
+    """
     number_of = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
     tokens = np.full((len(texts), corpus.max_length), PAD, np.int32)
     for row, words in enumerate(texts):
@@ -326,7 +362,16 @@ def make_batch(corpus: Corpus, texts: Sequence[Words], *, gold: bool = False) ->
 
 
 def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -> AxisLabels:
-    """Return the words of texts, their answers as titles, and gold alignments from each question to its sources."""
+    """Label the maps of some texts.
+
+    Args:
+        corpus: The corpus.
+        texts: The words of each text.
+        sites: The attention modules of the model.
+
+    Returns:
+        The words of the texts, their answers as titles, and gold alignments from each question to its sources.
+    """
     questions_found = [corpus.find_questions(words) for words in texts]
     links = tuple(
         tuple(
@@ -350,6 +395,13 @@ def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -
 
 def parse_text(corpus: Corpus, text: str) -> list[str]:
     """Split a user's text into words of the corpus.
+
+    Args:
+        corpus: The corpus.
+        text: The text, words separated by spaces.
+
+    Returns:
+        The words.
 
     Raises:
         UserError: If a word is unknown, the text is too long, or it has no question.

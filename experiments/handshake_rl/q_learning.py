@@ -104,14 +104,30 @@ class ReplayBuffer(NamedTuple):
 
 
 def create_buffer(episodes: PyTree, capacity: int) -> ReplayBuffer:
-    """Return an empty buffer for `capacity` episodes of these shapes [rows, ...]."""
+    """Create an empty replay buffer.
+
+    Args:
+        episodes: Episodes whose shapes [rows, ...] and types it is to store.
+        capacity: The most episodes.
+
+    Returns:
+        The buffer.
+    """
     return ReplayBuffer(
         jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), episodes), jnp.int32(0)
     )
 
 
 def add_episodes(replay: ReplayBuffer, episodes: PyTree) -> ReplayBuffer:
-    """Add episodes [rows, ...]: episode n is stored at n modulo the capacity."""
+    """Add episodes to a buffer, replacing the oldest: episode n is stored at n modulo the capacity.
+
+    Args:
+        replay: The buffer.
+        episodes: A tree of arrays [rows, ...].
+
+    Returns:
+        The new buffer.
+    """
     rows, capacity = (len(jax.tree.leaves(tree)[0]) for tree in (episodes, replay.episodes))
     at = (replay.written + jnp.arange(rows)) % capacity
     kept = jax.tree.map(lambda old, new: old.at[at].set(new), replay.episodes, episodes)
@@ -119,7 +135,16 @@ def add_episodes(replay: ReplayBuffer, episodes: PyTree) -> ReplayBuffer:
 
 
 def sample_episodes(replay: ReplayBuffer, rows: int, key: Key[Array, ""]) -> PyTree:
-    """Sample episodes [rows, ...] uniformly, with replacement."""
+    """Sample episodes uniformly, with replacement.
+
+    Args:
+        replay: The buffer, which has at least one episode.
+        rows: The number of episodes.
+        key: The random key.
+
+    Returns:
+        A tree of arrays [rows, ...].
+    """
     capacity = len(jax.tree.leaves(replay.episodes)[0])
     chosen = jax.random.randint(key, (rows,), 0, jnp.minimum(replay.written, capacity))
     return jax.tree.map(lambda leaf: leaf[chosen], replay.episodes)

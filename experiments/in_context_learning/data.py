@@ -45,10 +45,27 @@ class Problem(Protocol):
         """The number of characters of the longest pair, with its two separators."""
 
     def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
-        """Sample an episode of so many pairs, with a held-out rule if `unseen`."""
+        """Sample an episode: pairs that follow one rule.
+
+        Args:
+            random: The random generator.
+            pairs: The number of pairs.
+            unseen: Whether the rule is one that is held out from training.
+
+        Returns:
+            The episode.
+        """
 
     def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
-        """Return the Bayes-optimal accuracy on the pair after `known` pairs, for a reader who knows the problem."""
+        """Return the accuracy of the Bayes-optimal answer, which knows the problem but not the episode's rule.
+
+        Args:
+            episode: The episode.
+            known: The number of pairs seen before the one that is answered.
+
+        Returns:
+            The accuracy on pair `known`, from 0 to 1.
+        """
 
 
 def format_pairs(pairs: Sequence[Pair]) -> str:

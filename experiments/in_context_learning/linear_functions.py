@@ -68,7 +68,12 @@ def least_squares(functions: FunctionBatch) -> Float[np.ndarray, "B N"]:
 def ridge_regression(functions: FunctionBatch, noise: float) -> Float[np.ndarray, "B N"]:
     """Predict every value by the posterior mean, which is Bayes optimal: w = (X'X + noise^2)^-1 X'y.
 
-    Without noise it is `least_squares`.
+    Args:
+        functions: The functions, whose weights have a standard normal prior.
+        noise: The standard deviation of the noise on the values; 0 for `least_squares`.
+
+    Returns:
+        The prediction of each point's value from the points before it.
     """
     if not noise:
         return least_squares(functions)

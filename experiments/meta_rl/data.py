@@ -36,7 +36,17 @@ class Trajectories(NamedTuple):
 
 
 def sample_mdps(random: np.random.Generator, rows: int, states: int, actions: int) -> MDPBatch:
-    """Sample MDPs from the prior: Dirichlet transitions and uniform reward probabilities."""
+    """Sample MDPs from the prior: uniform Dirichlet transitions and uniform reward probabilities.
+
+    Args:
+        random: The random generator.
+        rows: The number of MDPs.
+        states: The number of states of each.
+        actions: The number of actions of each.
+
+    Returns:
+        The MDPs.
+    """
     transitions = random.dirichlet(np.ones(states), (rows, states, actions))
     return MDPBatch(transitions, random.random((rows, states, actions)))
 
@@ -58,7 +68,15 @@ def action_values(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, "H B S A"
 
 
 def random_policy_value(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, " B"]:
-    """Return the mean return of the uniform random policy from state 0."""
+    """Compute the expected return of the uniform random policy from state 0.
+
+    Args:
+        worlds: The MDPs.
+        horizon: The number of steps of an episode.
+
+    Returns:
+        The expected return in each MDP.
+    """
     value_BxS = np.zeros(worlds.rewards.shape[:2])
     for _ in range(horizon):
         value_BxS = (worlds.rewards + np.einsum("bsax,bx->bsa", worlds.transitions, value_BxS)).mean(axis=-1)
@@ -93,7 +111,15 @@ def _best(arms: Arms, left: int) -> float:
 
 
 def num_histories(arms: int, pulls: int) -> int:
-    """Return the number of distinct outcome counts of so many arms within so many pulls."""
+    """Count the distinct outcomes of a bandit, disregarding the order of its arms.
+
+    Args:
+        arms: The number of arms.
+        pulls: The most pulls.
+
+    Returns:
+        The number of multisets of (wins, losses) of the arms with at most so many pulls.
+    """
     # ways[a][n]: of multisets of a arms with n pulls in all; an arm of k pulls has one of k + 1 records.
     ways = np.zeros((arms + 1, pulls + 1), object)
     ways[0, 0] = 1
@@ -117,7 +143,14 @@ class Belief:
         self.given = np.ones((rows, states, actions, 2))  # rewards of 1, and of 0
 
     def note(self, state: np.ndarray, action: np.ndarray, reward: np.ndarray, after: np.ndarray | None) -> None:
-        """Update the posterior with one step of every row, and where it led if that was observed."""
+        """Update the posterior with one step of every row.
+
+        Args:
+            state: The state of each row.
+            action: The action taken.
+            reward: The reward, 0 or 1.
+            after: The next state; None if it was not observed.
+        """
         row = np.arange(len(state))
         if after is not None:
             self.next[row, state, action, after] += 1
@@ -136,7 +169,15 @@ def optimal_policy(values: Float[np.ndarray, "*B A"]) -> Float[np.ndarray, "*B A
 
 
 def bayes_optimal_policy(belief: Belief, left: int) -> Float[np.ndarray, "B A"]:
-    """Return the Bayes-optimal policy over arms, given the history and the number of pulls left."""
+    """Return the Bayes-optimal policy over the arms of bandits.
+
+    Args:
+        belief: The posterior over each row's bandit.
+        left: The number of pulls left.
+
+    Returns:
+        The probability of each arm, uniform over the best ones.
+    """
     seen = (belief.given[:, 0] - 1).astype(int)
     return optimal_policy(np.array([bayes_optimal_values(tuple(map(tuple, row.tolist())), left) for row in seen]))
 

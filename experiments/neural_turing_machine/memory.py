@@ -123,7 +123,16 @@ def content_addressing(
 
 
 def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S"]) -> Float[Array, "R H N"]:
-    """Compute w_s(i) = sum_j w(j) s(i - j), circularly (equation 8); the last entry of s shifts furthest forward."""
+    """Shift every weighting: w_s(i) = sum_j w(j) s(i - j), circularly (equation 8).
+
+    Args:
+        weights_RxHxN: The weighting w.
+        shift_RxHxS: The distribution s over S offsets from -(S - 1) / 2 to (S - 1) / 2; the last shifts furthest
+            forward.
+
+    Returns:
+        The weighting w_s.
+    """
     reach = shift_RxHxS.shape[-1] // 2
     moved = [
         jnp.roll(weights_RxHxN, place - reach, axis=-1) * shift_RxHxS[..., place, None].astype(weights_RxHxN.dtype)
@@ -133,17 +142,32 @@ def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S
 
 
 def sharpen(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]) -> Float[Array, "R H N"]:
-    """Compute w(i)^gamma / sum_j w(j)^gamma (equation 9), as softmax(gamma log w).
+    """Sharpen every weighting: w(i)^gamma / sum_j w(j)^gamma (equation 9), as softmax(gamma log w).
 
     Powers of small weights could all underflow and leave nothing to divide by. A weight of zero, as in a one-hot
     weighting, becomes 1e-30, so that its logarithm and its gradient are finite.
+
+    Args:
+        weights_RxHxN: The weighting w.
+        power_RxH: The exponent gamma, at least 1.
+
+    Returns:
+        The sharpened weighting.
     """
     log_RxHxN = jnp.log(weights_RxHxN + NOTHING)
     return jax.nn.softmax(power_RxH[..., None].astype(weights_RxHxN.dtype) * log_RxHxN, axis=-1)
 
 
 def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"]) -> Float[Array, "R H M"]:
-    """Read r = sum_i w(i) M(i) for every head (equation 2)."""
+    """Read r = sum_i w(i) M(i) for every head (equation 2).
+
+    Args:
+        memory_RxNxM: The memory M, N slots of width M.
+        weights_RxHxN: The weighting w of each read head.
+
+    Returns:
+        The read vectors r.
+    """
     return read(weights_RxHxN[:, None], memory_RxNxM[:, :, None])[:, :, 0]
 
 

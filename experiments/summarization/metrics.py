@@ -13,12 +13,30 @@ from transformer.tasks.task import EvaluationReport
 
 
 def f1_score(shared: int, output: int, reference: int) -> float:
-    """F1 = 2 P R / (P + R), P = shared / output, R = shared / reference; 0 if nothing is shared."""
+    """Compute F1 = 2 P R / (P + R), with P = shared / output and R = shared / reference; 0 if nothing is shared.
+
+    Args:
+        shared: The number of items that output and reference share.
+        output: The number of items of the output.
+        reference: The number of items of the reference.
+
+    Returns:
+        The score, from 0 to 1.
+    """
     return 2 * shared / (output + reference) if shared else 0.0
 
 
 def rouge_n(output: Sequence[str], reference: Sequence[str], order: int) -> float:
-    """F1 of the n-grams of `order` words, with clipped counts."""
+    """Compute ROUGE-N: F1 of n-grams, with clipped counts.
+
+    Args:
+        output: The words of a summary.
+        reference: The words of the true summary.
+        order: The number of words n of an n-gram.
+
+    Returns:
+        The score, from 0 to 1.
+    """
     said, wanted = (
         collections.Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
         for words in (output, reference)
@@ -27,7 +45,15 @@ def rouge_n(output: Sequence[str], reference: Sequence[str], order: int) -> floa
 
 
 def rouge_l(output: Sequence[str], reference: Sequence[str]) -> float:
-    """F1 of the longest common subsequence (Lin 2004, section 3.1, beta = 1)."""
+    """Compute ROUGE-L: F1 of the longest common subsequence (Lin 2004, section 3.1, beta = 1).
+
+    Args:
+        output: The words of a summary.
+        reference: The words of the true summary.
+
+    Returns:
+        The score, from 0 to 1.
+    """
     return f1_score(common_subsequence_length(output, reference), len(output), len(reference))
 
 
@@ -42,7 +68,15 @@ def common_subsequence_length(output: Sequence[str], reference: Sequence[str]) -
 
 
 def rouge(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return `rouge_1`, `rouge_2` and `rouge_l`: mean F1 from 0 to 1 over whitespace tokens."""
+    """Compute the mean ROUGE of some summaries.
+
+    Args:
+        outputs: The words of each summary.
+        references: The words of each true summary.
+
+    Returns:
+        `rouge_1`, `rouge_2` and `rouge_l`, from 0 to 1.
+    """
     pairs, count = list(zip(outputs, references, strict=True)), max(len(references), 1)
     scores = {f"rouge_{order}": sum(rouge_n(*pair, order) for pair in pairs) / count for order in (1, 2)}
     return {**scores, "rouge_l": sum(rouge_l(*pair) for pair in pairs) / count}

@@ -52,7 +52,15 @@ class CoverageScore(Module):
 
 
 def coverage_overlap(weights_RxK: Float[Array, "R K"], coverage_RxK: Float[Array, "R K"]) -> Float[Array, " R"]:
-    """Compute the coverage loss sum_i min(a_i, c_i) of a step, from 0 to 1 (equation 12)."""
+    """Compute the coverage loss sum_i min(a_i, c_i) of a step (equation 12).
+
+    Args:
+        weights_RxK: The attention weights a over the source.
+        coverage_RxK: The coverage c: the sum of the weights of all earlier steps.
+
+    Returns:
+        The loss of each row, from 0 to 1.
+    """
     return jnp.sum(jnp.minimum(weights_RxK, coverage_RxK), axis=-1)
 
 

@@ -281,9 +281,14 @@ def _examples_first(array_LxBx: AnyArray) -> Any:
 
 
 def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
-    """Return the statistics that are stored of a module's heads, by the name they are stored under.
+    """Return the statistics that are stored of a module's heads.
 
-    On a grid the distance is two-dimensional. The induction score is included if examples repeat random tokens.
+    Args:
+        site: The attention module.
+        labels: The labels of the probe examples. The induction score is included if they repeat random tokens.
+
+    Returns:
+        The statistics by the name they are stored under. On a grid the attention distance is two-dimensional.
     """
     statistics = dict(STATISTICS)
     axis = site.key
@@ -298,7 +303,15 @@ def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
 
 
 def statistic_names(site: Site, labels: AxisLabels) -> tuple[str, ...]:
-    """Return the names of the statistics that are stored of a module's heads, the alignment error among them."""
+    """Return the names of all statistics that are stored of a module's heads.
+
+    Args:
+        site: The attention module.
+        labels: The labels of the probe examples.
+
+    Returns:
+        The names of `site_statistics`, and the alignment error if the labels have gold alignments of the module.
+    """
     linked = site.name in (labels.links or {})
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 

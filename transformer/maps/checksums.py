@@ -54,13 +54,29 @@ def digest_array(array: np.ndarray) -> str:
 
 
 def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
-    """Convert digests to the form in JSON: for each array a list with one digest for each of `steps`."""
+    """Convert digests by step and array to lists by array, as JSON stores them.
+
+    Args:
+        digests: The digest of every array at every step.
+        steps: The steps.
+
+    Returns:
+        For each array a digest for each of `steps`, that of no values where it has none.
+    """
     names = sorted({name for step in steps for name in digests.get(step, {})})
     return {name: [digests.get(step, {}).get(name, combine_digests()) for step in steps] for name in names}
 
 
 def digests_by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
-    """Convert digests from the form in JSON; the inverse of `digests_by_array`."""
+    """Convert lists of digests by array to digests by step and array; the inverse of `digests_by_array`.
+
+    Args:
+        steps: The steps.
+        digests: For each array a digest for each of `steps`.
+
+    Returns:
+        The digest of every array at every step.
+    """
     return {step: {name: of_steps[place] for name, of_steps in digests.items()} for place, step in enumerate(steps)}
 
 

@@ -151,6 +151,13 @@ def is_self_attention(site: Site, labels: AxisLabels) -> bool:
     """Return whether position i is the same on both sides of a module's maps.
 
     This is so if both sides are one axis, and in a causal decoder whose keys are labeled by its shifted input.
+
+    Args:
+        site: The attention module.
+        labels: The labels of the probe examples, whose lengths on both sides are compared.
+
+    Returns:
+        Whether the sides are the same.
     """
     if site.query.name == site.key.name:
         return True

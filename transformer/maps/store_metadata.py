@@ -70,7 +70,17 @@ def check_site(site: Site) -> None:
 
 
 def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
-    """Return all values that must agree for a store to be continued, as JSON returns them."""
+    """Return everything that must be unchanged for a map store to be continued.
+
+    Args:
+        sites: The attention modules.
+        labels: The labels of the probe examples; arrays among them are represented by their hashes.
+        tiers: The resolutions at which maps are stored.
+        sizes: The numbers of queries and keys by the name of a module.
+
+    Returns:
+        JSON values.
+    """
     described = {
         "sites": [site_metadata(site) for site in sites],
         "labels": {
@@ -104,6 +114,13 @@ def site_metadata(site: Site) -> dict[str, Any]:
 
 def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
     """Return the largest numbers of queries and keys that an example has at a module.
+
+    Args:
+        site: The attention module.
+        labels: The labels of the examples.
+
+    Returns:
+        The numbers of queries and of keys.
 
     Raises:
         ValueError: If the labels lack one of its axes.

@@ -240,7 +240,12 @@ def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
 
 
 def write_whole(path: Path, values: np.ndarray) -> None:
-    """Write an array of a fixed size, and the groups that contain it."""
+    """Write an array of a fixed size, and the groups that contain it.
+
+    Args:
+        path: The directory of the array; its parent and the parent of that are created as groups.
+        values: The array.
+    """
     for parent in (path.parent.parent, path.parent):
         write_group(parent, {})
     array = open_array(path, _whole_metadata(values.shape, str(values.dtype)), create=True)
@@ -263,7 +268,12 @@ def local_shards(array: Any) -> Iterator[Piece]:
 
 
 def write_group(path: Path, attributes: Mapping[str, Any]) -> None:
-    """Create the group at `path`, or replace its metadata."""
+    """Create a Zarr group, or replace its metadata.
+
+    Args:
+        path: The directory of the group.
+        attributes: Its attributes, as JSON values.
+    """
     replace_file(
         path / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1)
     )

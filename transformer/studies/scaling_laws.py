@@ -159,7 +159,15 @@ def compute_optimal_exponents(joint: ScalingFit) -> tuple[float, float]:
 
 
 def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
-    """Fit L = A / x^alpha by least squares in logarithms and return (A, alpha)."""
+    """Fit L = A / x^alpha by least squares in logarithms.
+
+    Args:
+        x: The variable of each run, such as its number of parameters; positive.
+        loss: The loss of each run; positive.
+
+    Returns:
+        (A, alpha).
+    """
     at, said = np.log(x), np.log(loss)
     centered = at - at.mean()
     slope = centered @ said / (centered @ centered)

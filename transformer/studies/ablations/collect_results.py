@@ -60,12 +60,28 @@ def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult
 
 
 def metric_curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
-    """Return the values of a metric "split/name" over training, without those that were not finite."""
+    """Return the values of a metric over training, without those that were not finite.
+
+    Args:
+        records: The lines of a run's metrics.jsonl.
+        metric: The metric, as "split/name".
+
+    Returns:
+        Pairs (step, value).
+    """
     return tuple((step, value) for step, value in _reports(records, metric) if value is not None)
 
 
 def last_value(records: Sequence[Record], metric: str) -> float | None:
-    """Return the last reported value of a metric "split/name"; None if it was not finite or never reported."""
+    """Return the last reported value of a metric.
+
+    Args:
+        records: The lines of a run's metrics.jsonl.
+        metric: The metric, as "split/name".
+
+    Returns:
+        The value; None if it was not finite or never reported.
+    """
     reports = _reports(records, metric)
     return reports[-1][1] if reports else None
 

@@ -89,6 +89,10 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
 def check_metrics(spec: Ablation, task: Task) -> None:
     """Check that every metric of the study is of a split that is evaluated.
 
+    Args:
+        spec: The ablation.
+        task: The task of the reference arm.
+
     Raises:
         UserError: If a metric's split is never evaluated.
     """
@@ -124,7 +128,15 @@ def compare_initial_parameters(
 
 
 def initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
-    """Compute the parameters with which a run of the experiment starts, without its optimizers."""
+    """Compute the parameters with which a run of the experiment starts, including those taken from another run.
+
+    Args:
+        experiment: The resolved config.
+        task: Its task, which defines the model's inputs and vocabularies.
+
+    Returns:
+        The tree of parameters, without the optimizer's state.
+    """
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
     make = compile_once(lambda key: model.init(derive_key(key, 0, "init")), single_device_placement())

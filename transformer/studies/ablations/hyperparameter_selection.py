@@ -27,11 +27,20 @@ class StudyResults(NamedTuple):
     selected_hyperparameters: Mapping[tuple[str, str], Mapping[str, Any]]
 
     def runs(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
-        """Return the runs of one combination of tuned values."""
+        """Return the runs of one combination of tuned values.
+
+        Args:
+            arm: The arm.
+            task: The task.
+            hyperparameters: The tuned values by key.
+
+        Returns:
+            The runs, one for each seed; empty if there are none.
+        """
         return self.places.get((arm, task, _words(hyperparameters)), ())
 
     def chosen_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
-        """Return the runs at the chosen values."""
+        """Return the runs of an arm at its selected tuned values; empty if it has no results on the task."""
         return (
             self.runs(arm, task, self.selected_hyperparameters[arm, task])
             if (arm, task) in self.selected_hyperparameters

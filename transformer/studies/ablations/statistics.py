@@ -267,7 +267,14 @@ def _deviations(degrees: int) -> np.ndarray:
 
 
 def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
-    """Return the smallest difference that n pairs detect with 80 % power, in deviations of the paired differences.
+    """Return the smallest difference that n pairs detect with 80 % power.
+
+    Args:
+        n: The number of pairs.
+        significance: The two-sided significance level of the test.
+
+    Returns:
+        The difference, in standard deviations of the paired differences.
 
     Raises:
         ValueError: If there are fewer than two pairs.
@@ -279,7 +286,14 @@ def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
 
 
 def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
-    """Return the fewest pairs, at least two, that detect a difference of `effect` deviations with a power of 80 %.
+    """Return the fewest pairs, at least two, that detect a difference with 80 % power.
+
+    Args:
+        effect: The difference, in standard deviations of the paired differences.
+        significance: The two-sided significance level of the test.
+
+    Returns:
+        The number of pairs.
 
     Raises:
         ValueError: If `effect` is zero, which no number of pairs detects.

@@ -128,7 +128,15 @@ class StudyMetadata:
 
 
 def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what determines an ablation's runs, except its seeds, for the trial store."""
+    """Return what determines an ablation's runs, except its seeds; a trial store of another identity is refused.
+
+    Args:
+        spec: The ablation.
+        base: The base config.
+
+    Returns:
+        JSON values: the arms, tuning grid and tasks, the base config, and the metric with its direction.
+    """
     return {
         "ablation": json_values({"arms": spec.arms, "tuning_grid": spec.tuning_grid, "tasks": spec.tasks}),
         "base": json_values(base),
@@ -138,7 +146,11 @@ def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seeds(spec: Ablation, trial_store: TrialStore) -> None:
-    """Check that no seed with existing runs is left out.
+    """Check that no seed with existing runs is left out, because leaving out seeds after seeing results is biased.
+
+    Args:
+        spec: The ablation.
+        trial_store: The runs of the ablation so far.
 
     Raises:
         UserError: If the directory has runs of a seed that the ablation no longer has.
@@ -204,7 +216,12 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
 
 
 def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
-    """Write the metadata into the directory of an ablation."""
+    """Write the metadata into the directory of an ablation.
+
+    Args:
+        path: The directory.
+        about: The metadata, as `check_arms` and `measure_initial_gradients` return it.
+    """
     write_json(path / _FILE, about)
 
 

@@ -44,7 +44,12 @@ def verdict_reason(study: StudyResults, pair: Comparison) -> str:
 def round_to_error(value: float, error: float | None = None) -> str:
     """Round a number to the second digit of its error, or to three digits without an error.
 
-    Examples: (1.23456, 0.031) -> "1.235"; (0.000123456, None) -> "0.000123".
+    Args:
+        value: The number.
+        error: Its error, in the same unit; None, 0 or infinite for none.
+
+    Returns:
+        The number as text: "1.235" for 1.23456 with an error of 0.031, "0.000123" for 0.000123456 without one.
     """
     if not error or not math.isfinite(error):
         return f"{value:.3g}"

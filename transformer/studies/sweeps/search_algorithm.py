@@ -27,14 +27,30 @@ class SearchAlgorithm(Protocol):
         """
 
     def should_prune(self, trial: Trial, step: int, value: float) -> bool:
-        """Return whether to stop a trial that has reached this value of the metric at this step."""
+        """Return whether to stop a running trial.
+
+        Args:
+            trial: The trial.
+            step: The step that it has reached.
+            value: The value of the sweep's metric at that step.
+
+        Returns:
+            Whether to stop it.
+        """
 
 
 def choose_algorithm(name: str | None, space: SearchSpace) -> str:
-    """Return the search algorithm: the one named, else grid for a finite space and random for an infinite one.
+    """Return the name of the search algorithm, with the default that suits the space.
+
+    Args:
+        name: "grid", "random" or the name of another algorithm; None for grid if the space is finite, else random.
+        space: The search space.
+
+    Returns:
+        The name.
 
     Raises:
-        UserError: If the name is unknown, or grid is named for an infinite space.
+        UserError: If the name is unknown, or it is "grid" and the space is infinite.
     """
     if name is None:
         return "grid" if space.size is not None else "random"
@@ -49,10 +65,17 @@ def choose_algorithm(name: str | None, space: SearchSpace) -> str:
 
 
 def check_num_trials(total: int | None, space: SearchSpace) -> int:
-    """Return the number of trials of a sweep: `total`, by default every point of a finite space.
+    """Return the number of trials of a sweep.
+
+    Args:
+        total: The number that the user gave; None for every point of a finite space.
+        space: The search space.
+
+    Returns:
+        The number.
 
     Raises:
-        UserError: If `total` is below 1, or missing for an infinite space.
+        UserError: If `total` is below 1, or is None and the space is infinite.
     """
     if total is None:
         if space.size is None:
@@ -94,8 +117,16 @@ def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total:
 def sample_valid_trial(base: Mapping[str, Any], space: SearchSpace, seed: int) -> Trial:
     """Return the first random trial with a valid config.
 
+    Args:
+        base: The base config.
+        space: The search space.
+        seed: The seed of the draws.
+
+    Returns:
+        The trial.
+
     Raises:
-        UserError: If none of 30 draws is valid.
+        UserError: If none of 30 draws is valid; it describes the first.
     """
     mistakes = []
     for overrides in itertools.islice(sample_points(space, seed), _DRAWS):
@@ -107,7 +138,15 @@ def sample_valid_trial(base: Mapping[str, Any], space: SearchSpace, seed: int) -
 
 
 def sample_points(space: SearchSpace, seed: int) -> Iterator[Overrides]:
-    """Yield random points: those of a finite space once each, of any other without end."""
+    """Yield random points of a search space, as overrides.
+
+    Args:
+        space: The search space.
+        seed: The seed of the draws.
+
+    Returns:
+        The points: of a finite space each one once, of an infinite one without end.
+    """
     if space.size is not None:
         return (space.point(number) for number in random_permutation(space.size, seed))
     chance = RandomSampler(random.Random(seed))

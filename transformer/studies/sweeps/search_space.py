@@ -30,13 +30,40 @@ class Sampler(Protocol):
     """
 
     def index(self, name: str, labels: tuple[str, ...]) -> int:
-        """Draw the index of one of the labeled alternatives."""
+        """Draw the index of one of some alternatives.
+
+        Args:
+            name: The name of the parameter.
+            labels: The alternatives as text.
+
+        Returns:
+            The index.
+        """
 
     def number(self, name: str, low: float, high: float, log: bool) -> float:
-        """Draw a number from `low` to `high`, on a logarithmic scale if `log`."""
+        """Draw a number.
+
+        Args:
+            name: The name of the parameter.
+            low: The least value.
+            high: The greatest value.
+            log: Whether the scale is logarithmic.
+
+        Returns:
+            The number.
+        """
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Draw a whole number from `low` to `high`, both included."""
+        """Draw a whole number.
+
+        Args:
+            name: The name of the parameter.
+            low: The least value.
+            high: The greatest value, included.
+
+        Returns:
+            The number.
+        """
 
 
 class SearchSpace(Protocol):
@@ -406,9 +433,14 @@ class SearchSpaceBuilder:
 
 
 def random_permutation(size: int, seed: int) -> Iterator[int]:
-    """Yield the numbers below `size` in an order that depends on the seed alone, whether or not all are taken.
+    """Yield the numbers below `size` in random order, by a Fisher-Yates shuffle that stores only what has moved.
 
-    It is the Fisher-Yates shuffle, storing only what has moved.
+    Args:
+        size: How many numbers there are.
+        seed: The seed, on which alone the order depends, however many numbers are taken.
+
+    Yields:
+        The numbers.
     """
     chance, moved = random.Random(seed), dict[int, int]()
     for position in range(size):

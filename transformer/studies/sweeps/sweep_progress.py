@@ -70,7 +70,15 @@ def read_trial_statuses(trial_store: TrialStore, trials: Sequence[Trial], metric
 
 
 def sort_best_first(rows: Sequence[TrialStatus], maximize: bool) -> list[TrialStatus]:
-    """Sort trials by state, finished ones first, then by value."""
+    """Sort trials by state, finished ones first, then by value.
+
+    Args:
+        rows: The trials.
+        maximize: Whether larger values are better.
+
+    Returns:
+        The sorted trials; in each state those without a value come last.
+    """
 
     def key(row: TrialStatus) -> tuple[Any, ...]:
         value = (0.0 if row.value is None else -row.value if maximize else row.value,)
@@ -80,14 +88,30 @@ def sort_best_first(rows: Sequence[TrialStatus], maximize: bool) -> list[TrialSt
 
 
 def best_finished(rows: Sequence[TrialStatus], maximize: bool) -> TrialStatus | None:
-    """Return the best trial that is done; None if none is."""
+    """Return the best trial that is done.
+
+    Args:
+        rows: The trials.
+        maximize: Whether larger values are better.
+
+    Returns:
+        The trial; None if none that is done has a value.
+    """
     return next(
         (row for row in sort_best_first(rows, maximize) if row.state == TrialState.DONE and row.value is not None), None
     )
 
 
 def count_states(rows: Sequence[TrialStatus], total: int) -> str:
-    """Count trials by state: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending"."""
+    """Count trials by state: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending".
+
+    Args:
+        rows: The trials proposed so far.
+        total: The number of trials of the sweep; those not yet proposed count as pending.
+
+    Returns:
+        The counts in words.
+    """
     by_state = Counter(row.state for row in rows)
     by_state[TrialState.PENDING] += total - len(rows)  # those that are not proposed yet
     open_states = (TrialState.RUNNING, TrialState.PENDING)
@@ -103,7 +127,12 @@ class ProgressDisplay(Protocol):
     """Displays the progress of a sweep."""
 
     def show(self, rows: Sequence[TrialStatus], total: int) -> None:
-        """Display the current status of the trials."""
+        """Display the current status of the trials.
+
+        Args:
+            rows: The trials proposed so far.
+            total: The number of trials of the sweep.
+        """
 
     def close(self) -> None:
         """End the display, leaving what it showed."""
@@ -165,7 +194,18 @@ class _Table:
 def progress_table(
     rows: Sequence[TrialStatus], total: int, metric: MetricName, maximize: bool, height: int
 ) -> rich.table.Table:
-    """Return a table of at most `height` trials, best first."""
+    """Build the table of a sweep's progress.
+
+    Args:
+        rows: The trials proposed so far.
+        total: The number of trials of the sweep.
+        metric: The sweep's metric.
+        maximize: Whether larger values are better.
+        height: The most trials to show, at least one.
+
+    Returns:
+        The table, best trials first.
+    """
     table = rich.table.Table(title=count_states(rows, total), title_justify="left", expand=False)
     for heading, justify in (("trial", "left"), ("state", "left"), ("step", "right"), (str(metric), "right")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -184,7 +224,16 @@ def progress_table(
 
 
 def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: MetricName) -> Path:
-    """Write all trials to WORKDIR/trials.csv, with a column for every key that any of them sets; return the path."""
+    """Write all trials to WORKDIR/trials.csv, with a column for every key that any of them overrides.
+
+    Args:
+        trial_store: The trial store, whose directory is WORKDIR.
+        rows: The trials.
+        metric: The sweep's metric, which names the column of values.
+
+    Returns:
+        The path of the file.
+    """
     keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

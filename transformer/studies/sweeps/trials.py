@@ -26,7 +26,14 @@ class Trial(NamedTuple):
 
 
 def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
-    """Build the trial with these overrides of a base config.
+    """Build a trial: resolve the base config with some overrides.
+
+    Args:
+        base: The base config.
+        overrides: Values by dotted key, such as {"optimizer.learning_rate": 0.001}.
+
+    Returns:
+        The trial, named after its resolved config.
 
     Raises:
         UserError: If the config is invalid.
@@ -42,7 +49,15 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
 
 
 def trial_of_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
-    """Build the trial of a config that is already resolved; both arguments are plain values."""
+    """Build the trial of a config that is already resolved.
+
+    Args:
+        overrides: The values by dotted key that produced it, as JSON values.
+        config: The resolved config, as JSON values.
+
+    Returns:
+        The trial.
+    """
     return Trial(hash_config(config)[:_DIGITS], overrides, config)
 
 
@@ -50,6 +65,10 @@ def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
     """Check that a recorded trial has the config of a run, and names only trusted code.
 
     The sections of the config are checked when the trial is built.
+
+    Args:
+        trial: The trial, as read from the trial store.
+        trusted: The names that the user trusts, see `transformer.trust.check_trusted`.
 
     Raises:
         UserError: If the trial is not one that a sweep plans, or names code that is not trusted.

@@ -92,10 +92,26 @@ class TrialTrainer(Protocol):
         """Return a key that is equal for trials that can be trained as one program."""
 
     def gain(self, trials: Sequence[Trial], folder: Path) -> float:
-        """Measure how many times faster the trials train as one program; `folder` is for its files."""
+        """Measure how many times faster some trials train as one program than one after the other.
+
+        Args:
+            trials: The trials, all with the same `program`.
+            folder: A folder for the files of the measurement.
+
+        Returns:
+            The speedup.
+        """
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
-        """Train trials as one program, and return the step at which each diverged, None if it did not."""
+        """Train trials as one program.
+
+        Args:
+            trials: The trials, all with the same `program`.
+            directories: The run directory of each trial.
+
+        Returns:
+            For each trial the step at which it diverged; None if it did not.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
