@@ -88,7 +88,15 @@ ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to av
 
 
 def with_data(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
-    """Return the config with `data_dir`, if given, as the folder of the task's data."""
+    """Return a config with another directory of data.
+
+    Args:
+        config: The config.
+        data_dir: The directory of the task's data; None to leave the config as it is.
+
+    Returns:
+        The config.
+    """
     if data_dir is None:
         return config
     return {**config, "task": {**config.get("task", {}), "data_dir": data_dir}}

@@ -196,7 +196,12 @@ def read_records(path: Path) -> dict[str, Any]:
 
 
 def write_records(path: Path, records: Mapping[str, Any]) -> None:
-    """Write the records as JSON, and as a page of tables next to it."""
+    """Write the records as JSON, and as a page of tables with the same name and the ending .md.
+
+    Args:
+        path: The JSON file.
+        records: The records by config name.
+    """
     ordered = {name: records[name] for name in sorted(records, key=_order)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")

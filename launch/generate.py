@@ -100,9 +100,15 @@ def main(arguments: Arguments) -> None:
 
 
 def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
-    r"""Arrange the answers to the lines of standard input: the same number for each, empty for a line without text.
+    r"""Arrange the answers to the lines of standard input.
 
-    A line end within an answer is written as "\n".
+    Args:
+        texts: The lines.
+        answers: The same number of answers for each line that has text, in the order of the lines.
+
+    Returns:
+        The same number of lines for each input line: its answers, in which a line end is written as "\n", or empty
+        lines.
     """
     asked = sum(bool(text.strip()) for text in texts)
     several, following = len(answers) // asked, iter(answers)

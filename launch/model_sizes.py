@@ -188,7 +188,15 @@ def columns(entries: list[dict[str, Any]]) -> str:
 
 
 def aligned(rows: list[dict[str, str]], left: Collection[str]) -> str:
-    """Align rows in columns; those named `left` to the left, others to the right."""
+    """Align the columns of a table.
+
+    Args:
+        rows: The rows, each with the same columns by name.
+        left: The names of the columns that are aligned to the left; others are to the right.
+
+    Returns:
+        The rows as lines of text.
+    """
     widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
     return "\n".join(
         "  ".join(f"{row[name]:{'<' if name in left else '>'}{width}}" for name, width in widths.items()).rstrip()

@@ -65,7 +65,15 @@ class FrequencyBaselines(NamedTuple):
 
     @classmethod
     def fit(cls, corpus: Corpus, texts: Sequence[Words]) -> "FrequencyBaselines":
-        """Count the answers of these texts; ties go to the first in alphabetical order."""
+        """Count the answers of some texts; of equally frequent ones the first in alphabetical order is taken.
+
+        Args:
+            corpus: The corpus.
+            texts: The words of each text.
+
+        Returns:
+            The baselines.
+        """
         pairs = [
             (words[question.position], question.answer) for words in texts for question in corpus.find_questions(words)
         ]

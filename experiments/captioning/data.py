@@ -18,7 +18,15 @@ def max_caption_length(kind: SceneGenerator) -> int:
 
 
 def caption(kind: SceneGenerator, items: Sequence[SceneItem]) -> tuple[str, ...]:
-    """Return the words that name the items of a scene of 3 x 3 cells, row by row: "red circle top left , ..."."""
+    """Caption a scene of 3 x 3 cells, row by row: "red circle top left , ...".
+
+    Args:
+        kind: The generator of scenes, which names the places.
+        items: The items of the scene.
+
+    Returns:
+        The words.
+    """
     said: list[str] = []
     for item in sorted(items):
         said += [*((COMMA,) if said else ()), item.color, item.shape, *kind.place(item.cell).split()]
@@ -31,10 +39,18 @@ def noun_positions(items: Sequence[SceneItem]) -> tuple[tuple[int, int], ...]:
 
 
 def scene(kind: SceneGenerator, text: str) -> tuple[SceneItem, ...]:
-    """Parse a description such as "red circle top left, blue star bottom right" into its items, row by row.
+    """Parse a description such as "red circle top left, blue star bottom right".
+
+    Args:
+        kind: The generator of scenes, which limits the number of items.
+        text: The description.
+
+    Returns:
+        The items, row by row.
 
     Raises:
-        ValueError: If words name no item, or `kind` has no such scene. The message is one line.
+        ValueError: If a part describes no item, there are too few or too many items, or two are of one cell or kind.
+            The message is one line.
     """
     items = [_parse_item(kind, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)]
     if not kind.fewest <= len(items) <= kind.most:

@@ -45,7 +45,16 @@ def corpus_bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict
 
 
 def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
-    """Report exact match and BLEU, with the first `shown` captions as samples."""
+    """Report exact match and BLEU of captions.
+
+    Args:
+        outputs: The captions, tokens separated by spaces.
+        references: The true captions.
+        shown: The number of captions to include as samples.
+
+    Returns:
+        The report.
+    """
     scores, signature = corpus_bleu(outputs, references)
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))

@@ -178,6 +178,10 @@ class WordTranslation(NamedTuple):
 def check_translation_sizes(alphabet_size: int, letters: int) -> None:
     """Check that there are enough languages to hold some out.
 
+    Args:
+        alphabet_size: The number of letters in the alphabet.
+        letters: The number of letters that a language maps.
+
     Raises:
         UserError: If there are too few.
     """
@@ -241,17 +245,32 @@ _UNSEEN = 4
 
 
 def apply_edits(names: tuple[str, ...], word: str) -> str:
-    """Apply edits to a word, one after the other."""
+    """Apply edits to a word, one after the other.
+
+    Args:
+        names: The names of the edits, the first first.
+        word: The word.
+
+    Returns:
+        The edited word.
+    """
     return functools.reduce(lambda word, name: EDITS[name](word), names, word)
 
 
 @functools.cache
 def edit_programs(min_word_length: int, max_word_length: int) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
-    """Return the training programs (False) and the held-out ones (True), for words of these lengths.
+    """Return the training programs (False) and the held-out ones (True).
 
     All single edits are for training, and so are most compositions of two. Compositions that give the same result on
-    every word are one program, held out as a whole; one that equals a single edit, or no change, is no composition. On
-    words of three letters swapping the ends is reversing: which programs are equal depends on the lengths.
+    every word are one program, held out as a whole; one that equals a single edit, or no change, is no composition.
+    Which programs are equal depends on the lengths: on words of three letters, swapping the ends is reversing.
+
+    Args:
+        min_word_length: The fewest letters of a word.
+        max_word_length: The most letters of a word.
+
+    Returns:
+        The programs, each the names of its edits in the order in which they are applied.
     """
     nothing = tuple(
         LETTERS[:length] for length in range(min_word_length, min(max_word_length, min_word_length + _LENGTHS - 1) + 1)
@@ -421,5 +440,13 @@ def log_likelihood(habits: AuthorStyle, before: str, text: str) -> float:
 
 
 def classify_author(before: str, text: str) -> str:
-    """Return the most probable author of a text, the Bayes-optimal decision."""
+    """Return the most probable author of a text, the Bayes-optimal decision.
+
+    Args:
+        before: The text before it, whose last character is the first context.
+        text: The text.
+
+    Returns:
+        The author's name.
+    """
     return max(AUTHORS, key=lambda name: log_likelihood(AUTHORS[name], before, text))

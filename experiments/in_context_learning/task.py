@@ -387,7 +387,16 @@ class InContextLearning(BaseTask):
 
 
 def correct_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Sequence[int]) -> Float[Array, " S"]:
-    """Count the rows whose answer after so many pairs has no wrong token."""
+    """Count the rows whose answer has no wrong token.
+
+    Args:
+        logits_BxTxV: The logits.
+        batch: The batch, whose `shots` [B, T] are the number of pairs before the answer that a position belongs to.
+        shots: The numbers of pairs S for which to count.
+
+    Returns:
+        The counts.
+    """
     wrong_BxT = jnp.argmax(logits_BxTxV, axis=-1) != jnp.asarray(batch["labels"])
     asked_BxTxS = jnp.asarray(batch["shots"])[..., None] == jnp.asarray(shots)
     return jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0).astype(jnp.float32)

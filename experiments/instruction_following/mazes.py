@@ -52,7 +52,15 @@ class Maze(NamedTuple):
         return 4 * self.side**2
 
     def floor(self, place: int, turned: int = 0) -> int:
-        """Return the floor of the hall ahead, or `turned` quarter turns clockwise from it; NONE for a wall."""
+        """Return the floor of a hall.
+
+        Args:
+            place: The place: four times the crossing, plus the heading.
+            turned: The number of quarter turns clockwise from the heading to the hall.
+
+        Returns:
+            The floor; NONE for a wall.
+        """
         crossing, heading = divmod(place, 4)
         return self.floors[crossing][(heading + turned) % 4]
 
@@ -61,14 +69,30 @@ class Maze(NamedTuple):
         return self.objects[place // 4]
 
     def after(self, place: int, action: int) -> int:
-        """Return the place after one action."""
+        """Return the place after one action.
+
+        Args:
+            place: The place: four times the crossing, plus the heading.
+            action: The action; walking into a wall changes nothing.
+
+        Returns:
+            The new place.
+        """
         crossing, heading = divmod(place, 4)
         if action == Action.FORWARD:
             return place if self.floor(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
         return 4 * crossing + (heading + (1 if action == Action.RIGHT else -1)) % 4
 
     def ahead(self, place: int, turned: int = 0) -> list[int]:
-        """Return the places along the hall ahead, or `turned` quarter turns clockwise from it, up to the wall."""
+        """Return the places along a hall up to the wall.
+
+        Args:
+            place: The place: four times the crossing, plus the heading.
+            turned: The number of quarter turns clockwise from the heading to the hall.
+
+        Returns:
+            The places, with the heading of the hall; not the starting one.
+        """
         place = 4 * (place // 4) + (place + turned) % 4
         passed = []
         while self.floor(place) != NONE:

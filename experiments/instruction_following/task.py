@@ -331,13 +331,30 @@ def make_tables(maze: Maze) -> MazeTables:
 
 @functools.cache
 def sample_mazes(seed: int, count: int, side: int) -> tuple[MazeTables, ...]:
-    """Sample the mazes of a seed."""
+    """Sample mazes.
+
+    Args:
+        seed: The seed.
+        count: The number of mazes.
+        side: The number of crossings along each side.
+
+    Returns:
+        The tables of each maze.
+    """
     random = np.random.default_rng((seed, side))
     return tuple(make_tables(mazes.draw_maze(random, side)) for _ in range(count))
 
 
 def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:
-    """Return which words [B, T, S] belong to the clause that each action follows."""
+    """Return which words belong to the clause that each action follows.
+
+    Args:
+        of_action_BxT: The clause of each action; NONE if it follows none.
+        of_word_BxS: The clause of each word.
+
+    Returns:
+        A mask [B, T, S].
+    """
     same_BxTxS = of_action_BxT[:, :, None] == of_word_BxS[:, None, :]
     return same_BxTxS & (of_action_BxT != mazes.NONE)[:, :, None]
 
@@ -347,6 +364,13 @@ def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]]
 
     `success`: the walk ends at the right crossing with the right heading (Mei et al. 2016, single sentences);
     `position`: at the right crossing; `exact_match`: the actions are the reference's.
+
+    Args:
+        sums: The number of walks, and of successful ones by each criterion.
+        samples: Samples to include.
+
+    Returns:
+        The report.
     """
     scalars = {name: float(sums[name]) / float(sums["walks"]) for name in ("success", "position", "exact_match")}
     counts = [name.removeprefix("success/") for name in sums if name.startswith("success/")]

@@ -50,5 +50,13 @@ def follow_moves(
 
 
 def seen(sights_BxPxF: Float[Array, "B P F"], place_BxN: Int[Array, "B N"]) -> Float[Array, "B N F"]:
-    """Return the observations at some places of each example [example, place, feature]."""
+    """Look up the observations at some places.
+
+    Args:
+        sights_BxPxF: The observation at each of P places of each example's maze.
+        place_BxN: The places.
+
+    Returns:
+        The observations.
+    """
     return jnp.take_along_axis(sights_BxPxF, place_BxN[:, :, None], axis=1)

@@ -253,7 +253,15 @@ class MetaRL(BaseTask):
 
 
 def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, "B T I"]:
-    """Return the model's inputs at each step: state, last action, last reward, and the start of an episode."""
+    """Encode episodes as the model's inputs.
+
+    Args:
+        config: The task's config.
+        lived: The states, actions and rewards at every step.
+
+    Returns:
+        At each step one-hot state and last action, last reward, and 1 at the first step of an episode.
+    """
     rows, length = lived.states.shape
     vectors = np.zeros((rows, length, config.features), np.float32)
     vectors[..., : config.num_states] = np.eye(config.num_states)[lived.states]

@@ -46,7 +46,15 @@ class Write(NamedTuple):
 
 
 def address_size(slot_width: int, shift_range: int) -> int:
-    """Return the number of outputs from which `parse_address` makes the address of one head."""
+    """Return the number of outputs from which `parse_address` makes the address of one head.
+
+    Args:
+        slot_width: The features of a slot.
+        shift_range: The largest shift to either side.
+
+    Returns:
+        The number: a key, three scalars and the logits of the shift.
+    """
     return slot_width + 3 + shift_offsets(shift_range)
 
 

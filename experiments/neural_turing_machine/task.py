@@ -242,9 +242,17 @@ def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
 
 
 def report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport:
-    """Report an evaluation at one size; the names end in the size.
+    """Report an evaluation at one size; every name ends in the size.
 
     For n_grams, `above_optimum` is the relative excess over the Bayes-optimal bits.
+
+    Args:
+        size: The size of the problem, such as the length of a sequence.
+        sums: The sums over bits and over examples, with their counts.
+        rows: Unused.
+
+    Returns:
+        The report.
     """
     per = {"bits": ("loss", "bits_wrong"), "examples": ("bits_per_sequence", "optimal_bits_per_sequence", "exact")}
     means = {name: float(sums[name] / sums[by]) for by, names in per.items() for name in names if name in sums}
@@ -262,7 +270,14 @@ def make_labels(sequences: Sequence[Sequences]) -> AxisLabels:
 
 
 def parse_bits(text: str, bits: int) -> np.ndarray:
-    """Parse words of bits as vectors [word, bit].
+    """Parse words of bits, such as "10110011 00110101".
+
+    Args:
+        text: The words.
+        bits: The number of bits of each word.
+
+    Returns:
+        Vectors [word, bit] of 0 and 1.
 
     Raises:
         UserError: If the text is not words of `bits` bits.

@@ -14,14 +14,31 @@ MAX_TOUR_POINTS = 12
 
 
 def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.ndarray, "B N 2"]:
-    """Sample points uniformly from the unit square, in float32."""
+    """Sample points uniformly from the unit square.
+
+    Args:
+        random: The random generator.
+        rows: The number of sets.
+        count: The number of points of each.
+
+    Returns:
+        The points, in float32.
+    """
     return random.random((rows, count, 2), dtype=np.float32)
 
 
 def order_left_to_right(
     points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]
 ) -> Int[np.ndarray, "B N"]:
-    """Return the indices of each row's points in the order of their x; points beyond its length come last."""
+    """Order the points of each row by x.
+
+    Args:
+        points_BxNx2: The points.
+        lengths_B: The number of real points of each row.
+
+    Returns:
+        The indices of the points, those of padding last.
+    """
     there_BxN = np.arange(points_BxNx2.shape[1]) < lengths_B[:, None]
     return np.argsort(np.where(there_BxN, points_BxNx2[..., 0], np.inf), axis=1, kind="stable")
 

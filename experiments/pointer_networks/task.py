@@ -289,7 +289,15 @@ def make_batch(
 
 
 def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
-    """Encode answers as numbers: `target` starts with END, `labels` ends with it."""
+    """Encode answers as the decoder's inputs and labels, in which point i is i + 1 and END is 0.
+
+    Args:
+        answers: The indices of the points of each answer.
+        steps: The number of steps T to pad to.
+
+    Returns:
+        `target` [B, T], which starts with END, and `labels` [B, T], which end with it.
+    """
     target, labels = np.full((2, len(answers), steps), POINTER_END, np.int32)
     for row, answer in enumerate(answers):
         labels[row, : len(answer)] = np.add(answer, 1)
@@ -299,7 +307,16 @@ def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
 
 
 def pad_batch(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
-    """Pad a batch to so many points and steps."""
+    """Pad a batch.
+
+    Args:
+        batch: The batch.
+        points: The number of points to pad to.
+        steps: The number of steps to pad to.
+
+    Returns:
+        The padded batch.
+    """
     room = {"points": points, "target": steps, "labels": steps}
 
     def wide(name: str, values: np.ndarray) -> np.ndarray:
@@ -327,13 +344,30 @@ def parse_points(text: str) -> Float[np.ndarray, "N 2"]:
 
 
 def format_answer(problem: Problem, answer: Answer) -> str:
-    """Format an answer as text: indices, those of one triangle joined by commas."""
+    """Format an answer as text.
+
+    Args:
+        problem: The problem, which decides whether the answer is a list of triangles.
+        answer: The indices of the points.
+
+    Returns:
+        The indices, separated by spaces; those of one triangle by commas.
+    """
     size = 3 if problem is Problem.DELAUNAY else 1
     return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
 
 
 def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> AxisLabels:
-    """Label the points with name and coordinates, and the steps with the point that each should point at."""
+    """Label the maps of a batch.
+
+    Args:
+        batch: The batch.
+        sites: The attention modules of the model.
+        names_BxN: The number by which the user knows each point.
+
+    Returns:
+        The points with number and coordinates, and the steps with the point that each should point at.
+    """
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
     for points_Nx2, length, row, names in rows:

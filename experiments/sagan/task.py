@@ -256,7 +256,15 @@ def _seed(text: str) -> int:
 
 
 def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
-    """Tile gray images, `across` in a row, with a gray line around each."""
+    """Tile gray images, with a gray line around each.
+
+    Args:
+        pixels: The images.
+        across: The number of images in a row.
+
+    Returns:
+        One image.
+    """
     missing = -len(pixels) % across
     padded = np.pad(pixels[..., 0], ((0, missing), (1, 1), (1, 1)), constant_values=128)
     _, rows, columns = padded.shape
@@ -266,7 +274,17 @@ def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[n
 def shown_on(
     sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
 ) -> AxisLabels:
-    """Label the maps of a player ("": of both) with images."""
+    """Label the maps of a player with images.
+
+    Args:
+        sites: The attention modules.
+        player: The player whose maps are labeled, as the start of the names of its modules; "" for both.
+        images: The images.
+        titles: The title of each image.
+
+    Returns:
+        The labels.
+    """
     colored = np.repeat(unscale_pixels(np.asarray(images, np.float32)), 3, axis=-1)
     grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
     return AxisLabels({}, tuple(titles), images=dict.fromkeys(grids, colored))

@@ -136,7 +136,16 @@ def concatenate_recordings(
 
 
 def synthesize_digits(voice: Voice, digits: Sequence[int], random: np.random.Generator) -> Utterance:
-    """Return a string of digits by a synthetic speaker."""
+    """Synthesize a string of digits.
+
+    Args:
+        voice: The speaker.
+        digits: The digits.
+        random: The random generator.
+
+    Returns:
+        The utterance.
+    """
     return concatenate_recordings(digits, [voice.synthesize(digit, random) for digit in digits], random)
 
 

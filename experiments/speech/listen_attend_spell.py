@@ -180,7 +180,16 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
 
 
 def stack_neighbors(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: int) -> Float[Array, "B S _"]:
-    """Concatenate every `factor` neighboring positions, with zeros after the last real position of each row."""
+    """Concatenate every `factor` neighboring positions.
+
+    Args:
+        x_BxTxF: The positions.
+        lengths_B: The number of real positions of each row; others are read as zeros.
+        factor: The number of positions that become one.
+
+    Returns:
+        ceil(T / factor) positions of width factor x F.
+    """
     if factor == 1:
         return x_BxTxF
     rows, count, features = x_BxTxF.shape

@@ -15,7 +15,16 @@ HEARD = ("target", "frames")
 
 
 def transcript_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
-    """Report `character_error_rate` (edits over reference characters), `exact_match`, and the first `shown` strings."""
+    """Report `character_error_rate` (edits over reference characters) and `exact_match` of transcripts.
+
+    Args:
+        outputs: The transcripts.
+        references: The true transcripts.
+        shown: The number of transcripts to include as samples.
+
+    Returns:
+        The report.
+    """
     report = string_report(outputs, references, shown=shown)
     scalars = report.scalars
     rate = 1 - scalars["character_accuracy"]

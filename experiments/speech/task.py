@@ -320,7 +320,15 @@ class SpokenDigitRecognition(Transcription):
 
 
 def num_frames(axis: Axis, samples: int) -> int:
-    """Return the number of frames of so many samples, `axis.stride` seconds each, rounded up."""
+    """Return the number of frames of a sound, rounded up.
+
+    Args:
+        axis: The axis of frames, whose `stride` is in seconds.
+        samples: The number of samples.
+
+    Returns:
+        The number of frames.
+    """
     return -(-samples // round(axis.stride * SAMPLE_RATE))
 
 

@@ -271,7 +271,16 @@ class ExtendedVocabulary:
         return tuple(dict.fromkeys(word for word in text if word not in self.known))
 
     def read(self, texts: Sequence[Sequence[str]], longest: int, pad: int) -> dict[str, Int[np.ndarray, "B S"]]:
-        """Encode texts: `source` with the unknown token and, if `copies`, `copied` with extended numbers."""
+        """Encode texts.
+
+        Args:
+            texts: The words of each text.
+            longest: The number of words to pad to.
+            pad: The number of padding.
+
+        Returns:
+            `source`, with the unknown token, and if `copies` is set `copied`, with extended numbers.
+        """
         source, copied = np.full((2, len(texts), longest), pad, np.int32)
         for row, text in enumerate(texts):
             source[row, : len(text)] = [self.known.get(word, self.unknown) for word in text]
@@ -279,12 +288,28 @@ class ExtendedVocabulary:
         return {"source": source, **({"copied": copied} if self.copies else {})}
 
     def say(self, words: Sequence[str], text: Sequence[str]) -> list[int]:
-        """Encode words of a summary of a text."""
+        """Encode words of a summary of a text.
+
+        Args:
+            words: The words.
+            text: The words of the text, which extend the vocabulary.
+
+        Returns:
+            The number of each word; that of the unknown token if it has no other.
+        """
         beyond = self.beyond(text) if self.copies else ()
         own = {word: number for number, word in enumerate(beyond, len(self.words))}
         return [self.known.get(word, own.get(word, self.unknown)) for word in words]
 
     def said(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
-        """Decode the numbers of a summary of a text: the inverse of `say`, except for unknown tokens."""
+        """Decode words of a summary of a text; the inverse of `say`, except for unknown tokens.
+
+        Args:
+            numbers: The number of each word.
+            text: The words of the text, which extend the vocabulary.
+
+        Returns:
+            The words.
+        """
         words = (*self.words, *(self.beyond(text) if self.copies else ()))
         return [words[number] if number < len(words) else self.words[self.unknown] for number in numbers]

@@ -100,5 +100,13 @@ def attention_report(sums: Mapping[str, Any], rows: object = None) -> Evaluation
 
 
 def cell_positions(axis: Axis, terms: QuestionVocabulary) -> Bool[np.ndarray, "C K"]:
-    """Return which positions of the axis lie in each cell."""
+    """Return which positions of an image lie in each cell of its scene.
+
+    Args:
+        axis: The axis of positions.
+        terms: The vocabulary of questions, which has the number of cells and the size of the image.
+
+    Returns:
+        A mask [cell, position].
+    """
     return cell_of_patch(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]

@@ -124,12 +124,28 @@ class SceneQuestions(Config, path="scenes"):
         return {"validation": self.validation, "test": self.test}[split]
 
     def numbered(self, split: str, number: int) -> tuple[Scene, Question]:
-        """Return the scene and the question of this number, the same in batches of any size."""
+        """Return a held-out question by its number, the same in batches of any size.
+
+        Args:
+            split: "validation" or "test".
+            number: The number.
+
+        Returns:
+            The scene and the question.
+        """
         items, (question,) = self.draw(np.random.default_rng((_SEEDS[split], 0, number)), 1)
         return items, question
 
     def draw(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
-        """Sample a scene in which some item has a neighbor, and questions about it."""
+        """Sample a scene in which some item has a neighbor, and questions about it.
+
+        Args:
+            random: The random generator.
+            count: The number of questions.
+
+        Returns:
+            The scene and the questions, relational ones with probability 1/2, else one-hop ones.
+        """
         kind, by_kind = self.kind, collections.defaultdict[str, list[Question]](list)
         while not all(name in by_kind for name in RELATIONAL):
             items = kind.draw(random)
@@ -167,7 +183,15 @@ class _HeldOut(Sequence[Batch]):
 
 
 def ask(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
-    """Yield all questions about a scene that have one right answer: those that name an item unambiguously."""
+    """Yield all questions about a scene that have one right answer: those that name an item unambiguously.
+
+    Args:
+        kind: The generator of scenes, which names the places.
+        items: The items of the scene.
+
+    Yields:
+        The questions.
+    """
     at = {item.cell: item for item in items}
     for item in items:
         names = []

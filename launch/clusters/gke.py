@@ -82,7 +82,17 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
 
 
 def job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
-    """Return the manifest: a jobset.x-k8s.io/v1alpha2 with one replicated job for the slice, one indexed pod a host."""
+    """Build the manifest of a run: a jobset.x-k8s.io/v1alpha2 with one replicated job for the slice.
+
+    Args:
+        arguments: The launcher's flags.
+        training: The train command.
+        tpu: The slice, of which every host gets one indexed pod.
+        name: The name of the run.
+
+    Returns:
+        The manifest, as JSON values.
+    """
     labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
     job = {
         "parallelism": tpu.hosts,

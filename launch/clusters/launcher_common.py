@@ -162,7 +162,16 @@ def check_max_restarts(restarts: int) -> None:
 
 
 def train_words(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
-    """Return the words that run the train command on another machine: interpreter, module, its flags and `more`."""
+    """Return the words that run the train command on another machine.
+
+    Args:
+        python: The Python interpreter there.
+        training: The train command.
+        *more: Words to add at the end.
+
+    Returns:
+        The words.
+    """
     return (python, "-m", "launch.train", *training.words, *more)
 
 
@@ -183,7 +192,14 @@ def parse_extra_options(text: str | None) -> tuple[str, ...]:
 
 
 def check_word(flag: str, value: str) -> str:
-    """Return `value` if no tool can mistake it for a flag.
+    """Return the value of a flag if no tool can mistake it for a flag of its own.
+
+    Args:
+        flag: The name of the flag, for the message.
+        value: The value.
+
+    Returns:
+        The value.
 
     Raises:
         UserError: If it is empty, starts with a dash or has unprintable characters.
@@ -212,6 +228,10 @@ def shell_line(words: Sequence[str], environment: Mapping[str, str] | None = Non
 def require_tool(name: str, environment: Mapping[str, str]) -> None:
     """Check that an engine's tool is installed.
 
+    Args:
+        name: The name of the tool's program.
+        environment: The environment variables, of which PATH is searched.
+
     Raises:
         UserError: If the tool is not on PATH, with how to install it.
     """
@@ -220,7 +240,16 @@ def require_tool(name: str, environment: Mapping[str, str]) -> None:
 
 
 def run_tool(words: Sequence[str], environment: Mapping[str, str], typed: str | None = None) -> int:
-    """Print a call, run it, and return its exit code."""
+    """Print a call, run it, and return its exit code.
+
+    Args:
+        words: The words of the call.
+        environment: The environment variables that it gets.
+        typed: Its standard input as text; None for this process's.
+
+    Returns:
+        The exit code.
+    """
     print(f"+ {shlex.join(words)}", file=sys.stderr, flush=True)
     return subprocess.run(words, env=environment, input=typed, text=True, check=False).returncode
 

@@ -68,7 +68,14 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
 
 
 def plan_processes(arguments: Arguments, training: TrainCommand) -> list[ProcessSpec]:
-    """Plan the processes, in the order of their process id.
+    """Plan the processes.
+
+    Args:
+        arguments: The launcher's flags.
+        training: The train command.
+
+    Returns:
+        The processes, in the order of their process id.
 
     Raises:
         UserError: If a number is invalid, --devices_per_process is given with --use_gpus, or there are too few GPUs.

@@ -133,7 +133,15 @@ def parse_slice(flag: str | None, pod: str) -> TpuSlice:
 
 
 def default_shape(name: str, chips: int) -> tuple[int, ...]:
-    """Return the shape of an accelerator type: of all with so many chips, the one whose sides have the smallest sum."""
+    """Return the shape of an accelerator type, such as v5e-16: the one whose sides have the smallest sum.
+
+    Args:
+        name: The generation, such as "v5e".
+        chips: The number of chips, of which the generation has a slice.
+
+    Returns:
+        The chips along each side.
+    """
     listed = SHAPES_2D if GENERATIONS[name].dimensions == 2 else SMALL_SHAPES_3D
     cubes = chips // 64
     sides = range(1, cubes + 1)

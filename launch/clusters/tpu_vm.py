@@ -144,7 +144,15 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
 
 
 def dry_run_script(calls: GcloudCommands, keep: bool) -> str:
-    """Return the calls of a run as a script, with comments where one depends on the slice's state."""
+    """Return the calls of a run as a script, with comments where one depends on the slice's state.
+
+    Args:
+        calls: The gcloud calls.
+        keep: Whether the slice is kept when the run has ended.
+
+    Returns:
+        The script.
+    """
     lines = [
         *("# The slice's state:", shell_line(calls.describe)),
         *("# If the slice does not exist, or was lost (then it is deleted first, as below):", shell_line(calls.create)),
