@@ -48,7 +48,7 @@ def unnamed(project: Path, page: str) -> list[str]:
         if file.name != "__init__.py" and f"]({file.relative_to(project)})" not in page:
             missing.append(file.name)
         if file in FILES:
-            arguments = [argument for argument in arguments_of(file) if argument]
+            arguments = arguments_of(file)[2:]  # the default is the file itself
             missing += [f"{file.name}{each}" for each in arguments if not re.search(rf"{re.escape(each)}`", page)]
         if exports(file) and f"`experiments.{project.name}.{file.stem}`" not in page:
             missing.append(f"experiments.{project.name}.{file.stem}")

@@ -14,19 +14,25 @@ several positions forward for the second layer to read: all answers are then rig
 in the previous motif.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(dataset: str = "") -> ConfigDict:
+def get_config(
+    dataset: Literal[
+        "coreference", "agreement", "two_offset_copy", "retrieval", "sorting", "brackets", "motifs"
+    ] = "coreference",
+) -> ConfigDict:
     """Build the config: two layers of two heads, width 64, rotary positions; 64 texts a step."""
     config = ConfigDict(
         {
-            "name": dataset or "coreference",
+            "name": dataset,
             "seed": 1,
             "steps": 1500,
             "eval_every": 250,
             "maps_every": 100,
-            "task": {"name": "experiments.attention_probes.task", **({"dataset": dataset} if dataset else {})},
+            "task": {"name": "experiments.attention_probes.task"},
             "model": {
                 "family": "decoder",
                 "layers": 2,
@@ -51,6 +57,8 @@ def get_config(dataset: str = "") -> ConfigDict:
             "pod": "cpu:1",
         }
     )
-    if dataset.startswith("motifs"):
+    if dataset != "coreference":
+        config.task.dataset = dataset
+    if dataset == "motifs":
         config.model.update({"attention_windows": (1, 0), "scan_unroll": 1})
     return config

@@ -14,10 +14,12 @@ attention. Expected attention mass on the cell of the noun: 0.95 soft, 0.82 to 1
 scene, captions it and maps the attention.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(attention: str = "soft") -> ConfigDict:
+def get_config(attention: Literal["soft", "hard", "none"] = "soft") -> ConfigDict:
     """Build the config: batches of 32 scenes, sampled anew at every step; three convolutions make 6 x 6 annotations."""
     config = ConfigDict(
         {

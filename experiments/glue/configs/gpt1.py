@@ -23,6 +23,8 @@ experiments/glue/configs/gpt1_ablation.py. Expect about 80 and 10, and with four
 each input transformation of the paper, and need no data.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 TEXT = "runs/gpt1_text"
@@ -49,7 +51,11 @@ RESIZED = {
 MADE = ("acceptability", "entailment", "similarity", "choice")
 
 
-def get_config(part: str = "decoder") -> ConfigDict:
+def get_config(
+    part: Literal[
+        "decoder", "lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"
+    ] = "decoder",
+) -> ConfigDict:
     """Build the config: pre-training (decoder or lstm), fine-tuning on a GLUE task, or a synthetic task."""
     if part in ("decoder", "lstm"):
         return pretraining(part)

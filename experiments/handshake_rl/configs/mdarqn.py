@@ -9,21 +9,22 @@ of 64 regions; 0.45 with `:mean`. See results/approaching_person.md. A policy wi
 a random one in 0.04.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(region_pooling: str = "") -> ConfigDict:
+def get_config(region_pooling: Literal["attention", "mean", "concatenate"] = "attention") -> ConfigDict:
     """Build the config: 12 new episodes a step, 24 replayed of the last 4,096, an averaged target network."""
-    model = {"family": "experiments.handshake_rl.model"}
-    return ConfigDict(
+    config = ConfigDict(
         {
-            "name": "_".join(("approaching_person", *([region_pooling] if region_pooling else []))),
+            "name": "approaching_person",
             "seed": 1,
             "steps": 4000,
             "eval_every": 400,
             "maps_every": 400,
             "task": {"name": "experiments.handshake_rl.task", "episodes_per_step": 12, "exploration_steps": 800},
-            "model": {**model, "region_pooling": region_pooling} if region_pooling else model,
+            "model": {"family": "experiments.handshake_rl.model"},
             "parameter_averages": {"target": {"kind": "exponential", "decay": 0.98}},
             "optimizer": {
                 "learning_rate": 2e-3,
@@ -36,6 +37,10 @@ def get_config(region_pooling: str = "") -> ConfigDict:
             "pod": "cpu:1",
         }
     )
+    if region_pooling != "attention":
+        config.name = f"approaching_person_{region_pooling}"
+        config.model.region_pooling = region_pooling
+    return config
 
 
 def get_sweep(sweep):

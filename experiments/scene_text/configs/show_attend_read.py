@@ -14,10 +14,12 @@ without neighbors, has 0.89 and 1.00: results/curved_text.md. `python -m launch.
 AK4'` renders it along a straight line.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(attention: str = "neighbors") -> ConfigDict:
+def get_config(attention: Literal["neighbors", "columns", "plain"] = "neighbors") -> ConfigDict:
     """Build the config: batches of 32 new strings; three stages with a residual block each make a grid of 14 x 14."""
     config = ConfigDict(
         {
