@@ -49,7 +49,9 @@ def unnamed(project: Path, page: str) -> list[str]:
             missing.append(file.name)
         if file in FILES:
             arguments = arguments_of(file)[2:]  # the default is the file itself
-            missing += [f"{file.name}{each}" for each in arguments if not re.search(rf"{re.escape(each)}`", page)]
+            missing += [
+                f"{file.name}{each}" for each in arguments if not re.search(rf"[:`]{re.escape(each[1:])}`", page)
+            ]
         if exports(file) and f"`experiments.{project.name}.{file.stem}`" not in page:
             missing.append(f"experiments.{project.name}.{file.stem}")
     return missing

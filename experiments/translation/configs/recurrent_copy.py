@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(
-    context: Literal["attention", "last", "mean", "none"] = "attention",
+    context: Literal["attention", "last"] = "attention",
 ) -> ConfigDict:
     """Build the config: a bidirectional GRU of width 64, with attention or with the last state as `context`."""
     config = ConfigDict(

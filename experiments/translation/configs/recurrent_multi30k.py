@@ -19,7 +19,7 @@ from experiments.translation.configs import multi30k_cpu
 
 
 def get_config(
-    context: Literal["attention", "last", "mean", "none"] = "attention",
+    context: Literal["attention", "last"] = "attention",
 ) -> ConfigDict:
     """Build the config: a bidirectional GRU of width 256, with attention or with the last state as `context`."""
     config = multi30k_cpu.get_config()
