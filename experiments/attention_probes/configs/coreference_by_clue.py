@@ -15,8 +15,9 @@ from experiments.attention_probes.configs import single_probe
 
 def get_config() -> ConfigDict:
     """Build the config: two layers of two heads, bidirectional."""
-    config = single_probe.get_config("coreference_by_clue")
+    config = single_probe.get_config()
     config.name = "coreference_by_clue"
+    config.task.dataset = "coreference_by_clue"
     config.task.direction = "bidirectional"
     config.model = ConfigDict(
         {

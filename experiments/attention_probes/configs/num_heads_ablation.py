@@ -24,8 +24,9 @@ from experiments.attention_probes.configs import single_probe
 
 def get_config() -> ConfigDict:
     """Build the config: two heads in one layer whose output is linear in what they read."""
-    config = single_probe.get_config("two_offset_copy/num_kinds=2")
+    config = single_probe.get_config()
     config.name = "num_heads_ablation"
+    config.task.dataset = "two_offset_copy/num_kinds=2"
     config.steps = 1000
     config.maps_every = 0
     config.checkpoint_every = 0
