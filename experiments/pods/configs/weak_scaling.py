@@ -8,7 +8,6 @@ The argument is the pod. From 128 chips on, the batch is larger than the paper's
 in results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
-import math
 from typing import Literal
 
 from ml_collections import ConfigDict
@@ -16,6 +15,15 @@ from ml_collections import ConfigDict
 from experiments.pods.configs import gpt3_xl
 
 ROWS_A_CHIP = 8
+CHIPS = {
+    "v5p:2x2x1": 4,
+    "v5p:2x2x2": 8,
+    "v5p:2x2x4": 16,
+    "v5p:2x4x4": 32,
+    "v5p:4x4x4": 64,
+    "v5p:4x4x8": 128,
+    "v5p:8x8x4": 256,
+}
 
 
 def get_config(
@@ -25,7 +33,7 @@ def get_config(
 ) -> ConfigDict:
     """Build the config: GPT-3 XL with a batch that grows with the chips of `pod`."""
     config = gpt3_xl.get_config()
-    chips = math.prod(map(int, pod.partition(":")[2].split("x")))
+    chips = CHIPS[pod]
     config.name = f"weak_scaling_{chips}"
     config.pod = pod
     config.task.batch_size = ROWS_A_CHIP * chips
