@@ -110,7 +110,7 @@ def _work(arguments: Arguments) -> None:
 
 
 def _spec(arguments: Arguments) -> "Ablation":
-    """The study of the config file, with the seeds of the flag."""
+    """Return the study of the config file, with the seeds of the flag."""
     from transformer.studies.ablations.ablation import Ablation, build_ablation, with_seeds
 
     file = arguments.config_file
@@ -129,7 +129,7 @@ def _spec(arguments: Arguments) -> "Ablation":
 
 
 def _checks_on_cpu() -> None:
-    """Checks and measurements of this process run on the CPU, to leave accelerators to the workers."""
+    """Run checks and measurements of this process on the CPU, to leave accelerators to the workers."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -138,7 +138,7 @@ def _checks_on_cpu() -> None:
 def _begin(
     arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]"
 ) -> "tuple[TrialStore, dict[str, Any]]":
-    """The study's trial store, new or continued, and the facts of its arms.
+    """Return the study's trial store, new or continued, and the metadata of its arms.
 
     A refused study leaves no directory, so that the corrected one can use it.
     """
@@ -257,7 +257,7 @@ def _report(
 
 
 def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "TrialStore") -> "list[EndedRun]":
-    """The runs that have ended, each with its directory and the command that trains it again."""
+    """Return the runs that have ended, each with its directory and the command that trains it again."""
     from transformer.studies.ablations.collect_results import EndedRun
 
     ended = []

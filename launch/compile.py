@@ -146,7 +146,7 @@ def _remat(experiment: "ExperimentConfig") -> str | None:
 
 
 def report_text(report: "AotReport") -> str:
-    """A report as text."""
+    """Format a report as text."""
     from transformer.costs.pods.mesh_search import suggest_smaller_step
 
     experiment = report.experiment

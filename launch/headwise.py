@@ -61,7 +61,7 @@ def main() -> NoReturn:
 
 
 def call(words: Sequence[str]) -> int:
-    """Run the command that the first word names, and return the exit code."""
+    """Run the command named by the first word, and return its exit code."""
     from transformer.terminal import shown_safely
 
     with shown_safely():

@@ -1,1 +1,1 @@
-"""Studies: many runs as one question. The sweep engine, paired statistics, the report."""
+"""Studies of many runs: sweeps, ablations with paired statistics, and scaling laws."""

@@ -193,7 +193,7 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
     centered_KxR, target = logs_KxR - middle_K[:, None], np.log(loss)
 
     def inner(values: Array) -> Array:
-        """Outer values in the coordinates of the search."""
+        """Return values [E, A_1, alpha_1, ...] in the coordinates of the search."""
         a_K, alpha_K = values[1::2], values[2::2]
         return np.concatenate([[np.log(values[0])], np.log(a_K) - alpha_K * middle_K, np.log(alpha_K)])
 

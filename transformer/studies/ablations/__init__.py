@@ -1,1 +1,1 @@
-"""Ablations: arms, their runs, and the statistics of their differences."""
+"""Ablations: their arms and runs, and statistics of the differences between arms."""

@@ -43,7 +43,7 @@ class DepthSweep(Config, path="stack"):
 
 @dataclasses.dataclass(frozen=True)
 class Ablation(Config, path="ablation"):
-    """A question, the arms that answer it, and how.
+    """The specification of an ablation: a question, its arms, and how they are compared.
 
     Every arm is trained on every task with every seed and every combination of the tuned values. For each arm and task
     the values with which most seeds learned are selected, and of those the ones with the best mean `selection_metric`.

@@ -131,7 +131,7 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
 
 
 def untried(study: StudyResults, pair: Comparison) -> str:
-    """Say if either arm chose a value at the edge of those tried, so that a verdict may change beyond it."""
+    """Warn if either arm chose a value at the edge of those tried, so that a verdict may change beyond it."""
     told = [
         f"{join_words(arms)} chose the {word} {key} tried, {end}"
         for key, word, end in _edges(study)

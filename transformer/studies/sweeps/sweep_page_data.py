@@ -24,7 +24,7 @@ _MANY = 6  # different numbers of a key, beyond which they are grouped
 
 
 class SweepInfo(NamedTuple):
-    """What a sweep is.
+    """A description of a sweep for its page.
 
     Attributes:
         name: Its name.
