@@ -176,7 +176,7 @@ def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
     repairs: tuple[dict[str, Any], ...] = (
         {"position": AttentionPosition.NONE},
         {"reweighting": Reweighting.NONE},
-        {"facts": variant.features | needed},
+        {"features": variant.features | needed},
     )
     for count in range(len(repairs) + 1):
         for chosen in itertools.combinations(repairs, count):
