@@ -34,7 +34,7 @@ from transformer.models.task_interface import (
     predicts_next_tokens,
 )
 
-SITE = "decoder/tape"
+SITE = "decoder/self"
 
 
 class RecurrentMemory(enum.Enum):
