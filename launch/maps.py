@@ -61,22 +61,22 @@ def main(arguments: Arguments) -> None:
     from transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
-    directory, against = run.path, _other_run(arguments.compare_to, run.path)
+    directory, other_run = run.path, _other_run(arguments.compare_to, run.path)
     if arguments.serve:
         report_server.serve(
             directory,
-            lambda version: render(directory, budget, against=against, version=version),
-            also=[] if against is None else [against],
+            lambda version: render(directory, budget, compare_to=other_run, version=version),
+            also=[] if other_run is None else [other_run],
             port=report_server.PORT if arguments.port is None else arguments.port,
             announce=lambda url: print(f"Open {url} in a browser on this machine; press Ctrl-C to stop.", flush=True),
         )
         return
-    if against is None and not run.maps.exists() and run.checkpoints.exists():
+    if other_run is None and not run.maps.exists() and run.checkpoints.exists():
         from transformer.interpret.show import report_of_checkpoint
 
         page = report_of_checkpoint(run, budget, arguments.data_dir, arguments.trusted)
     else:
-        page = write_report(directory, budget, against=against)
+        page = write_report(directory, budget, compare_to=other_run)
     print(f"Open this page in a browser: {page.resolve()}")
 
 
@@ -110,7 +110,7 @@ def _write_text_page(arguments: Arguments, budget: int) -> None:
         "language": arguments.target_language,
         "page": page,
         "budget": budget,
-        "vectors": arguments.query_key_vectors,
+        "query_key_vectors": arguments.query_key_vectors,
     }
     model.look(arguments.text, arguments.target_text, **asked)
 
@@ -138,17 +138,17 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
-def _other_run(against: str | None, directory: Path) -> Path | None:
-    if against is None:
+def _other_run(other_run: str | None, directory: Path) -> Path | None:
+    if other_run is None:
         return None
     from transformer.runs.run_directory import RunDirectory
     from transformer.storage.paths import parse_path
 
-    other = parse_path(against)
+    other = parse_path(other_run)
     if not RunDirectory(other).is_run():
-        raise UserError(f"--compare_to={against} is not a run directory: it has no config.json")
+        raise UserError(f"--compare_to={other_run} is not a run directory: it has no config.json")
     if other.resolve() == directory.resolve():
-        raise UserError(f"--compare_to={against} is --workdir itself: pass another run")
+        raise UserError(f"--compare_to={other_run} is --workdir itself: pass another run")
     return other
 
 

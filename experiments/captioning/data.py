@@ -7,21 +7,21 @@ from transformer.data.synthetic_scenes import COLUMNS, ROWS, SceneGenerator, Sce
 COMMA = ","
 
 
-def words(kind: SceneGenerator) -> tuple[str, ...]:
+def caption_words(scene_generator: SceneGenerator) -> tuple[str, ...]:
     """Return the vocabulary of the captions."""
-    return (COMMA, *kind.colors, *kind.shapes, *ROWS, *COLUMNS)
+    return (COMMA, *scene_generator.colors, *scene_generator.shapes, *ROWS, *COLUMNS)
 
 
-def max_caption_length(kind: SceneGenerator) -> int:
+def max_caption_length(scene_generator: SceneGenerator) -> int:
     """Return the number of words of the longest caption: four an item, and commas between items."""
-    return 5 * kind.most - 1
+    return 5 * scene_generator.most - 1
 
 
-def caption(kind: SceneGenerator, items: Sequence[SceneItem]) -> tuple[str, ...]:
+def write_caption(scene_generator: SceneGenerator, items: Sequence[SceneItem]) -> tuple[str, ...]:
     """Caption a scene of 3 x 3 cells, row by row: "red circle top left , ...".
 
     Args:
-        kind: The generator of scenes, which names the places.
+        scene_generator: The generator of scenes, which names the places.
         items: The items of the scene.
 
     Returns:
@@ -29,7 +29,7 @@ def caption(kind: SceneGenerator, items: Sequence[SceneItem]) -> tuple[str, ...]
     """
     said: list[str] = []
     for item in sorted(items):
-        said += [*((COMMA,) if said else ()), item.color, item.shape, *kind.place(item.cell).split()]
+        said += [*((COMMA,) if said else ()), item.color, item.shape, *scene_generator.place(item.cell).split()]
     return tuple(said)
 
 
@@ -38,11 +38,11 @@ def noun_positions(items: Sequence[SceneItem]) -> tuple[tuple[int, int], ...]:
     return tuple((5 * number + 1, item.cell) for number, item in enumerate(sorted(items)))
 
 
-def scene(kind: SceneGenerator, text: str) -> tuple[SceneItem, ...]:
+def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, ...]:
     """Parse a description such as "red circle top left, blue star bottom right".
 
     Args:
-        kind: The generator of scenes, which limits the number of items.
+        scene_generator: The generator of scenes, which limits the number of items.
         text: The description.
 
     Returns:
@@ -52,22 +52,24 @@ def scene(kind: SceneGenerator, text: str) -> tuple[SceneItem, ...]:
         ValueError: If a part describes no item, there are too few or too many items, or two are of one cell or kind.
             The message is one line.
     """
-    items = [_parse_item(kind, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)]
-    if not kind.fewest <= len(items) <= kind.most:
-        raise ValueError(f"it has {len(items)} items, and scenes have {kind.fewest} to {kind.most}")
+    items = [_parse_item(scene_generator, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)]
+    if not scene_generator.fewest <= len(items) <= scene_generator.most:
+        raise ValueError(
+            f"it has {len(items)} items, and scenes have {scene_generator.fewest} to {scene_generator.most}"
+        )
     for what, seen in (("cell", {item.cell for item in items}), ("kind", {item[1:] for item in items})):
         if len(seen) < len(items):
             raise ValueError(f"two of its items are of one {what}")
     return tuple(sorted(items))
 
 
-def _parse_item(kind: SceneGenerator, said: Sequence[str]) -> SceneItem:
+def _parse_item(scene_generator: SceneGenerator, said: Sequence[str]) -> SceneItem:
     """Parse the color, shape, row and column of one item."""
-    groups = (("color", kind.colors), ("shape", kind.shapes), ("row", ROWS), ("column", COLUMNS))
+    groups = (("color", scene_generator.colors), ("shape", scene_generator.shapes), ("row", ROWS), ("column", COLUMNS))
     if len(said) != len(groups):
         raise ValueError(f"{' '.join(said)!r} is no item: say its color, shape, row and column")
     for word, (what, known) in zip(said, groups, strict=True):
         if word not in known:
             raise ValueError(f"{word!r} is no {what}: they are {', '.join(known)}")
     color, shape, row, column = said
-    return SceneItem(kind.side * ROWS.index(row) + COLUMNS.index(column), shape, color)
+    return SceneItem(scene_generator.side * ROWS.index(row) + COLUMNS.index(column), shape, color)

@@ -91,13 +91,15 @@ def doubly_stochastic(
     return jnp.sum(jnp.square(1 - over_words_LxBxHxK), axis=(1, 3))
 
 
-def attention_mass_step(kind: SceneGenerator) -> EvaluationStep:
+def attention_mass_step(scene_generator: SceneGenerator) -> EvaluationStep:
     """Return the evaluation step that sums attention mass at the nouns of the true captions."""
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
         named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_steps(batch)
         weights = capture_weights(view, model_inputs(batch))
-        cells = {site: cell_of_patch(site.key, side=kind.side, size=kind.size) for site in weights}
+        cells = {
+            site: cell_of_patch(site.key, side=scene_generator.side, size=scene_generator.size) for site in weights
+        }
         masses = {
             site: attention_mass_within(weights[site], named_cell_mask(named_BxT, cells[site])) for site in weights
         }

@@ -88,7 +88,7 @@ class CaptioningConfig(Config, path="config.task"):
             raise UserError(f"config.task.min_items={self.min_items} and max_items={self.max_items} must rise")
 
     @property
-    def kind(self) -> SceneGenerator:
+    def scene_generator(self) -> SceneGenerator:
         """The distribution of the scenes."""
         return SceneGenerator(pixels=self.pixels, fewest=self.min_items, most=self.max_items)
 
@@ -98,10 +98,14 @@ class Captioning(ImageToSequenceTask):
 
     def __init__(self, config: CaptioningConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.kind = config, config.kind
-        size = {"size": self.kind.size, "rows": config.batch_size, "num_beams": config.num_beams}
+        self.config, self.scene_generator = config, config.scene_generator
+        size = {"size": self.scene_generator.size, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__(
-            "captions", captions.words(self.kind), captions.max_caption_length(self.kind), **size, separator=" "
+            "captions",
+            captions.caption_words(self.scene_generator),
+            captions.max_caption_length(self.scene_generator),
+            **size,
+            separator=" ",
         )
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         self.show(self._sample(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
@@ -109,7 +113,7 @@ class Captioning(ImageToSequenceTask):
     @property
     def said(self) -> tuple[str, ...]:
         """A line on the numbers of scenes and of words."""
-        count = len(captions.words(self.kind))
+        count = len(captions.caption_words(self.scene_generator))
         held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",
@@ -120,16 +124,16 @@ class Captioning(ImageToSequenceTask):
         return GeneratedBatches(lambda random: self._sample(random, self.config.batch_size), seed)
 
     def _sample(self, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        return self._batch([self.kind.draw(random) for _ in range(count)], random)
+        return self._batch([self.scene_generator.draw(random) for _ in range(count)], random)
 
     def _batch(self, scenes: Sequence[Sequence[SceneItem]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render the scenes, with their captions; `named` is the cell that each word names."""
-        image = scale_pixels(render_scene(self.kind, scenes, random))
+        image = scale_pixels(render_scene(self.scene_generator, scenes, random))
         named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):
                 named[row, step] = cell
-        told = self.sequences([captions.caption(self.kind, items) for items in scenes])
+        told = self.sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
         return {"image": image, "named": named, **told}
 
     def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
@@ -170,7 +174,7 @@ class Captioning(ImageToSequenceTask):
                 "looking",
                 split,
                 batches,
-                attention_mass_step(self.kind),
+                attention_mass_step(self.scene_generator),
                 attention_mass_report,
                 at_end,
                 reads=TARGET_OVER_GRID,
@@ -182,8 +186,8 @@ class Captioning(ImageToSequenceTask):
 
         If the cell has several positions, each is a possible alignment and none is required.
         """
-        cells_K = cell_of_patch(site.key, side=self.kind.side, size=self.kind.size)
-        sure = len(cells_K) - site.key.leading == self.kind.side**2
+        cells_K = cell_of_patch(site.key, side=self.scene_generator.side, size=self.scene_generator.size)
+        sure = len(cells_K) - site.key.leading == self.scene_generator.side**2
         return gold_links(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
@@ -199,7 +203,7 @@ class Captioning(ImageToSequenceTask):
 
     def _parse_scene(self, text: str) -> tuple[SceneItem, ...]:
         try:
-            return captions.scene(self.kind, text)
+            return captions.parse_scene(self.scene_generator, text)
         except ValueError as error:
             raise UserError(f"{text[:80]!r} describes no scene: {error}; say something like {_EXAMPLE!r}") from None
 

@@ -45,45 +45,45 @@ class EnvironmentState(NamedTuple):
     Attributes:
         seed: The seed.
         time: The number of steps so far.
-        arrives: The time at which the person enters the image.
-        row: The person's row.
-        column: The person's column.
-        heading: The side (-1 or 1) on which it walks past the robot.
-        greets: The row on entering which it raises a hand by itself.
-        facing: Whether it faces the robot at this time.
-        raised: Whether it raises a hand at this time.
-        engaged: Whether it accepts a handshake; hidden from the robot.
-        over: Whether the episode has ended.
-        things: The cells of objects: SCREENS first, then PILLARS.
+        arrival_time: The time at which the person enters the image.
+        person_row: The person's row.
+        person_column: The person's column.
+        walking_direction: The side (-1 or 1) on which it walks past the robot.
+        greeting_row: The row on entering which it raises a hand by itself.
+        faces_robot: Whether it faces the robot at this time.
+        hand_raised: Whether it raises a hand at this time.
+        accepts_handshake: Whether it accepts a handshake; hidden from the robot.
+        done: Whether the episode has ended.
+        object_cells: The cells of objects: SCREENS first, then PILLARS.
     """
 
     seed: UInt32[Array, " R"]
     time: Int[Array, " R"]
-    arrives: Int[Array, " R"]
-    row: Int[Array, " R"]
-    column: Int[Array, " R"]
-    heading: Int[Array, " R"]
-    greets: Int[Array, " R"]
-    facing: Bool[Array, " R"]
-    raised: Bool[Array, " R"]
-    engaged: Bool[Array, " R"]
-    over: Bool[Array, " R"]
-    things: Int[Array, "R N"]
+    arrival_time: Int[Array, " R"]
+    person_row: Int[Array, " R"]
+    person_column: Int[Array, " R"]
+    walking_direction: Int[Array, " R"]
+    greeting_row: Int[Array, " R"]
+    faces_robot: Bool[Array, " R"]
+    hand_raised: Bool[Array, " R"]
+    accepts_handshake: Bool[Array, " R"]
+    done: Bool[Array, " R"]
+    object_cells: Int[Array, "R N"]
 
     @property
-    def here(self) -> Bool[Array, " R"]:
+    def person_visible(self) -> Bool[Array, " R"]:
         """Whether the person is in the image."""
-        return (self.time >= self.arrives) & (self.column >= 0) & (self.column < SIDE) & ~self.over
+        return (self.time >= self.arrival_time) & (self.person_column >= 0) & (self.person_column < SIDE) & ~self.done
 
     @property
-    def place(self) -> Int[Array, " R"]:
-        """The cell of the person, counted row by row; meaningless if it is not `here`."""
-        return self.row * SIDE + self.column
+    def person_cell(self) -> Int[Array, " R"]:
+        """The cell of the person, counted row by row; meaningless if it is not `person_visible`."""
+        return self.person_row * SIDE + self.person_column
 
     @property
-    def near(self) -> Bool[Array, " R"]:
+    def within_reach(self) -> Bool[Array, " R"]:
         """Whether the person is within reach."""
-        return self.here & (self.row >= NEAR)
+        return self.person_visible & (self.person_row >= NEAR)
 
 
 def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
@@ -142,33 +142,35 @@ def step_environment(
     uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(world.seed, 1 + 2 * world.time))
     forward_R, inward_R, answer_R, face_R = uniform_Rx4.T
     shakes_R = action_R == Action.HANDSHAKE
-    accepted_R = shakes_R & world.near & world.facing & world.engaged
+    accepted_R = shakes_R & world.within_reach & world.faces_robot & world.accepts_handshake
     reward_R = jnp.where(shakes_R, jnp.where(accepted_R, ACCEPTED, REFUSED), 0.0)
-    seen_R = (action_R == Action.WAVE) & world.here & world.facing
-    answered_R = seen_R & ~world.engaged & (answer_R < ANSWERS)
-    engaged_R = (world.engaged & ~seen_R) | answered_R
-    walks_R = world.here & (world.row < NEAR)
-    row_R = world.row + (walks_R & (forward_R < FORWARD))
-    middle_R = jnp.where(world.column < SIDE // 2, 1, -1) * ~_in_the_middle(world.column)
-    aside_R = jnp.where(walks_R, middle_R * (inward_R < INWARD), world.heading * (world.near & ~engaged_R))
-    column_R = world.column + aside_R
-    greets_R = walks_R & (row_R == world.greets) & (row_R != world.row) & ~engaged_R
+    seen_R = (action_R == Action.WAVE) & world.person_visible & world.faces_robot
+    answered_R = seen_R & ~world.accepts_handshake & (answer_R < ANSWERS)
+    engaged_R = (world.accepts_handshake & ~seen_R) | answered_R
+    walks_R = world.person_visible & (world.person_row < NEAR)
+    row_R = world.person_row + (walks_R & (forward_R < FORWARD))
+    middle_R = jnp.where(world.person_column < SIDE // 2, 1, -1) * ~_in_the_middle(world.person_column)
+    aside_R = jnp.where(
+        walks_R, middle_R * (inward_R < INWARD), world.walking_direction * (world.within_reach & ~engaged_R)
+    )
+    column_R = world.person_column + aside_R
+    greets_R = walks_R & (row_R == world.greeting_row) & (row_R != world.person_row) & ~engaged_R
     after = EnvironmentState(
         world.seed,
         world.time + 1,
-        world.arrives,
+        world.arrival_time,
         row_R,
         column_R,
-        world.heading,
-        world.greets,
+        world.walking_direction,
+        world.greeting_row,
         face_R < jnp.where(action_R == Action.LOOK, FACES_A_LOOK, FACES),
         answered_R | greets_R,
         engaged_R | greets_R,
         shakes_R | (column_R < 0) | (column_R >= SIDE) | (world.time + 1 >= steps),
-        world.things,
+        world.object_cells,
     )
-    after = jax.tree.map(lambda new, old: jnp.where(_like(world.over, new), old, new), after, world)
-    return after, jnp.where(world.over, 0.0, reward_R)
+    after = jax.tree.map(lambda new, old: jnp.where(_like(world.done, new), old, new), after, world)
+    return after, jnp.where(world.done, 0.0, reward_R)
 
 
 def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
@@ -189,15 +191,15 @@ def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array,
         return jax.random.uniform(of_screens, (2, SCREENS)), jax.random.bits(of_noise, (2, PIXELS, PIXELS), jnp.uint8)
 
     shown_Rx2xS, noise_Rx2xYxX = jax.vmap(drawn)(_keys(world.seed, 2 + 2 * world.time))
-    screens_RxS, pillars_RxP = world.things[:, :SCREENS], world.things[:, SCREENS:]
+    screens_RxS, pillars_RxP = world.object_cells[:, :SCREENS], world.object_cells[:, SCREENS:]
     cells = jnp.arange(SIDE * SIDE)
-    person_RxC = world.here[:, None] & (world.place[:, None] == cells[None])
+    person_RxC = world.person_visible[:, None] & (world.person_cell[:, None] == cells[None])
     screen_RxSxC = (screens_RxS[..., None] == cells[None, None]) & ~person_RxC[:, None]
     pillar_RxC = jnp.any(pillars_RxP[..., None] == cells[None, None], axis=1) & ~person_RxC
     figure_RxC = person_RxC | jnp.any(screen_RxSxC, axis=1)
     faces_RxS, raises_RxS = shown_Rx2xS[:, 0] < SCREEN_FACES, shown_Rx2xS[:, 1] < SCREEN_RAISES
-    face_RxC = (person_RxC & world.facing[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
-    hand_RxC = (person_RxC & world.raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
+    face_RxC = (person_RxC & world.faces_robot[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
+    hand_RxC = (person_RxC & world.hand_raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
     raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))[None]
     pillar_RxYxX = _cells(pillar_RxC, _BLOCK)
     gray_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
@@ -217,8 +219,8 @@ def oracle_action(world: EnvironmentState) -> Int[Array, " R"]:
     It looks until the person faces the robot, waves until it answers, looks again until it is near, and shakes its
     hand.
     """
-    ready = world.engaged & world.near & world.facing
-    greet = world.here & ~world.engaged & world.facing
+    ready = world.accepts_handshake & world.within_reach & world.faces_robot
+    greet = world.person_visible & ~world.accepts_handshake & world.faces_robot
     return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK)).astype(jnp.int32)
 
 

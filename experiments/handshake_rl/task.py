@@ -117,8 +117,8 @@ class EpisodeBatch(NamedTuple):
 
     def person_regions(self, regions: Axis) -> Bool[Array, "R T K"]:
         """Return which regions show the person at each step [R, T, K]; none while out of the image or after the end."""
-        here_RxT = self.worlds.here & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
-        return jnp.asarray(cell_regions(regions))[self.worlds.place] & here_RxT[..., None]
+        here_RxT = self.worlds.person_visible & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
+        return jnp.asarray(cell_regions(regions))[self.worlds.person_cell] & here_RxT[..., None]
 
 
 # Chooses (worlds, what it carries, the actions before plus 1, key) -> (actions, what it carries).
@@ -152,7 +152,7 @@ def run_episodes(policy: Policy, carry: Any, seeds_R: Array, steps: int, key: Ke
         world, before_R, carry = state
         action_R, carry = policy(world, carry, before_R, key)
         after, reward_R = step_environment(world, action_R, steps)
-        return (after, action_R + 1, carry), (world, action_R, reward_R, ~world.over)
+        return (after, action_R + 1, carry), (world, action_R, reward_R, ~world.done)
 
     first = (reset(seeds_R), jnp.zeros(len(seeds_R), jnp.int32), carry)
     _, lived = jax.lax.scan(step, first, jax.random.split(key, steps))

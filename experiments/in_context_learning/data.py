@@ -354,19 +354,19 @@ class AuthorStyle(NamedTuple):
 
     Attributes:
         letters: The author's favored letters.
-        favored: How many times as likely they are as others.
-        goes_on: The probability of another syllable.
-        closes: The probability of a closing consonant.
-        comma: The probability of a comma after a word.
-        period: The probability of a period after a word.
+        favored_letter_weight: How many times as likely they are as others.
+        another_syllable_prob: The probability of another syllable.
+        closing_consonant_prob: The probability of a closing consonant.
+        comma_prob: The probability of a comma after a word.
+        period_prob: The probability of a period after a word.
     """
 
     letters: str
-    favored: float
-    goes_on: float
-    closes: float
-    comma: float
-    period: float
+    favored_letter_weight: float
+    another_syllable_prob: float
+    closing_consonant_prob: float
+    comma_prob: float
+    period_prob: float
 
 
 AUTHORS = {
@@ -381,21 +381,21 @@ NEVER = -20.0
 def character_transitions(habits: AuthorStyle) -> Float[np.ndarray, "C C"]:
     """Return the transition matrix of a Markov chain over characters: syllables, words, punctuation."""
     table = np.zeros((len(CHARACTERS), len(CHARACTERS)))
-    weights = np.array([habits.favored if letter in habits.letters else 1.0 for letter in CHARACTERS])
+    weights = np.array([habits.favored_letter_weight if letter in habits.letters else 1.0 for letter in CHARACTERS])
 
     def among(letters: str) -> np.ndarray:
         chosen = weights * [letter in letters for letter in CHARACTERS]
         return chosen / chosen.sum()
 
-    marked = habits.comma + habits.period
-    end = habits.comma * among(COMMA) + habits.period * among(PERIOD) + (1 - marked) * among(SPACE)
+    marked = habits.comma_prob + habits.period_prob
+    end = habits.comma_prob * among(COMMA) + habits.period_prob * among(PERIOD) + (1 - marked) * among(SPACE)
     for number, character in enumerate(CHARACTERS):
         if character in CONSONANTS:
             # A consonant that closes a syllable is one that a word's end follows.
-            table[number] = (1 - habits.closes) * among(VOWELS) + habits.closes * end
+            table[number] = (1 - habits.closing_consonant_prob) * among(VOWELS) + habits.closing_consonant_prob * end
         elif character in VOWELS:
-            table[number] = (habits.goes_on + habits.closes) * among(CONSONANTS)
-            table[number] += (1 - habits.goes_on - habits.closes) * end
+            table[number] = (habits.another_syllable_prob + habits.closing_consonant_prob) * among(CONSONANTS)
+            table[number] += (1 - habits.another_syllable_prob - habits.closing_consonant_prob) * end
         elif character in (COMMA, PERIOD):
             table[number] = among(SPACE)
         else:

@@ -19,13 +19,13 @@ VALUES: dict[str, tuple[str, ...]] = {
     "floor": FLOORS,
     "object": OBJECTS,
 }
-JOINTS = (".", ",", "then", "and")
-TURNS = 0.3  # the share of clauses that may only turn, where the one before walks
+CONJUNCTIONS = (".", ",", "then", "and")
+TURN_PROB = 0.3  # the share of clauses that may only turn, where the one before walks
 _JOINED = ((".",), (",", "then"), ("then",), ("and",), ("and", "then"))
 
 Words = Mapping[str, str]
 # What one does who follows a clause at a place: the actions; None where it cannot be followed or means two things.
-Follow = Callable[[Maze, int, Words], "list[Action] | None"]
+FollowClause = Callable[[Maze, int, Words], "list[Action] | None"]
 
 
 def _turn(maze: Maze, place: int, words: Words) -> list[Action] | None:
@@ -38,25 +38,25 @@ def _turn_around(maze: Maze, place: int, words: Words) -> list[Action] | None:
 
 def _face(maze: Maze, place: int, words: Words) -> list[Action] | None:
     """Turn to the left or right hall, if it alone has this floor."""
-    seen = [maze.floor(place, quarters) for quarters in (0, 3, 1)]
+    seen = [maze.floor_ahead(place, quarters) for quarters in (0, 3, 1)]
     asked = FLOORS.index(words["floor"])
     return [LEFT if seen[1] == asked else RIGHT] if seen.count(asked) == 1 and seen[0] != asked else None
 
 
 def _go(maze: Maze, place: int, words: Words) -> list[Action] | None:
     count = _BLOCKS[words["blocks"]]
-    return [FORWARD] * count if count <= len(maze.ahead(place)) else None
+    return [FORWARD] * count if count <= len(maze.places_ahead(place)) else None
 
 
 def _end(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    return [FORWARD] * len(maze.ahead(place)) or None
+    return [FORWARD] * len(maze.places_ahead(place)) or None
 
 
 def _reach(maze: Maze, place: int, words: Words) -> list[Action] | None:
     """Walk to the first such object ahead; not if one stands here."""
-    asked, passed = OBJECTS.index(words["object"]), maze.ahead(place)
-    objects = [maze.here(each) for each in passed]
-    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.here(place) != asked else None
+    asked, passed = OBJECTS.index(words["object"]), maze.places_ahead(place)
+    objects = [maze.object_at(each) for each in passed]
+    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.object_at(place) != asked else None
 
 
 def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
@@ -64,15 +64,15 @@ def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1
     asked = FLOORS.index(words["floor"])
 
     def leaves(at: int) -> bool:
-        return any(maze.floor(at, turned) == asked for turned in quarters)
+        return any(maze.floor_ahead(at, turned) == asked for turned in quarters)
 
-    crossing = [leaves(at) for at in maze.ahead(place)]
+    crossing = [leaves(at) for at in maze.places_ahead(place)]
     return [FORWARD] * (crossing.index(True) + 1) if True in crossing and not leaves(place) else None
 
 
 def _past(maze: Maze, place: int, words: Words) -> list[Action] | None:
     reached = _reach(maze, place, words)
-    return [*reached, FORWARD] if reached is not None and len(reached) < len(maze.ahead(place)) else None
+    return [*reached, FORWARD] if reached is not None and len(reached) < len(maze.places_ahead(place)) else None
 
 
 def _turn_at(maze: Maze, place: int, words: Words) -> list[Action] | None:
@@ -90,45 +90,49 @@ def _turn_onto(maze: Maze, place: int, words: Words) -> list[Action] | None:
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
-class Form(NamedTuple):
+class ClauseTemplate(NamedTuple):
     """A kind of clause.
 
     Attributes:
         phrases: Its phrasings, each with the same names of `VALUES` in braces.
         follow: Returns the actions that follow it at a place; None if it cannot be followed or is ambiguous.
-        walks: Whether it does more than turn.
+        moves_forward: Whether it does more than turn.
     """
 
     phrases: tuple[str, ...]
-    follow: Follow
-    walks: bool = True
+    follow: FollowClause
+    moves_forward: bool = True
 
     @property
     def slots(self) -> tuple[str, ...]:
         """The names in braces."""
         return tuple(name for name in VALUES if f"{{{name}}}" in self.phrases[0])
 
-    def fillings(self) -> list[dict[str, str]]:
+    def slot_values(self) -> list[dict[str, str]]:
         """Return all values for the names in braces."""
         filled = itertools.product(*(VALUES[name] for name in self.slots))
         return [dict(zip(self.slots, values, strict=True)) for values in filled]
 
 
-FORMS = (
-    Form(("turn {side}", "make a {side} turn", "turn to the {side}"), _turn, walks=False),
-    Form(("turn around", "face the other way"), _turn_around, walks=False),
-    Form(("face the {floor} hall", "turn to the {floor} hall", "turn so that you see the {floor} floor"), _face, False),
-    Form(("walk {blocks}", "go forward {blocks}", "move {blocks} ahead"), _go),
-    Form(("walk to the end of the hall", "go forward until you reach the wall", "follow the hall to its end"), _end),
-    Form(("walk to the {object}", "go forward until you reach the {object}", "move to the {object}"), _reach),
-    Form(("walk until the {floor} hall crosses", "go to the crossing with the {floor} hall"), _cross),
-    Form(("walk one block past the {object}", "go one block beyond the {object}"), _past),
-    Form(
+CLAUSE_TEMPLATES = (
+    ClauseTemplate(("turn {side}", "make a {side} turn", "turn to the {side}"), _turn, moves_forward=False),
+    ClauseTemplate(("turn around", "face the other way"), _turn_around, moves_forward=False),
+    ClauseTemplate(
+        ("face the {floor} hall", "turn to the {floor} hall", "turn so that you see the {floor} floor"), _face, False
+    ),
+    ClauseTemplate(("walk {blocks}", "go forward {blocks}", "move {blocks} ahead"), _go),
+    ClauseTemplate(
+        ("walk to the end of the hall", "go forward until you reach the wall", "follow the hall to its end"), _end
+    ),
+    ClauseTemplate(("walk to the {object}", "go forward until you reach the {object}", "move to the {object}"), _reach),
+    ClauseTemplate(("walk until the {floor} hall crosses", "go to the crossing with the {floor} hall"), _cross),
+    ClauseTemplate(("walk one block past the {object}", "go one block beyond the {object}"), _past),
+    ClauseTemplate(
         ("turn {side} at the {object}", "at the {object} turn {side}", "go {side} at the {object}"),
         _turn_at,
     ),
-    Form(("turn {side} at the end of the hall", "where the hall ends turn {side}"), _turn_at_end),
-    Form(("turn {side} onto the {floor} hall", "take the {floor} hall to the {side}"), _turn_onto),
+    ClauseTemplate(("turn {side} at the end of the hall", "where the hall ends turn {side}"), _turn_at_end),
+    ClauseTemplate(("turn {side} onto the {floor} hall", "take the {floor} hall to the {side}"), _turn_onto),
 )
 
 
@@ -137,31 +141,31 @@ class Clause(NamedTuple):
 
     Attributes:
         words: Its words.
-        form: Its kind.
-        filled: The values of the names in braces.
+        template: Its template.
+        slot_values: The values of the names in braces.
     """
 
     words: tuple[str, ...]
-    form: Form
-    filled: Words
+    template: ClauseTemplate
+    slot_values: Words
 
     def follow(self, maze: Maze, place: int) -> list[Action] | None:
         """Return the actions that follow it at a place; None if it cannot be followed or is ambiguous."""
-        return self.form.follow(maze, place, self.filled)
+        return self.template.follow(maze, place, self.slot_values)
 
 
 def _clauses() -> dict[str, Clause]:
     every = {}
-    for form in FORMS:
-        for phrase, filled in itertools.product(form.phrases, form.fillings()):
+    for template in CLAUSE_TEMPLATES:
+        for phrase, filled in itertools.product(template.phrases, template.slot_values()):
             text = phrase.format(**filled)
-            every[text] = Clause(tuple(text.split()), form, filled)
+            every[text] = Clause(tuple(text.split()), template, filled)
     return every
 
 
 CLAUSES = _clauses()
-_FORMS = tuple((form, form.fillings()) for form in FORMS)
-WORDS = (*JOINTS, *sorted({word for clause in CLAUSES.values() for word in clause.words} - set(JOINTS)))
+_TEMPLATES = tuple((template, template.slot_values()) for template in CLAUSE_TEMPLATES)
+WORDS = (*CONJUNCTIONS, *sorted({word for clause in CLAUSES.values() for word in clause.words} - set(CONJUNCTIONS)))
 
 
 class Instruction(NamedTuple):
@@ -170,12 +174,12 @@ class Instruction(NamedTuple):
     Attributes:
         words: Its words.
         clauses: Its clauses.
-        of_word: The index of the clause that each word belongs to; NONE for words that join clauses.
+        clause_of_word: The index of the clause that each word belongs to; NONE for words that join clauses.
     """
 
     words: tuple[str, ...]
     clauses: tuple[Clause, ...]
-    of_word: tuple[int, ...]
+    clause_of_word: tuple[int, ...]
 
 
 class Walk(NamedTuple):
@@ -183,22 +187,22 @@ class Walk(NamedTuple):
 
     Attributes:
         actions: The actions.
-        of_action: The index of the clause that each action follows.
+        clause_of_action: The index of the clause that each action follows.
         places: The places, the start first.
     """
 
     actions: tuple[Action, ...]
-    of_action: tuple[int, ...]
+    clause_of_action: tuple[int, ...]
     places: tuple[int, ...]
 
 
-def longest(clauses: int) -> int:
+def max_instruction_length(clauses: int) -> int:
     """Return the most words of an instruction of so many clauses."""
     of_joints = max(map(len, _JOINED))
     return clauses * (max(len(clause.words) for clause in CLAUSES.values()) + of_joints)
 
 
-def follow(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
+def follow_instruction(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
     """Return the walk that follows all clauses; None if one of them cannot be followed.
 
     Args:
@@ -210,20 +214,20 @@ def follow(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
         The walk.
     """
     actions: list[Action] = []
-    of_action: list[int] = []
+    clause_of_action: list[int] = []
     places = [start]
     for number, clause in enumerate(clauses):
         found = clause.follow(maze, places[-1])
         if found is None:
             return None
         for action in found:
-            places.append(maze.after(places[-1], action))
+            places.append(maze.next_place(places[-1], action))
         actions += found
-        of_action += [number] * len(found)
-    return Walk(tuple(actions), tuple(of_action), tuple(places))
+        clause_of_action += [number] * len(found)
+    return Walk(tuple(actions), tuple(clause_of_action), tuple(places))
 
 
-def draw_instruction(maze: Maze, start: int, count: int, random: np.random.Generator) -> tuple[Instruction, Walk]:
+def sample_instruction(maze: Maze, start: int, count: int, random: np.random.Generator) -> tuple[Instruction, Walk]:
     """Sample an instruction that can be followed from a place; no two successive clauses only turn.
 
     Args:
@@ -238,38 +242,38 @@ def draw_instruction(maze: Maze, start: int, count: int, random: np.random.Gener
     place = start
     chosen: list[Clause] = []
     for _ in range(count):
-        turned = bool(chosen) and not chosen[-1].form.walks
-        clause = _draw_clause(maze, place, random, walks=turned or random.random() >= TURNS)
+        turned = bool(chosen) and not chosen[-1].template.moves_forward
+        clause = _draw_clause(maze, place, random, walks=turned or random.random() >= TURN_PROB)
         chosen.append(clause)
         for action in clause.follow(maze, place) or ():
-            place = maze.after(place, action)
+            place = maze.next_place(place, action)
     words: list[str] = []
-    of_word: list[int] = []
+    clause_of_word: list[int] = []
     for number, clause in enumerate(chosen):
         joint = _JOINED[random.integers(len(_JOINED))] if number + 1 < count else (".",)
         words += [*clause.words, *joint]
-        of_word += [number] * len(clause.words) + [NONE] * len(joint)
-    walk = follow(maze, start, chosen)
+        clause_of_word += [number] * len(clause.words) + [NONE] * len(joint)
+    walk = follow_instruction(maze, start, chosen)
     assert walk is not None
-    return Instruction(tuple(words), tuple(chosen), tuple(of_word)), walk
+    return Instruction(tuple(words), tuple(chosen), tuple(clause_of_word)), walk
 
 
 def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: bool) -> Clause:
-    """Sample a clause that can be followed: a random form, and a random filling and phrase of it.
+    """Sample a clause that can be followed: a random template, and a random filling and phrase of it.
 
     With `walks` the clause does not only turn, unless a wall ahead allows nothing else.
     """
-    for number in random.permutation(len(_FORMS)):
-        form, fillings = _FORMS[number]
-        if form.walks or not walks or maze.floor(place) == NONE:
-            fit = [filled for filled in fillings if form.follow(maze, place, filled) is not None]
+    for number in random.permutation(len(_TEMPLATES)):
+        template, fillings = _TEMPLATES[number]
+        if template.moves_forward or not walks or maze.floor_ahead(place) == NONE:
+            fit = [filled for filled in fillings if template.follow(maze, place, filled) is not None]
             if fit:
-                phrase = form.phrases[random.integers(len(form.phrases))]
+                phrase = template.phrases[random.integers(len(template.phrases))]
                 return CLAUSES[phrase.format(**fit[random.integers(len(fit))])]
     raise AssertionError("one can turn anywhere")
 
 
-def read(text: str) -> Instruction:
+def parse_instruction(text: str) -> Instruction:
     """Parse the instruction of a text such as "turn left . walk to the lamp"; a missing final period is added.
 
     Raises:
@@ -279,19 +283,19 @@ def read(text: str) -> Instruction:
     if not words or words[-1] != ".":
         words.append(".")
     clauses: list[Clause] = []
-    of_word: list[int] = []
-    for joint, group in itertools.groupby(words, key=JOINTS.__contains__):
+    clause_of_word: list[int] = []
+    for joint, group in itertools.groupby(words, key=CONJUNCTIONS.__contains__):
         part = list(group)
         if joint:
-            of_word += [NONE] * len(part)
+            clause_of_word += [NONE] * len(part)
             continue
         said = " ".join(part)
         if said not in CLAUSES:
             said = said[:60]  # as much as a line can show
             nearest = difflib.get_close_matches(said, CLAUSES, n=1, cutoff=0)
             raise ValueError(f"{said!r} is no clause that is known; the nearest: {nearest[0]!r}")
-        of_word += [len(clauses)] * len(part)
+        clause_of_word += [len(clauses)] * len(part)
         clauses.append(CLAUSES[said])
     if not clauses:
         raise ValueError("it has no clause")
-    return Instruction(tuple(words), tuple(clauses), tuple(of_word))
+    return Instruction(tuple(words), tuple(clauses), tuple(clause_of_word))

@@ -47,11 +47,11 @@ class Maze(NamedTuple):
     objects: tuple[int, ...]
 
     @property
-    def places(self) -> int:
+    def num_places(self) -> int:
         """The number of places."""
         return 4 * self.side**2
 
-    def floor(self, place: int, turned: int = 0) -> int:
+    def floor_ahead(self, place: int, turned: int = 0) -> int:
         """Return the floor of a hall.
 
         Args:
@@ -64,11 +64,11 @@ class Maze(NamedTuple):
         crossing, heading = divmod(place, 4)
         return self.floors[crossing][(heading + turned) % 4]
 
-    def here(self, place: int) -> int:
+    def object_at(self, place: int) -> int:
         """Return the object at the crossing; NONE without one."""
         return self.objects[place // 4]
 
-    def after(self, place: int, action: int) -> int:
+    def next_place(self, place: int, action: int) -> int:
         """Return the place after one action.
 
         Args:
@@ -80,10 +80,10 @@ class Maze(NamedTuple):
         """
         crossing, heading = divmod(place, 4)
         if action == Action.FORWARD:
-            return place if self.floor(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
+            return place if self.floor_ahead(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
         return 4 * crossing + (heading + (1 if action == Action.RIGHT else -1)) % 4
 
-    def ahead(self, place: int, turned: int = 0) -> list[int]:
+    def places_ahead(self, place: int, turned: int = 0) -> list[int]:
         """Return the places along a hall up to the wall.
 
         Args:
@@ -95,8 +95,8 @@ class Maze(NamedTuple):
         """
         place = 4 * (place // 4) + (place + turned) % 4
         passed = []
-        while self.floor(place) != NONE:
-            place = self.after(place, Action.FORWARD)
+        while self.floor_ahead(place) != NONE:
+            place = self.next_place(place, Action.FORWARD)
             passed.append(place)
         return passed
 
@@ -104,7 +104,7 @@ class Maze(NamedTuple):
         return (-self.side, 1, self.side, -1)[heading]
 
 
-def draw_maze(random: np.random.Generator, side: int) -> Maze:
+def sample_maze(random: np.random.Generator, side: int) -> Maze:
     """Sample a maze with all crossings connected: a random tree of halls and some loops; a straight hall has one floor.
 
     Args:
@@ -144,33 +144,33 @@ def draw_maze(random: np.random.Generator, side: int) -> Maze:
     return Maze(side, tuple(map(tuple, floors)), tuple(objects.tolist()))
 
 
-def moves(maze: Maze) -> Int[np.ndarray, "P A"]:
+def transition_table(maze: Maze) -> Int[np.ndarray, "P A"]:
     """Return the transition table [place, action]: the place after each action at each place."""
-    behind = [[maze.after(place, action) for action in Action] for place in range(maze.places)]
+    behind = [[maze.next_place(place, action) for action in Action] for place in range(maze.num_places)]
     return np.array(behind, np.int32)
 
 
 # The quarter turns clockwise of the directions in which one sees: ahead, to the left, to the right.
-SEEN = (0, 3, 1)
+VISIBLE_DIRECTIONS = (0, 3, 1)
 _OF_HALL = len(FLOORS) + 1 + len(OBJECTS)
-FEATURES = len(OBJECTS) + len(SEEN) * _OF_HALL
+NUM_OBSERVATION_FEATURES = len(OBJECTS) + len(VISIBLE_DIRECTIONS) * _OF_HALL
 
 
-def sights(maze: Maze) -> UInt8[np.ndarray, "P F"]:
+def observation_table(maze: Maze) -> UInt8[np.ndarray, "P F"]:
     """Return the observations of each place [place, feature], zeros and ones.
 
     They are the object here; then, ahead, to the left and to the right, which floor the hall has, whether there is a
     wall, and which objects stand along it, however far: the bag of words per direction of Mei, Bansal and Walter
     (2016).
     """
-    seen = np.zeros((maze.places, FEATURES), np.uint8)
+    seen = np.zeros((maze.num_places, NUM_OBSERVATION_FEATURES), np.uint8)
     for place, row in enumerate(seen):
-        if maze.here(place) != NONE:
-            row[maze.here(place)] = 1
-        for number, turned in enumerate(SEEN):
+        if maze.object_at(place) != NONE:
+            row[maze.object_at(place)] = 1
+        for number, turned in enumerate(VISIBLE_DIRECTIONS):
             of_hall = row[len(OBJECTS) + number * _OF_HALL :][:_OF_HALL]
             # A wall's floor, NONE, is the last of the floors' numbers.
-            of_hall[: len(FLOORS) + 1][maze.floor(place, turned)] = 1
-            objects = [maze.here(passed) for passed in maze.ahead(place, turned)]
+            of_hall[: len(FLOORS) + 1][maze.floor_ahead(place, turned)] = 1
+            objects = [maze.object_at(passed) for passed in maze.places_ahead(place, turned)]
             of_hall[len(FLOORS) + 1 :][[each for each in objects if each != NONE]] = 1
     return seen

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from experiments.instruction_following.transition_tables import follow_moves, move, seen
+from experiments.instruction_following.transition_tables import follow_moves, next_place, observations_at
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
@@ -166,12 +166,14 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
     def step_inputs(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
         """Return the observation at every place that the actions of `target` lead to."""
         place_BxT = follow_moves(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
-        return Sight(place_BxT, self.sight(seen(source.sights, place_BxT)))
+        return Sight(place_BxT, self.sight(observations_at(source.sights, place_BxT)))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
         """Move by the chosen action, and return the observation there."""
-        place_R = move(source.moves, carry.place, tokens_R)
-        return Sight(place_R, self.sight(as_rows(seen(source.sights, by_example(place_R, len(source.sights))))))
+        place_R = next_place(source.moves, carry.place, tokens_R)
+        return Sight(
+            place_R, self.sight(as_rows(observations_at(source.sights, by_example(place_R, len(source.sights)))))
+        )
 
     def advance(
         self, source: World, carry: Carry, given: Sight, key: Key[Array, ""] | None, *, train: bool

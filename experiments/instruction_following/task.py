@@ -120,11 +120,13 @@ class InstructionFollowing(SymbolSequenceTask):
     def __init__(self, config: InstructionFollowingConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config = config
-        self.words, places = instructions.longest(config.max_clauses), 4 * config.maze_size**2
+        self.words, places = instructions.max_instruction_length(config.max_clauses), 4 * config.maze_size**2
         numbers = len(SPECIAL) + len(ACTIONS)
         given = {
             "source": InputSpec((config.batch_size, self.words)),
-            "sights": InputSpec((config.batch_size, places, mazes.FEATURES), jnp.uint8, Modality.POINTS),
+            "sights": InputSpec(
+                (config.batch_size, places, mazes.NUM_OBSERVATION_FEATURES), jnp.uint8, Modality.POINTS
+            ),
             "moves": InputSpec((config.batch_size, places, numbers), jnp.int32, Modality.ACTIONS),
             "start": InputSpec((config.batch_size,)),
         }
@@ -159,9 +161,9 @@ class InstructionFollowing(SymbolSequenceTask):
             world = among[random.integers(len(among))]
             clauses, start = (
                 int(random.integers(1, self.config.max_clauses + 1)),
-                int(random.integers(world.maze.places)),
+                int(random.integers(world.maze.num_places)),
             )
-            drawn = InstructedWalk(world, *instructions.draw_instruction(world.maze, start, clauses, random))
+            drawn = InstructedWalk(world, *instructions.sample_instruction(world.maze, start, clauses, random))
             told += [drawn] if len(drawn.walk.actions) <= self.config.max_actions else []
         return told
 
@@ -171,8 +173,8 @@ class InstructionFollowing(SymbolSequenceTask):
         of_word, of_action = (np.full((len(told), count), mazes.NONE, np.int32) for count in (self.words, self.steps))
         for row, (_, instruction, walk) in enumerate(told):
             source[row, : len(instruction.words)] = [_NUMBERS[word] for word in instruction.words]
-            of_word[row, : len(instruction.words)] = instruction.of_word
-            of_action[row, : len(walk.actions)] = walk.of_action
+            of_word[row, : len(instruction.words)] = instruction.clause_of_word
+            of_action[row, : len(walk.actions)] = walk.clause_of_action
         return {
             "source": source,
             "sights": np.stack([world.sights for world, _, _ in told]),
@@ -180,8 +182,8 @@ class InstructionFollowing(SymbolSequenceTask):
             "start": np.array([walk.places[0] for _, _, walk in told], np.int32),
             "goal": np.array([walk.places[-1] for _, _, walk in told], np.int32),
             "clauses": np.array([len(instruction.clauses) for _, instruction, _ in told], np.int32),
-            "of_word": of_word,
-            "of_action": of_action,
+            "clause_of_word": of_word,
+            "clause_of_action": of_action,
             **self.sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in told]),
         }
 
@@ -225,7 +227,7 @@ class InstructionFollowing(SymbolSequenceTask):
 
     def _looking(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum the attention mass at the true actions within the clauses that they follow."""
-        own_BxTxS = clause_mask(jnp.asarray(batch["of_action"]), jnp.asarray(batch["of_word"]))
+        own_BxTxS = clause_mask(jnp.asarray(batch["clause_of_action"]), jnp.asarray(batch["clause_of_word"]))
         masses = {
             site: attention_mass_within(each, own_BxTxS)
             for site, each in capture_weights(view, self.inputs_of(batch), AXES).items()
@@ -233,7 +235,7 @@ class InstructionFollowing(SymbolSequenceTask):
         words_B = jnp.sum(jnp.asarray(batch["source"]) != PAD, axis=1)
         even = jnp.sum(jnp.sum(own_BxTxS, axis=2) / words_B[:, None])
         return {
-            "actions": jnp.sum(jnp.asarray(batch["of_action"]) >= 0),
+            "actions": jnp.sum(jnp.asarray(batch["clause_of_action"]) >= 0),
             "even": even,
             **attention_mass_sums(masses),
         }, None
@@ -262,14 +264,14 @@ class InstructionFollowing(SymbolSequenceTask):
             paint_walk(world.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
             for (world, _, _), of_walk in zip(told, places, strict=True)
         ]
-        own = clause_mask(batch["of_action"], batch["of_word"])
+        own = clause_mask(batch["clause_of_action"], batch["clause_of_word"])
         links = gold_links_of_correct(gold_links(own, sure=False), right_B)
         gold = {site.name: links for site in sites_between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
         return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Follow each text in a maze sampled by `--seed`, from a place where it can be followed.
+        """FollowClause each text in a maze sampled by `--seed`, from a place where it can be followed.
 
         Raises:
             UserError: If a language, samples, stop strings or a coverage penalty is given, a text is no instruction of
@@ -293,7 +295,7 @@ class InstructionFollowing(SymbolSequenceTask):
     def _placed(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """Place a text's instruction in a sampled maze."""
         try:
-            instruction = instructions.read(text)
+            instruction = instructions.parse_instruction(text)
         except ValueError as error:
             raise UserError(f"{text[:80]!r} is no instruction: {error}; say something like {_EXAMPLE!r}") from None
         for what, count, most in (
@@ -303,9 +305,9 @@ class InstructionFollowing(SymbolSequenceTask):
             if count > most:
                 raise UserError(f"{text[:80]!r} has {count} {what}: this run's instructions have at most {most}")
         for _ in range(_SEARCHED):
-            maze = mazes.draw_maze(random, self.config.maze_size)
-            for start in random.permutation(maze.places).tolist():
-                walk = instructions.follow(maze, start, instruction.clauses)
+            maze = mazes.sample_maze(random, self.config.maze_size)
+            for start in random.permutation(maze.num_places).tolist():
+                walk = instructions.follow_instruction(maze, start, instruction.clauses)
                 if walk is not None and len(walk.actions) <= self.config.max_actions:
                     return InstructedWalk(make_tables(maze), instruction, walk)
         raise UserError(
@@ -319,14 +321,16 @@ class InstructionFollowing(SymbolSequenceTask):
         """Return the place of each action of a row of `labels`, and where the last one leads."""
         places = [walk.places[0]]
         for action in self.said_in(row):
-            places.append(maze.after(places[-1], ACTIONS.index(action)))
+            places.append(maze.next_place(places[-1], ACTIONS.index(action)))
         return places
 
 
 def make_tables(maze: Maze) -> MazeTables:
     """Return a maze with its tables; padding, begin and end tokens do not move."""
-    stay_PxS = np.repeat(np.arange(maze.places, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
-    return MazeTables(maze, mazes.sights(maze), np.concatenate([stay_PxS, mazes.moves(maze)], axis=1))
+    stay_PxS = np.repeat(np.arange(maze.num_places, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
+    return MazeTables(
+        maze, mazes.observation_table(maze), np.concatenate([stay_PxS, mazes.transition_table(maze)], axis=1)
+    )
 
 
 @functools.cache
@@ -342,7 +346,7 @@ def sample_mazes(seed: int, count: int, side: int) -> tuple[MazeTables, ...]:
         The tables of each maze.
     """
     random = np.random.default_rng((seed, side))
-    return tuple(make_tables(mazes.draw_maze(random, side)) for _ in range(count))
+    return tuple(make_tables(mazes.sample_maze(random, side)) for _ in range(count))
 
 
 def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:

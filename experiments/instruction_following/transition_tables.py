@@ -11,7 +11,9 @@ from jaxtyping import Array, Float, Int
 from transformer.layers.beam_rows import as_rows, by_example
 
 
-def move(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]) -> Int[Array, " R"]:
+def next_place(
+    moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]
+) -> Int[Array, " R"]:
     """Return the place of every row after one more token.
 
     Args:
@@ -42,14 +44,14 @@ def follow_moves(
     """
 
     def step(place_B: Array, tokens_B: Array) -> tuple[Array, Array]:
-        place_B = move(moves_BxPxV, place_B, tokens_B)
+        place_B = next_place(moves_BxPxV, place_B, tokens_B)
         return place_B, place_B
 
     first_B = jnp.asarray(start_B, moves_BxPxV.dtype)
     return jax.lax.scan(step, first_B, jnp.asarray(tokens_BxT).T)[1].T
 
 
-def seen(sights_BxPxF: Float[Array, "B P F"], place_BxN: Int[Array, "B N"]) -> Float[Array, "B N F"]:
+def observations_at(sights_BxPxF: Float[Array, "B P F"], place_BxN: Int[Array, "B N"]) -> Float[Array, "B N F"]:
     """Look up the observations at some places.
 
     Args:

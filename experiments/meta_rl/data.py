@@ -22,7 +22,7 @@ class MDPBatch(NamedTuple):
     transitions: Float[np.ndarray, "B S A S"]
     rewards: Float[np.ndarray, "B S A"]
 
-    def fed(self) -> dict[str, Float[np.ndarray, "..."]]:
+    def batch_arrays(self) -> dict[str, Float[np.ndarray, "..."]]:
         """Return the probabilities as parts of a batch."""
         return {name: values.astype(np.float32) for name, values in self._asdict().items()}
 
@@ -142,7 +142,7 @@ class Belief:
         self.next = np.ones((rows, states, actions, states))
         self.given = np.ones((rows, states, actions, 2))  # rewards of 1, and of 0
 
-    def note(self, state: np.ndarray, action: np.ndarray, reward: np.ndarray, after: np.ndarray | None) -> None:
+    def update(self, state: np.ndarray, action: np.ndarray, reward: np.ndarray, after: np.ndarray | None) -> None:
         """Update the posterior with one step of every row.
 
         Args:
@@ -227,7 +227,7 @@ def run_episodes(
         reward = (random.random(rows) < worlds.rewards[row, state, action]).astype(int)
         after = _choose(random, worlds.transitions[row, state, action])
         # Where an episode ends nobody sees what would have come next.
-        belief.note(state, action, reward, after if within + 1 < horizon else None)
+        belief.update(state, action, reward, after if within + 1 < horizon else None)
         lived.states[:, step], lived.actions[:, step], lived.rewards[:, step] = state, action, reward
         state = after
     return lived, best_BxTxA

@@ -179,7 +179,7 @@ class MetaRL(BaseTask):
             worlds.append(self._draw_worlds(random, config.batch_size))
             # What happens to whoever acts is drawn beforehand: all models meet the same luck.
             luck = random.random((config.batch_size, config.steps, 2 + config.num_actions)).astype(np.float32)
-            batches.append({**worlds[-1].fed(), "luck": luck})
+            batches.append({**worlds[-1].batch_arrays(), "luck": luck})
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             def act(vectors_BxTxI: Array) -> Array:

@@ -125,7 +125,7 @@ def _turns(count: int, line: TextLine, random: np.random.Generator) -> Float[np.
 
 
 def render_text(
-    kind: TextRenderer,
+    text_renderer: TextRenderer,
     strings: Sequence[RenderedText],
     random: np.random.Generator,
     variation: Variation = DEFAULT_VARIATION,
@@ -133,7 +133,7 @@ def render_text(
     """Render images of strings, light on dark; every drawing of a glyph is different, and pixels are noisy.
 
     Args:
-        kind: The renderer.
+        text_renderer: The renderer.
         strings: The placed strings.
         random: The random generator.
         variation: How drawings of a glyph vary.
@@ -144,12 +144,12 @@ def render_text(
     count = len(strings)
     ground = random.uniform(*_GROUND, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
     ink = random.uniform(*_INK, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
-    inked = np.zeros((count, kind.pixels, kind.pixels), np.float32)
-    squares, corners, rows = _squares(kind, strings, random, variation)
+    inked = np.zeros((count, text_renderer.pixels, text_renderer.pixels), np.float32)
+    squares, corners, rows = _squares(text_renderer, strings, random, variation)
     patch = squares.shape[1]
     for square, (x, y), row in zip(squares, corners, rows, strict=True):
         above, left = max(y, 0), max(x, 0)
-        seen = square[above - y : max(kind.pixels - y, 0), left - x : max(kind.pixels - x, 0)]
+        seen = square[above - y : max(text_renderer.pixels - y, 0), left - x : max(text_renderer.pixels - x, 0)]
         part = inked[row, above : above + patch, left : left + patch][: seen.shape[0], : seen.shape[1]]
         np.maximum(part, seen, out=part)
     images = ground + inked[..., None] * (ink - ground) + random.normal(0, _NOISE, (*inked.shape, 3))
@@ -157,7 +157,7 @@ def render_text(
 
 
 def _squares(
-    kind: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation
+    text_renderer: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
     """Render every glyph in its own patch; return the patches, their upper left pixels, and the image of each."""
     drawn = sample_strokes([glyph for written in strings for glyph in written.text], random, variation)
@@ -166,7 +166,7 @@ def _squares(
     sides_N = np.concatenate([np.full(len(written.text), written.side) for written in strings])
     rows = [row for row, written in enumerate(strings) for _ in written.text]
     # However it is turned, a glyph that is drawn a little too large lies within.
-    patch = int(np.ceil(1.6 * kind.sides[1])) + 2
+    patch = int(np.ceil(1.6 * text_renderer.sides[1])) + 2
     corners_Nx2 = np.floor(middles_Nx2 - patch / 2).astype(int)
     cos, sin = np.cos(turns_N), np.sin(turns_N)
     turned_Nx2x2 = np.stack([np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)], axis=1)

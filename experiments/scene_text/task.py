@@ -53,12 +53,12 @@ class SceneTextConfig(Config, path="config.task"):
 
     def _check(self) -> None:
         try:
-            _ = self.kind
+            _ = self.text_renderer
         except ValueError as error:
             raise UserError(f"config.task: {error}") from None
 
     @property
-    def kind(self) -> TextRenderer:
+    def text_renderer(self) -> TextRenderer:
         """The renderer of the images."""
         return TextRenderer(self.pixels, self.min_length, self.max_length, alphabet=self.alphabet)
 
@@ -68,7 +68,7 @@ class SceneText(ImageToSequenceTask):
 
     def __init__(self, config: SceneTextConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.kind = config, config.kind
+        self.config, self.text_renderer = config, config.text_renderer
         size = {"size": config.pixels, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__("text", tuple(config.alphabet), config.max_length, **size, separator="")
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
@@ -97,11 +97,13 @@ class SceneText(ImageToSequenceTask):
     def _sample(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
         """Sample strings, the first `curved` of them along curved lines."""
         lines = [TextLine.CURVED if row < curved else TextLine.STRAIGHT for row in range(rows)]
-        return self._batch([self.kind.write(self.kind.draw(random), line, random) for line in lines], random)
+        return self._batch(
+            [self.text_renderer.write(self.text_renderer.draw(random), line, random) for line in lines], random
+        )
 
     def _batch(self, strings: Sequence[RenderedText], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render strings, encode them, and return the square of each step's glyph; a step without one has side 0."""
-        image = scale_pixels(render_text(self.kind, strings, random))
+        image = scale_pixels(render_text(self.text_renderer, strings, random))
         middles = np.zeros((len(strings), self.steps, 2), np.float32)
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
         for row, written in enumerate(strings):
@@ -158,7 +160,7 @@ class SceneText(ImageToSequenceTask):
         decoding = self.decoding(request, "reads images", f"the longest string has {self.steps} glyphs")
         asked = [self._asked(text) for text in request.texts]
         random = np.random.default_rng(decoding.seed)
-        batch = self._batch([self.kind.write(string, line, random) for string, line in asked], random)
+        batch = self._batch([self.text_renderer.write(string, line, random) for string, line in asked], random)
         return self.answers(view, batch, decoding)
 
     def _asked(self, text: str) -> tuple[str, TextLine]:

@@ -78,7 +78,9 @@ class RecordingSet:
     def __len__(self) -> int:
         return len(self.all)
 
-    def sample(self, random: np.random.Generator, *, min_digits: int, max_digits: int, longest: int) -> Utterance:
+    def sample_utterance(
+        self, random: np.random.Generator, *, min_digits: int, max_digits: int, longest: int
+    ) -> Utterance:
         """Sample a string of digits by one speaker.
 
         Args:

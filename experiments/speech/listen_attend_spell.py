@@ -60,17 +60,17 @@ class ListenAttendSpellConfig(Config, path="config.model"):
         return math.prod(self.pyramid)
 
     @property
-    def listening(self) -> RecurrentConfig:
+    def listener_layer(self) -> RecurrentConfig:
         """The config of one layer of the listener."""
         return RecurrentConfig(width=self.listener_width, direction=Direction.BIDIRECTIONAL)
 
     @property
-    def spelling(self) -> RecurrentConfig:
+    def speller_stack(self) -> RecurrentConfig:
         """The config of the speller's LSTM stack."""
         return RecurrentConfig(width=self.speller_width, layers=self.speller_layers)
 
     @property
-    def comparing(self) -> AttentionCellConfig:
+    def attention_cell(self) -> AttentionCellConfig:
         """The config of the attention."""
         return AttentionCellConfig(score=INNER_PRODUCT)
 
@@ -84,8 +84,8 @@ class Pyramid(Module):
     def __init__(self, config: ListenAttendSpellConfig, inputs: int, *, builder: Builder):
         self.factors = (1, *config.pyramid)
         for number, factor in enumerate(self.factors):
-            setattr(self, f"layer_{number}", RecurrentLayer(config.listening, factor * inputs, builder=builder))
-            inputs = config.listening.output_width
+            setattr(self, f"layer_{number}", RecurrentLayer(config.listener_layer, factor * inputs, builder=builder))
+            inputs = config.listener_layer.output_width
 
     def __call__(
         self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]
@@ -103,7 +103,7 @@ class Carry(NamedTuple):
 
     states: tuple[CellState, ...]
     context: Float[Array, "R C"]
-    said: Int[Array, " R"] | None = None
+    last_character: Int[Array, " R"] | None = None
 
 
 class ListenAttendSpell(RecurrentAttentionDecoder):
@@ -120,18 +120,18 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def __init__(self, config: ListenAttendSpellConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
-        annotations = config.listening.output_width
+        annotations = config.listener_layer.output_width
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         self.listener = Pyramid(config, config.audio_frontend.num_mel_bins, builder=builder)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
-        self.speller = RecurrentStack(config.spelling, config.embedding + annotations, builder=builder)
+        self.speller = RecurrentStack(config.speller_stack, config.embedding + annotations, builder=builder)
 
         def layer(inputs: int, name: str, outputs: int) -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=True, builder=builder)
 
         self.phi = layer(config.speller_width, "embed", config.attention)
         self.psi = layer(annotations, "embed", config.attention)
-        self.attention = AttentionCell(config.comparing, config.attention, config.attention, builder=builder)
+        self.attention = AttentionCell(config.attention_cell, config.attention, config.attention, builder=builder)
         self.hidden_layer = layer(config.speller_width + annotations, "embed", config.speller_width)
         self.output = layer(config.speller_width, "vocabulary", vocabulary)
 
@@ -163,12 +163,14 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         """Compute s_i from the last character and context, attend, and return the logits as the output."""
         character_RxE = given.word
         if given.own is not None:
-            assert carry.said is not None
-            character_RxE = jnp.where(given.own[:, None], self.embedding(carry.said, self.dtype), character_RxE)
+            assert carry.last_character is not None
+            character_RxE = jnp.where(
+                given.own[:, None], self.embedding(carry.last_character, self.dtype), character_RxE
+            )
         s_RxF, states = self.speller.step(jnp.concatenate([character_RxE, carry.context], axis=-1), carry.states)
         context_RxC, alignment = self.attention.step(jnp.tanh(self.phi(s_RxF)), source)
         logits_RxV = super().logits(jnp.tanh(self.hidden_layer(jnp.concatenate([s_RxF, context_RxC], axis=-1))))
-        said_R = carry.said
+        said_R = carry.last_character
         if given.own is not None:
             assert key is not None
             said_R = jax.random.categorical(key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)

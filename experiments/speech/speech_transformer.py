@@ -45,7 +45,7 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
     kernel: Positive = 5
     channels: Positive = 256
 
-    def encoded(self, samples: int) -> int:
+    def encoded_length(self, samples: int) -> int:
         """Return the number of encoder positions of so many audio samples."""
         count = self.audio_frontend.num_frames(samples)
         for stride in _STRIDES:
@@ -77,7 +77,7 @@ class SpeechTransformer(EncoderDecoder):
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
         """Return the encoder's output over audio, its lengths, and its layers' auxiliary outputs."""
         hearing_key, rest = split_key(key)
-        x_BxSxE, lengths_B = self.convolved(inputs, hearing_key)
+        x_BxSxE, lengths_B = self.convolved_frames(inputs, hearing_key)
         embedding_key, layers_key = split_key(rest)
         x_BxSxE, aux = self.run_self_attention(
             self.encoder,
@@ -91,7 +91,9 @@ class SpeechTransformer(EncoderDecoder):
         )
         return x_BxSxE, lengths_B, aux
 
-    def convolved(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Float[Array, "B S E"], Int[Array, " B"]]:
+    def convolved_frames(
+        self, inputs: Inputs, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"]]:
         """Return the inputs of the blocks, without positions; with a key, as in training, SpecAugment is applied."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
         x_BxSxE, lengths_B = log_mel_features(sound, lengths_B, self.config.audio_frontend, dtype=self.dtype, key=key)
@@ -108,7 +110,7 @@ def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: 
         UserError: If the task's audio or targets have more positions than the model.
     """
     samples, steps = (interface.inputs[name].shape[1] for name in ("sound", "target"))
-    for name, count in (("sound", config.encoded(samples)), ("target", steps)):
+    for name, count in (("sound", config.encoded_length(samples)), ("target", steps)):
         if count > config.max_length:
             raise UserError(
                 f"the task's longest {name} has {count} positions, more than "

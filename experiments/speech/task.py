@@ -269,7 +269,7 @@ class SpokenDigitRecognition(Transcription):
         min_digits, max_digits, longest = self.config.min_digits, self.config.max_digits, self.config.samples
         return self.batch(
             [
-                recordings.sample(random, min_digits=min_digits, max_digits=max_digits, longest=longest)
+                recordings.sample_utterance(random, min_digits=min_digits, max_digits=max_digits, longest=longest)
                 for _ in range(count)
             ]
         )

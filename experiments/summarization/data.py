@@ -22,11 +22,11 @@ class FactTemplate(NamedTuple):
 
     Attributes:
         article: The sentences that state it in an article.
-        write_summary: The sentence that states it in a summary.
+        summary: The sentence that states it in a summary.
     """
 
     article: tuple[str, ...]
-    write_summary: str
+    summary: str
 
 
 KINDS = {
@@ -96,12 +96,12 @@ class Article(NamedTuple):
     Attributes:
         words: Its words.
         facts: Its facts, in the order of the summary.
-        places: The position of each of a fact's names, for each fact.
+        name_positions: The position of each of a fact's names, for each fact.
     """
 
     words: tuple[str, ...]
     facts: tuple[Fact, ...]
-    places: tuple[dict[str, int], ...]
+    name_positions: tuple[dict[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,18 +132,18 @@ class ArticleGenerator:
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """All words of articles and summaries, the names last."""
-        lines = [*FILLERS, *(line for told in KINDS.values() for line in (*told.article, told.write_summary))]
+        lines = [*FILLERS, *(line for told in KINDS.values() for line in (*told.article, told.summary))]
         words = {word for line in lines for word in line.split()} - {_WHO, _PLACE}
         return (*sorted(words | {STOP}), *self.names)
 
-    def longest(self, facts: int) -> int:
+    def max_article_length(self, facts: int) -> int:
         """Return the number of words of the longest article with so many facts."""
         told = max(len(line.split()) for kind in KINDS.values() for line in kind.article)
         return facts * (told + 1) + self.num_fillers * (max(len(line.split()) for line in FILLERS) + 1)
 
     def max_summary_length(self, facts: int) -> int:
         """Return the number of words of the longest summary of so many facts."""
-        return facts * (max(len(told.write_summary.split()) for told in KINDS.values()) + 1)
+        return facts * (max(len(told.summary.split()) for told in KINDS.values()) + 1)
 
     def max_names(self, facts: int) -> int:
         """Return the largest number of names of an article with so many facts."""
@@ -201,13 +201,13 @@ def is_held_out(name: str) -> bool:
 
 def write_summary(facts: Iterable[Fact]) -> list[str]:
     """Return the words of the summary of these facts, each sentence ending in a stop."""
-    return [word for fact in facts for word in _filled(KINDS[fact.kind].write_summary, fact.who, fact.place)]
+    return [word for fact in facts for word in _filled(KINDS[fact.kind].summary, fact.who, fact.place)]
 
 
 def gold_alignments(article: Article) -> list[tuple[int, int]]:
     """Return pairs of a summary word and the article word that it names: every name of a fact."""
     pairs, start = [], 0
-    for fact, places in zip(article.facts, article.places, strict=True):
+    for fact, places in zip(article.facts, article.name_positions, strict=True):
         told = write_summary([fact])
         pairs += [(start + told.index(name), place) for name, place in places.items()]
         start += len(told)
@@ -230,7 +230,7 @@ def _fact(sentence: str) -> Fact | None:
 
 @functools.cache
 def _patterns() -> dict[str, re.Pattern[str]]:
-    return {kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", told.write_summary)) for kind, told in KINDS.items()}
+    return {kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", told.summary)) for kind, told in KINDS.items()}
 
 
 def _filled(line: str, who: str, place: str) -> list[str]:
@@ -262,15 +262,17 @@ class ExtendedVocabulary:
     copies: bool
 
     @functools.cached_property
-    def known(self) -> Mapping[str, int]:
+    def word_ids(self) -> Mapping[str, int]:
         """The number of each word of the vocabulary."""
         return {word: number for number, word in enumerate(self.words)}
 
-    def beyond(self, text: Sequence[str]) -> tuple[str, ...]:
+    def oov_words(self, text: Sequence[str]) -> tuple[str, ...]:
         """Return the distinct out-of-vocabulary words of a text."""
-        return tuple(dict.fromkeys(word for word in text if word not in self.known))
+        return tuple(dict.fromkeys(word for word in text if word not in self.word_ids))
 
-    def read(self, texts: Sequence[Sequence[str]], longest: int, pad: int) -> dict[str, Int[np.ndarray, "B S"]]:
+    def encode_articles(
+        self, texts: Sequence[Sequence[str]], longest: int, pad: int
+    ) -> dict[str, Int[np.ndarray, "B S"]]:
         """Encode texts.
 
         Args:
@@ -283,11 +285,11 @@ class ExtendedVocabulary:
         """
         source, copied = np.full((2, len(texts), longest), pad, np.int32)
         for row, text in enumerate(texts):
-            source[row, : len(text)] = [self.known.get(word, self.unknown) for word in text]
-            copied[row, : len(text)] = self.say(text, text)
+            source[row, : len(text)] = [self.word_ids.get(word, self.unknown) for word in text]
+            copied[row, : len(text)] = self.encode_words(text, text)
         return {"source": source, **({"copied": copied} if self.copies else {})}
 
-    def say(self, words: Sequence[str], text: Sequence[str]) -> list[int]:
+    def encode_words(self, words: Sequence[str], text: Sequence[str]) -> list[int]:
         """Encode words of a summary of a text.
 
         Args:
@@ -297,12 +299,12 @@ class ExtendedVocabulary:
         Returns:
             The number of each word; that of the unknown token if it has no other.
         """
-        beyond = self.beyond(text) if self.copies else ()
+        beyond = self.oov_words(text) if self.copies else ()
         own = {word: number for number, word in enumerate(beyond, len(self.words))}
-        return [self.known.get(word, own.get(word, self.unknown)) for word in words]
+        return [self.word_ids.get(word, own.get(word, self.unknown)) for word in words]
 
-    def said(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
-        """Decode words of a summary of a text; the inverse of `say`, except for unknown tokens.
+    def decode_words(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
+        """Decode words of a summary of a text; the inverse of `encode_words`, except for unknown tokens.
 
         Args:
             numbers: The number of each word.
@@ -311,5 +313,5 @@ class ExtendedVocabulary:
         Returns:
             The words.
         """
-        words = (*self.words, *(self.beyond(text) if self.copies else ()))
+        words = (*self.words, *(self.oov_words(text) if self.copies else ()))
         return [words[number] if number < len(words) else self.words[self.unknown] for number in numbers]

@@ -140,13 +140,13 @@ class StepOutput(NamedTuple):
         hidden: The state.
         context: The context.
         weights: The attention weights.
-        again: The coverage loss: how much was already attended to before.
+        coverage_overlap: The coverage loss: how much was already attended to before.
     """
 
     hidden: Float[Array, "*B F"]
     context: Float[Array, "*B C"]
     weights: Float[Array, "*B S"]
-    again: Float[Array, " *B"]
+    coverage_overlap: Float[Array, " *B"]
 
 
 class PointerGenerator(RecurrentAttentionDecoder):
@@ -234,7 +234,10 @@ class PointerGenerator(RecurrentAttentionDecoder):
         steps, aux = super().unroll(state, inputs, **options)
         if self.config.coverage is None:
             return steps, aux
-        total, count = jnp.sum(steps.outputs.again), jnp.sum(steps.lengths).astype(steps.outputs.again.dtype)
+        total, count = (
+            jnp.sum(steps.outputs.coverage_overlap),
+            jnp.sum(steps.lengths).astype(steps.outputs.coverage_overlap.dtype),
+        )
         return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage)})
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:

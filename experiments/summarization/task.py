@@ -126,7 +126,7 @@ class SummarizationConfig(Config, path="config.task"):
                 f"config.task.max_facts={self.max_facts} and eval_sizes={self.eval_sizes}: "
                 f"an article has at most {len(KINDS)} facts, each of another kind"
             )
-        names = self.kind.max_names(self.largest)
+        names = self.article_generator.max_names(self.largest)
         if not self.oov_prob and self.num_known_names < names:
             raise UserError(
                 f"config.task.num_known_names={self.num_known_names} must be at least {names} if oov_prob=0"
@@ -138,7 +138,7 @@ class SummarizationConfig(Config, path="config.task"):
         return max((self.max_facts, *self.eval_sizes))
 
     @property
-    def kind(self) -> ArticleGenerator:
+    def article_generator(self) -> ArticleGenerator:
         """The distribution of the articles."""
         return ArticleGenerator(self.num_fillers, self.num_known_names, self.oov_prob)
 
@@ -148,10 +148,13 @@ class Summarization(TokenSequenceTask):
 
     def __init__(self, config: SummarizationConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.kind = config, config.kind
+        self.config, self.article_generator = config, config.article_generator
         copies = config.oov_target is OOVTarget.COPIED
-        self.lexicon = ExtendedVocabulary((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
-        self.longest, self.beyond = self.kind.longest(config.largest), self.kind.max_names(config.largest)
+        self.lexicon = ExtendedVocabulary((*SPECIAL, "<unknown>", *self.article_generator.vocabulary), UNKNOWN, copies)
+        self.longest, self.beyond = (
+            self.article_generator.max_article_length(config.largest),
+            self.article_generator.max_names(config.largest),
+        )
         words = len(self.lexicon.words)
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
         asks = TRANSLATION_WITH_COPYING if copies else TRANSLATION
@@ -166,7 +169,8 @@ class Summarization(TokenSequenceTask):
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         random = np.random.default_rng(VALIDATION_SEED + 1)
         self._shown = [
-            self.kind.sample(random, config.max_facts, unseen=True) for _ in range(config.num_probe_examples)
+            self.article_generator.sample(random, config.max_facts, unseen=True)
+            for _ in range(config.num_probe_examples)
         ]
         self.probe_batch = self.inputs_of(self._batch(self._shown, config.max_facts))
 
@@ -186,7 +190,7 @@ class Summarization(TokenSequenceTask):
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             counts = random.integers(self.config.min_facts, self.config.max_facts + 1, self.config.batch_size)
             return self._batch(
-                [self.kind.sample(random, facts, unseen=False) for facts in counts], self.config.max_facts
+                [self.article_generator.sample(random, facts, unseen=False) for facts in counts], self.config.max_facts
             )
 
         return GeneratedBatches(draw, seed)
@@ -214,7 +218,7 @@ class Summarization(TokenSequenceTask):
                 f"--max_new_tokens={decoding.max_new_tokens}: a summary has at most {steps} words with its end"
             )
         texts = [self._words_of(text) for text in request.texts]
-        read = self.lexicon.read(texts, self.longest, PAD)
+        read = self.lexicon.encode_articles(texts, self.longest, PAD)
         said = self._lines(self.rows_said(view, read, decoding), texts)
         inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.max_new_tokens + 1)})
         return Predictions(
@@ -225,9 +229,9 @@ class Summarization(TokenSequenceTask):
 
     def _words_of(self, text: str) -> tuple[str, ...]:
         """Split a text into words as articles have them."""
-        known = self.lexicon.known
+        known = self.lexicon.word_ids
         words = [word if word in known or word.lower() not in known else word.lower() for word in _WORDS.findall(text)]
-        beyond = self.lexicon.beyond(words)
+        beyond = self.lexicon.oov_words(words)
         if not words:
             raise UserError(f"--text={text!r} has no words to summarize: give an article")
         if len(words) > self.longest:
@@ -241,12 +245,12 @@ class Summarization(TokenSequenceTask):
 
     def _steps(self, facts: int) -> int:
         """Return the number of words of the longest summary of so many facts, with its end."""
-        return self.kind.max_summary_length(facts) + 1
+        return self.article_generator.max_summary_length(facts) + 1
 
     def _batch(self, articles: Sequence[Article], facts: int) -> dict[str, np.ndarray]:
         """Encode articles of at most so many facts, and their summaries."""
         texts, said = [article.words for article in articles], [write_summary(article.facts) for article in articles]
-        read = self.lexicon.read(texts, self.kind.longest(facts), PAD)
+        read = self.lexicon.encode_articles(texts, self.article_generator.max_article_length(facts), PAD)
         return {**read, **self._taught(said, texts, self._steps(facts))}
 
     def _taught(
@@ -254,12 +258,12 @@ class Summarization(TokenSequenceTask):
     ) -> dict[str, Int[np.ndarray, "B T"]]:
         """Encode summaries as `target` and `labels`."""
         return teacher_forcing_arrays(
-            [self.lexicon.say(words, text) for words, text in zip(said, texts, strict=True)], steps
+            [self.lexicon.encode_words(words, text) for words, text in zip(said, texts, strict=True)], steps
         )
 
     def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Decode the words of each row up to its end."""
-        return [self.lexicon.said(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
+        return [self.lexicon.decode_words(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
 
     def _copying_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux, _ = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
@@ -273,7 +277,10 @@ class Summarization(TokenSequenceTask):
 
         def articles(facts: Sequence[int], number: int) -> list[Article]:
             random = np.random.default_rng((seed, *facts, number))
-            return [self.kind.sample(random, int(random.choice(facts)), unseen=True) for _ in range(config.batch_size)]
+            return [
+                self.article_generator.sample(random, int(random.choice(facts)), unseen=True)
+                for _ in range(config.batch_size)
+            ]
 
         usual = range(config.min_facts, config.max_facts + 1)
         batches = [self._batch(articles(usual, number), config.max_facts) for number in range(count)]
@@ -304,7 +311,7 @@ class Summarization(TokenSequenceTask):
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             outputs = self._lines(rows["tokens"], texts)
-            return summary_report(outputs, articles, self.kind.names, shown=_SHOWN, suffix=suffix)
+            return summary_report(outputs, articles, self.article_generator.names, shown=_SHOWN, suffix=suffix)
 
         return finish
 

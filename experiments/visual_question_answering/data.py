@@ -111,23 +111,23 @@ class QuestionSet(Protocol):
     """A set of questions about images, synthetic or from files."""
 
     @property
-    def terms(self) -> QuestionVocabulary:
+    def question_vocabulary(self) -> QuestionVocabulary:
         """The vocabulary of the questions."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A line that describes the set."""
 
-    def training(self, rows: int, seed: int) -> BatchSource:
+    def training_batches(self, rows: int, seed: int) -> BatchSource:
         """Return the training batches in the order of a seed."""
 
-    def held_out(self, split: str, rows: int) -> Sequence[Batch]:
+    def held_out_batches(self, split: str, rows: int) -> Sequence[Batch]:
         """Return all questions of the split "validation" or "test"."""
 
-    def asked(self, split: str) -> Sequence[Question]:
+    def split_questions(self, split: str) -> Sequence[Question]:
         """Return the questions of a split without their images; a sample of them for an endless training split."""
 
-    def image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
+    def test_image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
         """Return an image of the test split, numbered from 0.
 
         Raises:

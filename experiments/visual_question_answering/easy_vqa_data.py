@@ -23,7 +23,7 @@ _SPOKEN = tokenize_question("what color is the shape ? does the image not contai
 _LONGEST, _SIZE = 10, 64
 # The last tenth of the images for training validate, with all that is asked about them.
 _HELD_OUT = 10
-TERMS = QuestionVocabulary(
+QUESTION_VOCABULARY = QuestionVocabulary(
     tuple(sorted({*_SPOKEN, *_COLORS, *_SHAPES})),
     tuple(sorted(answer for answers in _KINDS.values() for answer in answers)),
     tuple(_KINDS),
@@ -42,19 +42,19 @@ class Split:
 
     Attributes:
         questions: The questions.
-        about: The index of each question's image.
+        image_index: The index of each question's image.
         images: The images.
     """
 
     questions: Sequence[Question]
-    about: np.ndarray
+    image_index: np.ndarray
     images: UInt8[np.ndarray, "P 64 64 3"]
 
-    def part(self, first: int, last: int) -> "Split":
+    def select_images(self, first: int, last: int) -> "Split":
         """Return the questions about the images from `first` to before `last`."""
-        (kept,) = np.nonzero((self.about >= first) & (self.about < last))
+        (kept,) = np.nonzero((self.image_index >= first) & (self.image_index < last))
         questions = [self.questions[int(number)] for number in kept]
-        return Split(questions, self.about[kept] - first, self.images[first:last])
+        return Split(questions, self.image_index[kept] - first, self.images[first:last])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +63,14 @@ class EasyVqa:
 
     Attributes:
         splits: The splits train, validation and test.
-        terms: The vocabulary.
+        question_vocabulary: The vocabulary.
     """
 
     splits: Mapping[str, Split]
-    terms: QuestionVocabulary = TERMS
+    question_vocabulary: QuestionVocabulary = QUESTION_VOCABULARY
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A line on the number of questions of each split."""
         sizes = ", ".join(f"{len(split.questions):,} {name}" for name, split in self.splits.items())
         return (
@@ -78,19 +78,19 @@ class EasyVqa:
             "validates"
         )
 
-    def training(self, rows: int, seed: int) -> "QuestionBatches":
+    def training_batches(self, rows: int, seed: int) -> "QuestionBatches":
         """Return an endless source with every question once an epoch."""
         return QuestionBatches(self.splits["train"], rows, seed)
 
-    def held_out(self, split: str, rows: int) -> Sequence[Batch]:
+    def held_out_batches(self, split: str, rows: int) -> Sequence[Batch]:
         """Return the questions of a split in the order of its file."""
         return OneEpoch(QuestionBatches(self.splits[split], rows, None))
 
-    def asked(self, split: str) -> Sequence[Question]:
+    def split_questions(self, split: str) -> Sequence[Question]:
         """Return the questions of a split."""
         return self.splits[split].questions
 
-    def image(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
+    def test_image(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
         """Return an image of the test split.
 
         Raises:
@@ -120,15 +120,15 @@ class QuestionBatches:
 
     def __init__(self, split: Split, rows: int, seed: int | None):
         self._split = split
-        self._plan = BucketPlan([Bucket(TERMS.longest, rows, np.arange(len(split.questions)))], seed)
+        self._plan = BucketPlan([Bucket(QUESTION_VOCABULARY.longest, rows, np.arange(len(split.questions)))], seed)
         self.batches_per_epoch = self._plan.batches_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         bucket, chosen = self._plan[step]
         split = self._split
-        return TERMS.batch(
-            [split.questions[int(number)] for number in chosen], split.images[split.about[chosen]], bucket.rows
+        return QUESTION_VOCABULARY.batch(
+            [split.questions[int(number)] for number in chosen], split.images[split.image_index[chosen]], bucket.rows
         )
 
 
@@ -148,7 +148,11 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
     else:
         train, test = _train_and_test(folder)
     cut = len(train.images) - max(len(train.images) // _HELD_OUT, 1)
-    parts = {"train": train.part(0, cut), "validation": train.part(cut, len(train.images)), "test": test}
+    parts = {
+        "train": train.select_images(0, cut),
+        "validation": train.select_images(cut, len(train.images)),
+        "test": test,
+    }
     for name, split in parts.items():
         if not split.questions:
             raise UserError(f"easy_vqa: {folder} has no questions for {name}: {_HOW}")
@@ -185,7 +189,7 @@ def _split(folder: Any) -> Split:
 
 def _question(text: str, answer: str, _: int) -> Question:
     words = tokenize_question(text)
-    TERMS.encode(words)
+    QUESTION_VOCABULARY.encode(words)
     for kind, answers in _KINDS.items():
         if answer in answers:
             return Question(words, answer, kind)

@@ -22,14 +22,14 @@ CELLS, GROUPS = ("named", "answer"), ("one_hop", "relational")
 
 
 def report(
-    terms: QuestionVocabulary,
+    question_vocabulary: QuestionVocabulary,
     sums: Mapping[str, Any],
     asked: tuple[Iterable[Question], Iterable[Question]] | None = None,
 ) -> EvaluationReport:
     """Report the mean loss and the accuracy: of all questions, of each kind, and of one-hop and relational questions.
 
     Args:
-        terms: The vocabulary.
+        question_vocabulary: The vocabulary.
         sums: The summed loss, and the numbers of questions and of right answers by kind.
         asked: The training questions and the evaluated ones; if given, the accuracy of `question_only_accuracy` is
             reported too.
@@ -39,29 +39,29 @@ def report(
     """
     count = np.asarray(sums["asked"], np.float64)
     alone = {} if asked is None else question_only_accuracy(*asked)
-    groups = {"": terms.kinds} | {f"/{kind}": (kind,) for kind in terms.kinds}
-    if terms.relational:
-        one_hop = tuple(kind for kind in terms.kinds if kind not in terms.relational)
-        groups |= zip(("/one_hop", "/relational"), (one_hop, terms.relational), strict=True)
+    groups = {"": question_vocabulary.kinds} | {f"/{kind}": (kind,) for kind in question_vocabulary.kinds}
+    if question_vocabulary.relational:
+        one_hop = tuple(kind for kind in question_vocabulary.kinds if kind not in question_vocabulary.relational)
+        groups |= zip(("/one_hop", "/relational"), (one_hop, question_vocabulary.relational), strict=True)
     scalars = {"loss": float(sums["loss"]) / max(count.sum(), 1)}
     for name, kinds in groups.items():
-        chosen = [terms.kinds.index(kind) for kind in kinds]
+        chosen = [question_vocabulary.kinds.index(kind) for kind in kinds]
         if not (total := count[chosen].sum()):
             continue
         scalars[f"accuracy{name}"] = float(np.asarray(sums["right"], np.float64)[chosen].sum() / total)
         if alone:
-            right = sum(alone.get(kind, 0.0) * count[terms.kinds.index(kind)] for kind in kinds)
+            right = sum(alone.get(kind, 0.0) * count[question_vocabulary.kinds.index(kind)] for kind in kinds)
             scalars[f"question_only_accuracy{name}"] = float(right / total)
     return EvaluationReport(scalars, note=f"{int(count.sum())} questions")
 
 
-def attention_sums(view: StateView, batch: Batch, terms: QuestionVocabulary) -> dict[str, Array]:
+def attention_sums(view: StateView, batch: Batch, question_vocabulary: QuestionVocabulary) -> dict[str, Array]:
     """Sum the weight of every hop on the first and last relevant cell, and count the questions.
 
     Args:
         view: The model and its variables.
         batch: The questions.
-        terms: The vocabulary.
+        question_vocabulary: The vocabulary.
 
     Returns:
         Arrays [hop, group] by cell, and the counts [group]; groups are one-hop and relational questions.
@@ -72,9 +72,9 @@ def attention_sums(view: StateView, batch: Batch, terms: QuestionVocabulary) -> 
     weights_HxBxK = aux.maps[site.name].weights[:, :, 0, 0]  # type: ignore[index]
     cells_Bx2, places_CxK = (
         jnp.asarray(batch["cells"]),
-        jnp.asarray(cell_positions(site.key, terms), weights_HxBxK.dtype),
+        jnp.asarray(cell_positions(site.key, question_vocabulary), weights_HxBxK.dtype),
     )
-    relational_K = jnp.array([kind in terms.relational for kind in terms.kinds], jnp.int32)
+    relational_K = jnp.array([kind in question_vocabulary.relational for kind in question_vocabulary.kinds], jnp.int32)
     counted_B = real_rows(batch) & (cells_Bx2[:, 0] >= 0)
     group_BxG = jax.nn.one_hot(relational_K[jnp.asarray(batch["kinds"])], len(GROUPS)) * counted_B[:, None]
     sums = {"asked": jnp.sum(group_BxG, axis=0)}
@@ -99,14 +99,17 @@ def attention_report(sums: Mapping[str, Any], rows: object = None) -> Evaluation
     return EvaluationReport(scalars, note=f"{int(np.sum(sums['asked']))} questions")
 
 
-def cell_positions(axis: Axis, terms: QuestionVocabulary) -> Bool[np.ndarray, "C K"]:
+def cell_positions(axis: Axis, question_vocabulary: QuestionVocabulary) -> Bool[np.ndarray, "C K"]:
     """Return which positions of an image lie in each cell of its scene.
 
     Args:
         axis: The axis of positions.
-        terms: The vocabulary of questions, which has the number of cells and the size of the image.
+        question_vocabulary: The vocabulary of questions, which has the number of cells and the size of the image.
 
     Returns:
         A mask [cell, position].
     """
-    return cell_of_patch(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]
+    return (
+        cell_of_patch(axis, side=question_vocabulary.side, size=question_vocabulary.size)
+        == np.arange(question_vocabulary.side**2)[:, None]
+    )

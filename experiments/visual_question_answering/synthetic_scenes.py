@@ -58,19 +58,19 @@ class SceneQuestions(Config, path="scenes"):
 
     def _check(self) -> None:
         try:
-            _ = self.kind
+            _ = self.scene_generator
         except ValueError as error:
             raise UserError(f"scenes: {error}") from None
 
     @property
-    def kind(self) -> SceneGenerator:
+    def scene_generator(self) -> SceneGenerator:
         """The generator of the scenes."""
         return SceneGenerator(_SIDE, self.pixels, self.min_items, self.max_items, one_of_each=True)
 
     @property
-    def terms(self) -> QuestionVocabulary:
+    def question_vocabulary(self) -> QuestionVocabulary:
         """The vocabulary of the questions, in alphabetical order."""
-        kind = self.kind
+        kind = self.scene_generator
         places = tuple(kind.place(cell) for cell in range(_SIDE**2))
         spoken = {*tokenize_question("what color shape where is the thing ?"), *kind.colors, *kind.shapes}
         spoken |= {word for relation in RELATIONS for word in relation.split()}
@@ -80,31 +80,34 @@ class SceneQuestions(Config, path="scenes"):
         return QuestionVocabulary(tuple(sorted(spoken)), answers, kinds, longest, kind.size, _SIDE, RELATIONAL)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A line that describes the questions."""
         return f"data scenes: drawn anew at every step; {self.validation:,} validation, {self.test:,} test questions"
 
-    def training(self, rows: int, seed: int) -> GeneratedBatches:
+    def training_batches(self, rows: int, seed: int) -> GeneratedBatches:
         """Return an endless source of questions about scenes that are sampled anew at every step."""
-        terms, kind, each = self.terms, self.kind, self.questions_per_scene
+        question_vocabulary, kind, each = self.question_vocabulary, self.scene_generator, self.questions_per_scene
 
         def draw(random: np.random.Generator) -> Batch:
             drawn = [self.draw(random, each) for _ in range(-(-rows // each))]
             questions = [question for _, asked in drawn for question in asked]
             images = np.repeat(render_scene(kind, [items for items, _ in drawn], random), each, axis=0)
-            return terms.batch(questions[:rows], images[:rows])
+            return question_vocabulary.batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
 
-    def held_out(self, split: str, rows: int) -> Sequence[Batch]:
+    def held_out_batches(self, split: str, rows: int) -> Sequence[Batch]:
         """Return the questions of a split, rendered on demand."""
         return _HeldOut(self, split, rows)
 
-    def asked(self, split: str) -> list[Question]:
+    def split_questions(self, split: str) -> list[Question]:
         """Return the questions of a split without their images; for training, a sample of 10,000."""
-        return [self.numbered(split, number)[1] for number in range(_COUNTED if split == "train" else self.size(split))]
+        return [
+            self.scene_and_question(split, number)[1]
+            for number in range(_COUNTED if split == "train" else self.size(split))
+        ]
 
-    def image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
+    def test_image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
         """Render the scene of a question of the test split.
 
         Raises:
@@ -112,8 +115,8 @@ class SceneQuestions(Config, path="scenes"):
         """
         if not 0 <= number < self.test:
             raise UserError(f"image {number}: the test split has images 0 to {self.test - 1}")
-        items, _ = self.numbered("test", number)
-        return render_scene(self.kind, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
+        items, _ = self.scene_and_question("test", number)
+        return render_scene(self.scene_generator, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
 
     def fingerprint(self) -> dict[str, str]:
         """Return nothing: no file is read."""
@@ -123,7 +126,7 @@ class SceneQuestions(Config, path="scenes"):
         """Return the number of questions of a split."""
         return {"validation": self.validation, "test": self.test}[split]
 
-    def numbered(self, split: str, number: int) -> tuple[Scene, Question]:
+    def scene_and_question(self, split: str, number: int) -> tuple[Scene, Question]:
         """Return a held-out question by its number, the same in batches of any size.
 
         Args:
@@ -146,11 +149,11 @@ class SceneQuestions(Config, path="scenes"):
         Returns:
             The scene and the questions, relational ones with probability 1/2, else one-hop ones.
         """
-        kind, by_kind = self.kind, collections.defaultdict[str, list[Question]](list)
+        kind, by_kind = self.scene_generator, collections.defaultdict[str, list[Question]](list)
         while not all(name in by_kind for name in RELATIONAL):
             items = kind.draw(random)
             by_kind.clear()
-            for question in ask(kind, items):
+            for question in all_questions(kind, items):
                 by_kind[question.kind].append(question)
         questions = []
         for _ in range(count):
@@ -176,13 +179,13 @@ class _HeldOut(Sequence[Batch]):
             raise IndexError(number)
         first = number * self.rows
         last = min(first + self.rows, self.questions.size(self.split))
-        drawn = [self.questions.numbered(self.split, each) for each in range(first, last)]
+        drawn = [self.questions.scene_and_question(self.split, each) for each in range(first, last)]
         random = np.random.default_rng((_SEEDS[self.split], 1, number))
-        images = render_scene(self.questions.kind, [items for items, _ in drawn], random)
-        return self.questions.terms.batch([question for _, question in drawn], images, self.rows)
+        images = render_scene(self.questions.scene_generator, [items for items, _ in drawn], random)
+        return self.questions.question_vocabulary.batch([question for _, question in drawn], images, self.rows)
 
 
-def ask(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
+def all_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
     """Yield all questions about a scene that have one right answer: those that name an item unambiguously.
 
     Args:

@@ -110,17 +110,19 @@ class VisualQuestionAnswering(BaseTask):
 
     def __init__(self, config: VisualQuestionAnsweringConfig, questions: QuestionSet, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.questions, self.terms = config, questions, questions.terms
-        rows, terms = config.batch_size, self.terms
+        self.config, self.questions, self.question_vocabulary = config, questions, questions.question_vocabulary
+        rows, question_vocabulary = config.batch_size, self.question_vocabulary
         inputs = {
-            "image": InputSpec((rows, terms.size, terms.size, 3), jnp.float32, Modality.IMAGE),
-            "tokens": InputSpec((rows, terms.longest)),
+            "image": InputSpec(
+                (rows, question_vocabulary.size, question_vocabulary.size, 3), jnp.float32, Modality.IMAGE
+            ),
+            "tokens": InputSpec((rows, question_vocabulary.longest)),
             "lengths": InputSpec((rows,)),
         }
-        vocabularies = {"tokens": terms.vocabulary, "classes": len(terms.answers)}
+        vocabularies = {"tokens": question_vocabulary.vocabulary, "classes": len(question_vocabulary.answers)}
         self.interface = TaskInterface(inputs, vocabularies, pad=0, output=VISUAL_QUESTION_ANSWERING.output)
         self.objectives = (Objective("answering", self._loss),)
-        splits = {split: questions.held_out(split, rows) for split in ("validation", "test")}
+        splits = {split: questions.held_out_batches(split, rows) for split in ("validation", "test")}
         self.evaluations = tuple(
             evaluation for split, batches in splits.items() for evaluation in self._evaluations(split, batches)
         )
@@ -132,7 +134,7 @@ class VisualQuestionAnswering(BaseTask):
     @property
     def said(self) -> tuple[str, ...]:
         """A line that describes the question set."""
-        return (self.questions.said,)
+        return (self.questions.description,)
 
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of every split that was read."""
@@ -140,7 +142,7 @@ class VisualQuestionAnswering(BaseTask):
 
     def source(self, seed: int) -> BatchSource:
         """Return the training questions in the order of a seed."""
-        return self.questions.training(self.config.batch_size, seed)
+        return self.questions.training_batches(self.config.batch_size, seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """Return the number of questions, without rows that only fill a batch."""
@@ -161,11 +163,11 @@ class VisualQuestionAnswering(BaseTask):
         at_end = split == "test"
 
         def finish(sums: Mapping[str, Any], rows: object) -> Any:
-            asked = (self.questions.asked("train"), self.questions.asked(split)) if at_end else None
-            return report(self.terms, sums, asked)
+            asked = (self.questions.split_questions("train"), self.questions.split_questions(split)) if at_end else None
+            return report(self.question_vocabulary, sums, asked)
 
         found = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
-        if self.terms.side:
+        if self.question_vocabulary.side:
             found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, reads=AXES))
         return tuple(found)
 
@@ -175,24 +177,24 @@ class VisualQuestionAnswering(BaseTask):
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
-        of_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.terms.kinds)) * real_B[:, None]
+        of_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.question_vocabulary.kinds)) * real_B[:, None]
         right_B = (jnp.argmax(logits_BxC, axis=-1) == labels_B).astype(jnp.float32)
         asked_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
         return {"loss": nats, "asked": asked_K, "right": right_K}, None
 
     def _looks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
-        return attention_sums(view, batch, self.terms), None
+        return attention_sums(view, batch, self.question_vocabulary), None
 
     def labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the probe with images, questions, answers and the relevant cells."""
         shown = self._shown
         questions = [
-            " ".join(self.terms.words[token - 1] for token in tokens[:length])
+            " ".join(self.question_vocabulary.words[token - 1] for token in tokens[:length])
             for tokens, length in zip(shown["tokens"], shown["lengths"], strict=True)
         ]
-        answers = [self.terms.answers[label] for label in shown["labels"]]
+        answers = [self.question_vocabulary.answers[label] for label in shown["labels"]]
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
-        return make_labels(self.terms, sites, shown["image"], titles, shown["cells"])
+        return make_labels(self.question_vocabulary, sites, shown["image"], titles, shown["cells"])
 
     def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Return the most probable answer to each question, with its probability.
@@ -207,19 +209,22 @@ class VisualQuestionAnswering(BaseTask):
         asked = []
         for text in request.texts:
             number, question = _ASKED.fullmatch(text).groups()  # type: ignore[union-attr]
-            asked.append((self.questions.image(int(number or 0)), tokenize_question(question)))
-        unknown = [Question(words, self.terms.answers[0], self.terms.kinds[0]) for _, words in asked]
-        batch = self.terms.batch(unknown, np.stack([image for image, _ in asked]))
+            asked.append((self.questions.test_image(int(number or 0)), tokenize_question(question)))
+        unknown = [
+            Question(words, self.question_vocabulary.answers[0], self.question_vocabulary.kinds[0])
+            for _, words in asked
+        ]
+        batch = self.question_vocabulary.batch(unknown, np.stack([image for image, _ in asked]))
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        lines = describe_top_classes(logits_BxC, self.terms.answers)
+        lines = describe_top_classes(logits_BxC, self.question_vocabulary.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
-        labels = make_labels(self.terms, view.model.sites, batch["image"], titles, None)
+        labels = make_labels(self.question_vocabulary, view.model.sites, batch["image"], titles, None)
         return Predictions(lines, labels, make_capture(view, inputs))
 
 
 def make_labels(
-    terms: QuestionVocabulary,
+    question_vocabulary: QuestionVocabulary,
     sites: Sequence[Site],
     image_BxYxXx3: Float[np.ndarray, "B Y X 3"],
     titles: Sequence[str],
@@ -230,7 +235,7 @@ def make_labels(
     The last cell is a sure link of the answer; those that lead there are possible ones.
 
     Args:
-        terms: The vocabulary.
+        question_vocabulary: The vocabulary.
         sites: The attention modules.
         image_BxYxXx3: The images.
         titles: The title of each example.
@@ -241,9 +246,10 @@ def make_labels(
     """
     looking = sites_between(sites, *AXES)
     links = {}
-    if cells_Bx2 is not None and terms.side:
+    if cells_Bx2 is not None and question_vocabulary.side:
         links = {
-            site.name: tuple(_links(cell_positions(site.key, terms), cells) for cells in cells_Bx2) for site in looking
+            site.name: tuple(_links(cell_positions(site.key, question_vocabulary), cells) for cells in cells_Bx2)
+            for site in looking
         }
     images = {"grid": unscale_pixels(np.asarray(image_BxYxXx3))} if looking else {}
     return AxisLabels({}, tuple(titles), links or None, images=images)

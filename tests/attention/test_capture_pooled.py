@@ -41,23 +41,23 @@ def test_pooled_maps_rows_and_tops_are_the_oracles(cells: int, blocks: tuple[int
     inputs = arrays()
     weights, logits = expected_map(*inputs[:2])
     within = 1e-6 * np.abs(logits).max()
-    capture = Capture(("here",), cells=cells, rows=3, top=4, heads=(2, 0))
+    capture = Capture(("here",), max_map_size=cells, rows=3, top_k=4, heads=(2, 0))
     assert capture.blocks(Q, K) == blocks
     found = run(*inputs, backend, capture)[1]
     weights = weights[:, [2, 0]]
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, *blocks), rtol=0, atol=within)
     np.testing.assert_allclose(found.weights, weights[:, :, [0, 9, 18]], rtol=0, atol=within)
-    np.testing.assert_allclose(found.top.weights, -np.sort(-weights, axis=-1)[..., :4], rtol=0, atol=within)
-    at_keys = np.take_along_axis(weights, np.asarray(found.top.keys), axis=-1)
-    np.testing.assert_allclose(found.top.weights, at_keys, rtol=0, atol=within)
+    np.testing.assert_allclose(found.top_weights.weights, -np.sort(-weights, axis=-1)[..., :4], rtol=0, atol=within)
+    at_keys = np.take_along_axis(weights, np.asarray(found.top_weights.keys), axis=-1)
+    np.testing.assert_allclose(found.top_weights.weights, at_keys, rtol=0, atol=within)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.value)
 def test_a_map_of_no_more_positions_than_cells_is_whole(backend: Backend) -> None:
     inputs = arrays()
-    found = run(*inputs, backend, Capture(("here",), cells=K, rows=3, top=4))[1]
+    found = run(*inputs, backend, Capture(("here",), max_map_size=K, rows=3, top_k=4))[1]
     assert found.pooled is None
-    assert found.top is None
+    assert found.top_weights is None
     np.testing.assert_array_equal(found.weights, run(*inputs, backend, Capture(("here",)))[1].weights)
 
 
@@ -66,19 +66,19 @@ def test_a_map_is_pooled_a_few_rows_at_a_time(at_once: int, monkeypatch: pytest.
     monkeypatch.setattr("transformer.attention.capture.ROW_CHUNK_SIZE", at_once)
     q, k, _ = arrays()
     weights, logits = expected_map(q, k)
-    request = Capture(("here",), cells=10, rows=2, top=2)
+    request = Capture(("here",), max_map_size=10, rows=2, top_k=2)
     form = LogitScaling(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
         found = jax.jit(lambda q, k: capture_from_products(q, k, request, terms=LogitTerms(mask()), form=form))(q, k)
     within = 1e-6 * np.abs(logits).max()
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, 2, 4), rtol=0, atol=within)
-    np.testing.assert_allclose(found.top.weights, -np.sort(-weights, axis=-1)[..., :2], rtol=0, atol=within)
+    np.testing.assert_allclose(found.top_weights.weights, -np.sort(-weights, axis=-1)[..., :2], rtol=0, atol=within)
 
 
 def test_no_array_of_the_size_of_a_long_map_exists() -> None:
     length, heads = 8192, 8
     one = jax.ShapeDtypeStruct((1, length, heads, 4), jnp.float32)
-    request = Capture(("here",), cells=256, rows=8, top=8)
+    request = Capture(("here",), max_map_size=256, rows=8, top_k=8)
 
     def found(q: jax.Array, k: jax.Array) -> Any:
         return capture_from_products(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitScaling())

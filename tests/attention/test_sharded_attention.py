@@ -203,7 +203,7 @@ def test_a_mesh_computes_what_one_device_does_and_what_the_oracle_says(case: Cas
 def test_long_maps_and_single_examples_are_captured_alike() -> None:
     case = Case((2, 1, 1, 2), RULES["sp"], BLOCKWISE, (), SMALL)
     statistics = (ENTROPY, induction_mass(3, None))
-    capture = request_of(case, cells=4, rows=2, top=2, heads=(1,), by_example=True, statistics=statistics)
+    capture = request_of(case, max_map_size=4, rows=2, top_k=2, heads=(1,), by_example=True, statistics=statistics)
     inputs = inputs_of(case)
     found, of_one = (jax.jit(program(case, here, capture))(*inputs).captured for here in (placement_of(case), None))
     assert found.pooled.shape == (2, 1, 4, 4)

@@ -30,14 +30,14 @@ def model(folders: dict[str, Path]) -> Loaded:
 
 @pytest.fixture(scope="module")
 def looked(model: Loaded, tmp_path_factory: pytest.TempPathFactory) -> AttentionPage:
-    return model.look(TEXT, page=tmp_path_factory.mktemp("page") / "page.html", vectors=True)
+    return model.look(TEXT, page=tmp_path_factory.mktemp("page") / "page.html", query_key_vectors=True)
 
 
 @pytest.fixture(scope="module")
 def captured(model: Loaded) -> CapturedAttention:
     """What lies beneath the page's maps."""
     reading, _ = model._read(TEXT, None, None)
-    capture = Capture(("decoder/self",), norms=True, vectors=True)
+    capture = Capture(("decoder/self",), value_norms=True, query_key_query_key_vectors=True)
     return make_capture(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
 
 
@@ -90,7 +90,7 @@ def test_weights_times_values_are_shown_as_shares_of_their_rows(
     wait_until(page, "location.hash.includes('view=value_weighted') && document.body.dataset.shown === location.hash")
     assert "|weight × value|, as a fraction of its row" in page.locator("#detail-title").inner_text()
     assert page.locator("#value-weighted").is_checked()
-    vectors = np.asarray(captured.weights)[1, 0, 1] * np.asarray(captured.norms)[1, 0, 1]
+    vectors = np.asarray(captured.weights)[1, 0, 1] * np.asarray(captured.value_norms)[1, 0, 1]
     shares = (vectors / vectors.sum(-1, keepdims=True))[:12, :12]
     rows = list(csv.DictReader(io.StringIO(saved_table(page, tmp_path), newline="")))
     assert list(rows[0])[-1] == "share"
@@ -116,8 +116,8 @@ def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
         "rows => rows.map(row => [...row.querySelectorAll('.figure')].map(cell => cell.textContent.replace('−', '-')))"
     )
     found = np.array(table, float)
-    assert captured.vectors is not None
-    q, k = (np.asarray(side, np.float64)[1, 0, :, 1] for side in captured.vectors[:2])
+    assert captured.query_key_vectors is not None
+    q, k = (np.asarray(side, np.float64)[1, 0, :, 1] for side in captured.query_key_vectors[:2])
     products = q[4] * k[:5]
     bound = 2.01 * 2**-11 * np.abs(products).sum(-1).max() + 6e-4  # half precision, and three figures
     np.testing.assert_allclose(found[:, 0], products.sum(-1), atol=bound)
@@ -140,7 +140,7 @@ def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_aske
     visit: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    text = looked.page.replace('"vectors":{"depth":8', '"vectors":null,"unused":{"depth":8')
+    text = looked.page.replace('"queryKeyVectors":{"depth":8', '"queryKeyVectors":null,"unused":{"depth":8')
     assert text != looked.page
     (tmp_path / "page.html").write_text(text)
     page = visit(tmp_path / "page.html")

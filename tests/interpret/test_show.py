@@ -36,7 +36,7 @@ def test_a_look_is_a_file_whose_path_is_told(model: Loaded, tmp_path: Path, caps
     data = data_of(page)
     assert (data["title"], data["titles"], data["tokens"]) == ("tiny-gpt2", ["the qu"], {"tokens": [["the", "▁qu"]]})
     # Nothing of any training.
-    assert data["alone"]
+    assert data["singleText"]
     assert (data["curves"], data["samples"], data["history"]["roles"], data["steps"]) == ({}, [], [], [0])
     assert [site["tables"] for site in data["history"]["sites"]] == [[]]
     assert ["n_layer", "2"] in data["config"]

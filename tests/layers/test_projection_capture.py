@@ -25,7 +25,7 @@ def captured(**changes: Any) -> tuple[np.ndarray, dict[str, Any], CapturedAttent
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), functional.shapes())
     x = rng.normal(size=(2, Q, WIDTH)).astype(np.float32)
-    capture = Capture(("here",), norms=True, vectors=True)
+    capture = Capture(("here",), value_norms=True, query_key_vectors=True)
     found = functional.bind(params)(jnp.asarray(x), jnp.asarray(x), mask=Mask(causal=True), capture=capture)[1]
     return x, params, found
 
@@ -44,21 +44,23 @@ def test_a_norm_is_that_of_the_value_behind_the_heads_own_part_of_the_output(kv_
     for head in range(HEADS):
         transformed = v[:, :, head // (HEADS // kv_heads)] @ output[head]
         norms = np.linalg.norm(transformed, axis=-1)
-        np.testing.assert_allclose(found.norms[:, head], norms, rtol=1e-5)
+        np.testing.assert_allclose(found.value_norms[:, head], norms, rtol=1e-5)
         # |alpha f(x)|, vector by vector, is the weight times the norm.
         vectors = weights[:, head, :, :, None] * transformed[:, None]
         np.testing.assert_allclose(
-            np.linalg.norm(vectors, axis=-1), weights[:, head] * np.asarray(found.norms)[:, head, None], atol=1e-5
+            np.linalg.norm(vectors, axis=-1), weights[:, head] * np.asarray(found.value_norms)[:, head, None], atol=1e-5
         )
 
 
 @pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"score": Score.DOT}, {"positions": Positions.ROTARY}])
 def test_the_products_are_the_models_own_logits(changes: dict[str, Any]) -> None:
     x, params, found = captured(**changes)
-    assert found.vectors is not None
-    assert bool(found.vectors.whole)
-    q, k = (np.asarray(side, np.float64) for side in found.vectors[:2])
-    logits = float(found.vectors.scale) * np.einsum("bqhd,bkhd->bhqk", q, np.repeat(k, HEADS // k.shape[2], axis=2))
+    assert found.query_key_vectors is not None
+    assert bool(found.query_key_vectors.whole)
+    q, k = (np.asarray(side, np.float64) for side in found.query_key_vectors[:2])
+    logits = float(found.query_key_vectors.scale) * np.einsum(
+        "bqhd,bkhd->bhqk", q, np.repeat(k, HEADS // k.shape[2], axis=2)
+    )
     logits[..., ~np.tri(Q, dtype=bool)] = -np.inf
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     np.testing.assert_allclose(found.weights, weights / weights.sum(-1, keepdims=True), atol=1e-5)
@@ -68,10 +70,10 @@ def test_the_products_are_the_models_own_logits(changes: dict[str, Any]) -> None
 
 
 def test_what_is_no_product_or_not_that_alone_says_so() -> None:
-    assert captured(score=Score.ADDITIVE)[2].vectors is None
+    assert captured(score=Score.ADDITIVE)[2].query_key_vectors is None
     for positions in (Positions.ALIBI, Positions.SHAW, Positions.TRANSFORMER_XL):
-        vectors = captured(positions=positions)[2].vectors
+        vectors = captured(positions=positions)[2].query_key_vectors
         assert vectors is not None
         assert not bool(vectors.whole), positions
     # What Shaw's positions add to the values belongs to a pair, not to a key.
-    assert captured(positions=Positions.SHAW)[2].norms is None
+    assert captured(positions=Positions.SHAW)[2].value_norms is None

@@ -175,7 +175,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
             )
             continue
         pooled = max_pool_map(weights, level.query_block, level.key_block)
-        rows, k = list(evenly_spaced(weights.shape[-2], store.tiers.rows)), store.tiers.top
+        rows, k = list(evenly_spaced(weights.shape[-2], store.tiers.num_rows)), store.tiers.top_k
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
         top = TopWeights(order, np.take_along_axis(weights, order, axis=-1))
         kept[site.name] = quantize_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
@@ -325,7 +325,7 @@ def write_long_run(directory: Path, positions: int = 500, cells: tuple[int, ...]
     axis = Axis("text")
     site = Site("decoder/self", axis, axis, ("0", "1"), ("0", "1", "2"), causal=True)
     labels = AxisLabels({"text": (tuple(f"▁word{n}" for n in range(positions)),)}, ("long",))
-    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32, Tiers(cells, rows=4, top=5))
+    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32, Tiers(cells, num_rows=4, top_k=5))
     rows, columns = np.mgrid[:positions, :positions]
     maps = {}
     for step in (10, 40):

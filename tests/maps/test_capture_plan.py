@@ -129,23 +129,25 @@ def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     assert kept.levels["full"].codes.shape == (2, 2, 1, 60, 60)
     little = plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05))
     assert little.sizes == {"here": (100, 100)}
-    assert little.tiers.cells == (64,)
+    assert little.tiers.level_sizes == (64,)
     kept = jax.eval_shape(lambda: little.stored_maps(look(little.request())))["here"]
     assert kept.levels["pooled-64"].codes.shape == (2, 2, 1, 50, 50)
     assert kept.rows.codes.shape == (2, 2, 1, 8, 100)
-    assert kept.top[0].shape == (2, 2, 1, 100, 8)
-    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.02)).tiers == Tiers((64,), rows=8, top=1)
+    assert kept.top_weights[0].shape == (2, 2, 1, 100, 8)
+    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.02)).tiers == Tiers(
+        (64,), num_rows=8, top_k=1
+    )
     assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05), tiers=whole.tiers) == whole
 
 
 def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
     """Counted array by array: a byte a code and a root, four a scale and a key."""
     *heads, queries, keys = shape
-    levels = map_levels(queries, keys, tiers.cells)
+    levels = map_levels(queries, keys, tiers.level_sizes)
     rows = [(level.queries, level.keys) for level in levels]
     found = sum(q * k + 5 * q for q, k in rows)
     if levels[-1].name != "full":
-        found += tiers.rows * (keys + 5) + (queries * (tiers.top * 5 + 5) if tiers.top else 0)
+        found += tiers.num_rows * (keys + 5) + (queries * (tiers.top_k * 5 + 5) if tiers.top_k else 0)
     return math.prod(heads) * found
 
 
@@ -154,19 +156,20 @@ def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
 def test_the_finest_level_that_fits_is_kept(shape, megabytes):
     tiers = choose_tiers(MapsConfig(max_megabytes=megabytes), [shape], steps=10)
     assert bytes_of_a_step(shape, tiers) * 10 <= megabytes * 1e6
-    finer = Tiers((*tiers.cells, 2 * tiers.cells[-1]), tiers.rows, tiers.top)
+    finer = Tiers((*tiers.level_sizes, 2 * tiers.level_sizes[-1]), tiers.num_rows, tiers.top_k)
     assert (
-        map_levels(*shape[-2:], tiers.cells)[-1].name == "full" or bytes_of_a_step(shape, finer) * 10 > megabytes * 1e6
+        map_levels(*shape[-2:], tiers.level_sizes)[-1].name == "full"
+        or bytes_of_a_step(shape, finer) * 10 > megabytes * 1e6
     )
 
 
 def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
     shape = (12, 4, 12, 1024, 1024)
     everything = choose_tiers(MapsConfig(max_megabytes=1e6), [shape], steps=10)
-    assert everything.cells == (64, 128, 256, 512, 1024)
-    assert map_levels(1024, 1024, everything.cells)[-1].name == "full"
-    assert choose_tiers(MapsConfig(max_megabytes=1e-6), [shape], steps=10) == Tiers((64,), rows=1, top=0)
-    assert choose_tiers(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).cells == (64,)
+    assert everything.level_sizes == (64, 128, 256, 512, 1024)
+    assert map_levels(1024, 1024, everything.level_sizes)[-1].name == "full"
+    assert choose_tiers(MapsConfig(max_megabytes=1e-6), [shape], steps=10) == Tiers((64,), num_rows=1, top_k=0)
+    assert choose_tiers(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).level_sizes == (64,)
 
 
 def test_a_budget_of_nothing_is_refused():

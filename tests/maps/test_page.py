@@ -224,7 +224,7 @@ def test_the_keyboard_goes_everywhere(report, visit):
         ("e", "example", "2"),
         ("E", "example", "1"),
         ("s", "site", "decoder/self"),
-        ("g", "links", "0"),
+        ("g", "gold_alignments", "0"),
     ):
         page.keyboard.press(key)
         wait_for(page, name, value)
@@ -295,7 +295,7 @@ def test_play_runs_through_the_steps_and_stops(report, visit):
 
 
 def test_the_address_keeps_what_is_seen(report, visit):
-    page = visit(report, "#site=decoder/self&example=3&layer=1&head=2&step=400&links=0")
+    page = visit(report, "#site=decoder/self&example=3&layer=1&head=2&step=400&gold_alignments=0")
     assert page.locator("#detail-title").inner_text() == "layer 1 · head 2"
     assert page.locator("#step-shown").inner_text() == "step 400"
     assert page.locator("#example").input_value() == "2"
@@ -311,11 +311,11 @@ def test_gold_links_are_drawn_where_there_are_any(report, visit):
     page = visit(report, "#site=decoder/cross&example=3")
     assert page.locator(".link.sure").count() == 4
     assert page.locator(".link.possible").count() == 2
-    page.locator("#links").uncheck()
+    page.locator("#gold-alignments").uncheck()
     page.wait_for_selector(".link", state="detached")
     page.locator("#sites button").first.click()
     wait_for(page, "site", "encoder/self")
-    page.wait_for_selector("#links-toggle", state="hidden")
+    page.wait_for_selector("#gold-alignments-toggle", state="hidden")
 
 
 def test_a_thumbnail_and_a_curve_are_doors(report, visit):

@@ -31,7 +31,7 @@ def report(run):
 def compared(run, other_run, tmp_path_factory):
     """The page of a run against another, whose steps are not all the run's own."""
     return write_report(
-        run.directory, against=other_run.directory, page=tmp_path_factory.mktemp("page") / "compared.html"
+        run.directory, compare_to=other_run.directory, page=tmp_path_factory.mktemp("page") / "compared.html"
     )
 
 
@@ -65,7 +65,7 @@ def drawn(page, selector: str, cells: list[tuple[int, int]]) -> list[int]:
 def test_two_runs_of_one_config_are_told_apart_by_their_directories(run, tmp_path):
     for name in ("first", "second"):
         shutil.copytree(run.directory, tmp_path / name)
-    page = write_report(tmp_path / "first", against=tmp_path / "second").read_text()
+    page = write_report(tmp_path / "first", compare_to=tmp_path / "second").read_text()
     assert "<title>demo (first) minus demo (second) · attention</title>" in page
 
 
@@ -151,7 +151,7 @@ def test_the_difference_of_two_runs_is_of_heads_that_are_alike(run, other_run, c
 @pytest.mark.browser
 def test_a_run_is_compared_at_the_nearest_step(run, visit, tmp_path):  # noqa: F811
     other = write_run(tmp_path / "other", steps=(150, 900), seed=1)
-    path = write_report(run.directory, against=other.directory, page=tmp_path / "page.html")
+    path = write_report(run.directory, compare_to=other.directory, page=tmp_path / "page.html")
     page = visit(path, "#site=encoder/self&step=600&compare=run")
     assert "“demo” step 600 minus “demo, seed 1” step 900" in page.locator("#detail-title").inner_text()
     page.keyboard.press("ArrowLeft")
@@ -233,7 +233,7 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(run, tmp_path):
         ("nothing", "no map store at"),
     ):
         with pytest.raises(UserError, match=says) as caught:
-            write_report(run.directory, against=tmp_path / name)
+            write_report(run.directory, compare_to=tmp_path / name)
         assert "\n" not in str(caught.value)
         assert not list(run.directory.glob("*.new"))
 
@@ -241,11 +241,11 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(run, tmp_path):
 @pytest.mark.slow
 def test_two_runs_fit_into_the_budget(run, other_run, tmp_path):
     page = tmp_path / "page.html"
-    whole = write_report(run.directory, against=other_run.directory, page=page).stat().st_size
+    whole = write_report(run.directory, compare_to=other_run.directory, page=page).stat().st_size
     budget = whole * 2 // 3
-    assert write_report(run.directory, budget, against=other_run.directory, page=page).stat().st_size <= budget
+    assert write_report(run.directory, budget, compare_to=other_run.directory, page=page).stat().st_size <= budget
     with pytest.raises(UserError, match="too small for one step of maps: give at least"):
-        write_report(run.directory, 1000, against=other_run.directory, page=page)
+        write_report(run.directory, 1000, compare_to=other_run.directory, page=page)
 
 
 @pytest.mark.browser
@@ -255,7 +255,7 @@ def test_the_curves_of_two_runs_are_laid_over_each_other_and_their_configs_set_b
     names = [entry.rpartition("\n")[0] for entry in loss.locator(".entry").all_inner_texts()]
     own = list(read_curves(RunDirectory(run.directory))["loss"])
     assert names == [*own, *(f"{split} of demo, seed 1" for split in own)]
-    assert loss.locator("path.stroke.against").count() == len(own)
+    assert loss.locator("path.stroke.other-run").count() == len(own)
     configs = [dict(flatten_config(RunDirectory(each.directory).config())) for each in (run, other_run)]
     differing = [key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)]
     rows = page.locator("#config-differences tbody tr")
@@ -266,4 +266,4 @@ def test_the_curves_of_two_runs_are_laid_over_each_other_and_their_configs_set_b
     assert page.locator("#config-differences thead th").all_inner_texts() == ["key", "demo", "demo, seed 1"]
     alone = visit(write_report(run.directory))
     assert alone.locator("#config-differences").inner_text() == ""
-    assert alone.locator("path.stroke.against").count() == 0
+    assert alone.locator("path.stroke.other-run").count() == 0

@@ -173,15 +173,15 @@ def test_images_and_spectrograms_are_packed(image_run, speech_run):
 
 
 def test_another_run_is_carried_at_the_nearest_steps(run, other_run, tmp_path):
-    path = write_report(run.directory, against=other_run.directory, page=tmp_path / "both.html")
+    path = write_report(run.directory, compare_to=other_run.directory, page=tmp_path / "both.html")
     page = Page(path.read_text())
-    against = page.data()["against"]
+    against = page.data()["otherRun"]
     assert against["title"] == "demo, seed 1"
     assert against["steps"] == list(run.maps)
     assert len(against["matches"]) == len(run.sites) * LAYERS * HEADS
     (level,) = against["sites"][0]["levels"]
     rows = LAYERS * HEADS * level["queries"]
-    found = unpack(blocks_of(page)["against-7-0-2-full"], rows, level["keys"], against["codes"])
+    found = unpack(blocks_of(page)["other-7-0-2-full"], rows, level["keys"], against["codes"])
     expected = other_run.maps[1600]["encoder/self"][:, 2, :, : level["queries"], : level["keys"]]
     assert np.abs(found - expected.reshape(rows, -1)).sum(axis=-1).max() <= 0.01
 
@@ -215,7 +215,7 @@ def test_the_policy_admits_exactly_the_script_and_the_style(page):
 
 def test_the_first_view_is_the_aligning_head_on_a_sentence_that_reorders(run, page):
     data = page.data()
-    first, labels = data["first"], run.labels
+    first, labels = data["initialView"], run.labels
     assert data["sites"][first["site"]]["name"] == "decoder/cross"
     last = run.maps[1600]["decoder/cross"].astype(np.float64)
     mass = sum(
@@ -280,7 +280,7 @@ def test_a_step_whose_maps_are_damaged_is_named_and_not_drawn(run, tmp_path):
     data = Page(write_report(copy).read_text()).data()
     step = sorted(run.maps)[1]
     assert data["steps"] == [each for each in sorted(run.maps) if each != step]
-    (said,) = data["damaged"]
+    (said,) = data["damageMessages"]
     assert f"at step {step} " in said
 
 
@@ -290,7 +290,7 @@ def test_a_small_budget_leaves_steps_out_and_says_so(run):
     path = write_report(run.directory, budget=budget)
     assert path.stat().st_size <= budget
     data = Page(path.read_text()).data()
-    assert sorted(data["steps"] + data["leftOut"]) == sorted(run.maps)
+    assert sorted(data["steps"] + data["omittedSteps"]) == sorted(run.maps)
     assert 2 <= len(data["steps"]) < len(run.maps)
     assert {100, 1600} <= set(data["steps"])
     assert data["codes"] == 127

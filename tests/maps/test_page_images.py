@@ -147,7 +147,7 @@ def test_gold_cells_are_outlined_for_the_query_that_is_shown(gazes, visit):  # n
     assert gold_of(large) == [11]
     assert gold_of(strip_of(page, 1).nth(2)) == [11]
     page.keyboard.press("g")
-    wait_for(page, "links", "0")
+    wait_for(page, "gold_alignments", "0")
     assert page.locator("#image-panel .link").count() == 0
 
 
@@ -264,7 +264,7 @@ def test_a_pooled_map_over_a_image_is_called_one(visit, tmp_path):  # noqa: F811
     site = Site("encoder/self", grid, grid, ("0",), ("0", "1"))
     images = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
     labels = AxisLabels({"patches": (grid.names(),)}, ("dark",), images=images)
-    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, Tiers((8,), rows=4, top=5))
+    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, Tiers((8,), num_rows=4, top_k=5))
     weights = softmax(np.random.default_rng(0).normal(size=(1, 1, 2, 17, 17)))
     store.write(10, make_kept(store, {site.name: weights}))
     write_record(tmp_path, "pooled")

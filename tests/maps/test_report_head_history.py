@@ -99,8 +99,8 @@ def test_the_other_run_is_told_too(run, store, other_run):
     facts, blocks = history_payload(
         store, RunDirectory(run.directory), 25_000_000, MapStore.open_existing(other_run.directory / "maps")
     )
-    table = next(table for table in facts["sites"][1]["tables"] if table["source"] == "against")
-    text = next(block.text for block in blocks if block.name == "history-1-against")
+    table = next(table for table in facts["sites"][1]["tables"] if table["source"] == "other")
+    text = next(block.text for block in blocks if block.name == "history-1-other")
     names, values = MapStore.open_existing(other_run.directory / "maps").statistics("decoder/self")
     row = table["names"].index("entropy")
     expected = np.asarray(values)[..., names.index("entropy")].mean(axis=1)

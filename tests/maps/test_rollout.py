@@ -172,6 +172,6 @@ def test_rollout_without_self_attention_or_of_pooled_maps_is_refused(tmp_path):
     whole.sites = tuple(dataclasses.replace(site, values=MapValues.REWEIGHTED) for site in whole.sites)
     with pytest.raises(UserError, match=r"site='encoder/self' has maps of values=reweighted: .* sum to one"):
         read_rollout(whole, "encoder/self", 10)
-    pooled = write_store(tmp_path / "pooled", Tiers(cells=(4,), rows=1, top=0))
+    pooled = write_store(tmp_path / "pooled", Tiers(level_sizes=(4,), num_rows=1, top_k=0))
     with pytest.raises(UserError, match="level='full'"):
         read_rollout(pooled, "encoder/self", 10)

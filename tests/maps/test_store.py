@@ -192,7 +192,7 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
         ({"sites": (SITES[0], dataclasses.replace(SITES[1], heads=("0", "1", "2")))}, "sites"),
         ({"labels": dataclasses.replace(LABELS, titles=("first", "other"))}, "labels"),
         ({"labels": dataclasses.replace(LABELS, links=None)}, "labels"),
-        ({"tiers": Tiers(cells=(64,))}, "tiers"),
+        ({"tiers": Tiers(level_sizes=(64,))}, "tiers"),
         ({"sizes": {"encoder/self": (7, 7)}}, "sizes"),
     ],
 )
@@ -302,7 +302,7 @@ def long_store(path, positions: int, cells: tuple[int, ...], **changes) -> MapSt
     site = Site("decoder/self", Axis("tokens"), Axis("tokens"), ("0", "1"), ("0", "1", "2"), causal=True)
     words = tuple(f"w{n}" for n in range(positions))
     labels = AxisLabels({"tokens": (words, words[: positions - 9])}, ("whole", "shorter"))
-    return MapStore.open(path, (site,), labels, "abc", Tiers(cells, rows=3, top=4), **changes)
+    return MapStore.open(path, (site,), labels, "abc", Tiers(cells, num_rows=3, top_k=4), **changes)
 
 
 def long_maps(positions: int) -> np.ndarray:

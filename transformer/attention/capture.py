@@ -47,14 +47,14 @@ class Capture:
         heads: Heads whose maps are kept; None keeps all. Statistics always cover every head.
         rows: Query rows whose weights are kept; a number takes that many, evenly spaced; None keeps all.
         maps: Whether to return weights at all.
-        cells: The most positions per side before a map is max-pooled. A larger map is returned as `pooled`, of at most
-            so many cells per side, with the `weights` of the chosen rows. None never pools.
-        top: How many of the largest weights of each row to return with a pooled map.
+        max_map_size: The most positions per side before a map is max-pooled. A larger map is returned as `pooled`, of
+            at most so many cells per side, with the `weights` of the chosen rows. None never pools.
+        top_k: How many of the largest weights of each row to return with a pooled map.
         statistics: Statistics to sum over the rows that count, for every head and layer.
         by_example: Whether the sums are per example rather than over the whole batch.
-        norms: Whether to return the norms of the transformed values, of every layer and head
-            (`CapturedAttention.norms`). They are never pooled and ignore `observe`; meant for a few short texts.
-        vectors: Whether to return queries and keys, of every layer and head; as for `norms`.
+        value_norms: Whether to return the norms of the transformed values, of every layer and head
+            (`CapturedAttention.value_norms`). They are never pooled and ignore `observe`; meant for a few short texts.
+        query_key_vectors: Whether to return queries and keys, of every layer and head; as for `value_norms`.
         observe: A traced switch; where it is False, maps and statistics are zero and cost next to nothing. Toggling it
             does not recompile.
 
@@ -79,12 +79,12 @@ class Capture:
     heads: tuple[int, ...] | None = static_field(default=None)
     rows: tuple[int, ...] | int | None = static_field(default=None)
     maps: bool = static_field(default=True)
-    cells: int | None = static_field(default=None)
-    top: int = static_field(default=0)
+    max_map_size: int | None = static_field(default=None)
+    top_k: int = static_field(default=0)
     statistics: tuple[Statistic, ...] = static_field(default=())
     by_example: bool = static_field(default=False)
-    norms: bool = static_field(default=False)
-    vectors: bool = static_field(default=False)
+    value_norms: bool = static_field(default=False)
+    query_key_vectors: bool = static_field(default=False)
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:
@@ -106,8 +106,8 @@ class Capture:
         """The numbers of queries and keys that one cell of a map of this size covers."""
         return (
             (1, 1)
-            if self.cells is None
-            else (pooling_block_size(queries, self.cells), pooling_block_size(keys, self.cells))
+            if self.max_map_size is None
+            else (pooling_block_size(queries, self.max_map_size), pooling_block_size(keys, self.max_map_size))
         )
 
 
@@ -130,20 +130,20 @@ class CapturedAttention(NamedTuple):
         weights: Weights of the chosen layers, heads and R query rows; None if no maps were requested.
         sums: Each statistic, summed over the rows that count; per head, and per example if requested.
         counts: How many rows counted; `sums / counts` is the mean of a head.
-        pooled: The max-pooled map, only where the map has more positions than `Capture.cells`.
-        top: The largest weights of each row and their keys, only beside `pooled`.
-        norms: |f(x)| of each key, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O: weight * norm =
+        pooled: The max-pooled map, only where the map has more positions than `Capture.max_map_size`.
+        top_weights: The largest weights of each row and their keys, only beside `pooled`.
+        value_norms: |f(x)| of each key, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O: weight * norm =
             |weight f(x)| (Kobayashi et al. 2020, "Attention is not only a weight").
-        vectors: The queries and keys themselves.
+        query_key_vectors: The queries and keys themselves.
     """
 
     weights: Float[Array, "*L B H R K"] | None
     sums: dict[str, Float[Array, "*heads"]]
     counts: dict[str, Float[Array, "*heads"]]
     pooled: Float[Array, "*L B H q k"] | None = None
-    top: "TopWeights | None" = None
-    norms: Float[Array, "*L B H K"] | None = None
-    vectors: "QueriesAndKeys | None" = None
+    top_weights: "TopWeights | None" = None
+    value_norms: Float[Array, "*L B H K"] | None = None
+    query_key_vectors: "QueryKeyVectors | None" = None
 
     def means(self) -> dict[str, Float[Array, "*heads"]]:
         """The mean of each statistic over the rows that count; 0 where none does."""
@@ -164,8 +164,8 @@ class CapturedAttention(NamedTuple):
 
     def with_maps(self, change: Callable[[Array], Array]) -> "CapturedAttention":
         """Apply `change` to each array of the maps (weights, pooled, top); statistics stay as they are."""
-        weights, pooled, top = jax.tree.map(change, (self.weights, self.pooled, self.top))
-        return self._replace(weights=weights, pooled=pooled, top=top)
+        weights, pooled, top = jax.tree.map(change, (self.weights, self.pooled, self.top_weights))
+        return self._replace(weights=weights, pooled=pooled, top_weights=top)
 
 
 class TopWeights(NamedTuple):
@@ -180,7 +180,7 @@ class TopWeights(NamedTuple):
     weights: Float[Array, "*L B H Q k"]
 
 
-class QueriesAndKeys(NamedTuple):
+class QueryKeyVectors(NamedTuple):
     """Queries and keys after the position scheme, such that a logit is scale (q . k).
 
     Attributes:
@@ -334,9 +334,9 @@ def capture_weights(
         blocks = capture.blocks(queries, keys)
         if blocks == (1, 1):
             return CapturedAttention(
-                of_heads if capture.cells else _select_rows(of_heads, 2, capture.rows), sums, counts
+                of_heads if capture.max_map_size else _select_rows(of_heads, 2, capture.rows), sums, counts
             )
-        top = _largest(of_heads, capture.top) if capture.top else None
+        top = _largest(of_heads, capture.top_k) if capture.top_k else None
         return CapturedAttention(
             _select_rows(of_heads, 2, capture.rows), sums, counts, max_pool_map(of_heads, *blocks), top
         )
@@ -425,7 +425,7 @@ def maps_from_products(
         return None, None, None
     blocks = capture.blocks(products.q.shape[1], products.k.shape[1])
     if blocks == (1, 1):
-        return _weights_of_rows(products, None if capture.cells else capture.rows, capture), None, None
+        return _weights_of_rows(products, None if capture.max_map_size else capture.rows, capture), None, None
     return _weights_of_rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
 
 
@@ -461,7 +461,7 @@ def _pooled_rows(
     def of_rows(q_block: Array, query: Array) -> tuple[Array, TopWeights | None]:
         inside, log_sum = products.at(query)
         weights = select_heads(_whole_rows(products, q_block, inside, log_sum), capture)
-        return max_pool_map(weights, *blocks), _largest(weights, capture.top) if capture.top else None
+        return max_pool_map(weights, *blocks), _largest(weights, capture.top_k) if capture.top_k else None
 
     pooled, top = map_query_blocks(of_rows, products.q, together)
     count = -(-queries // blocks[0])

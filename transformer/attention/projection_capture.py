@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture, CapturedAttention, QueriesAndKeys
+from transformer.attention.capture import Capture, CapturedAttention, QueryKeyVectors
 from transformer.attention.masks import Mask, query_positions
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, repeat_heads
@@ -19,7 +19,7 @@ def query_key_vectors(
     spec: AttentionSpec,
     scheme: PositionScheme,
     mask: Mask,
-) -> QueriesAndKeys | None:
+) -> QueryKeyVectors | None:
     """The queries and keys after the position scheme, whose scaled products are the logits.
 
     Args:
@@ -40,7 +40,7 @@ def query_key_vectors(
     adds = scheme.adds_position_bias or type(scheme).position_logits is not PositionScheme.position_logits
     scale, whole = score().scale(q.shape[-1], spec.scale), not adds and spec.temperature == 1
     q, k = jax.lax.stop_gradient((q, k))
-    return QueriesAndKeys(q, k, jnp.float32(scale), jnp.bool_(whole))
+    return QueryKeyVectors(q, k, jnp.float32(scale), jnp.bool_(whole))
 
 
 def transformed_value_norms(
@@ -92,6 +92,6 @@ def capture_projections(
     """Add the requested norms and vectors to what was captured."""
     q, k, v, output, spec, scheme, mask = projected
     return captured._replace(
-        norms=transformed_value_norms(v, output, scheme) if asked.norms else None,
-        vectors=query_key_vectors(q, k, spec, scheme, mask) if asked.vectors else None,
+        value_norms=transformed_value_norms(v, output, scheme) if asked.value_norms else None,
+        query_key_vectors=query_key_vectors(q, k, spec, scheme, mask) if asked.query_key_vectors else None,
     )

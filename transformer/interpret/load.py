@@ -19,8 +19,8 @@ from transformer.huggingface.convert import read_config, read_model_folder
 from transformer.interpret.named_maps import Maps, maps_of
 from transformer.interpret.show import AttentionPage, in_notebook
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
+from transformer.maps.report.projections import check_projection_size, encode_projections
 from transformer.maps.report.single_text import Look, store_single_text
-from transformer.maps.report.value_norms import check_size, value_norms
 from transformer.models import registry as models
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import name_of
@@ -84,7 +84,7 @@ class Loaded:
         language: str | None = None,
         page: str | Path | None = None,
         budget: int = DEFAULT_BUDGET,
-        vectors: bool = False,
+        query_key_vectors: bool = False,
     ) -> AttentionPage:
         """Return a page that shows what every head attends to in one or several texts.
 
@@ -97,16 +97,16 @@ class Loaded:
             language: The language to generate, for a model that knows several.
             page: The file to write, by default a new temporary file.
             budget: The largest size of the page in bytes.
-            vectors: Whether to add every query and key, so that the page shows how their components make up a logit.
-                They take as much space as the model is wide: use it with short texts.
+            query_key_vectors: Whether to add every query and key, so that the page shows how their components make up a
+                logit. They take as much space as the model is wide: use it with short texts.
 
         Returns:
             The page, with its path if it was written.
 
         Raises:
             UserError: If a text is empty or longer than the model's maximum length, `target` is given for a model that
-                has no output text, the model has no attention, `vectors` take more than 8 MB, or the page cannot be
-                written or does not fit `budget`.
+                has no output text, the model has no attention, `query_key_vectors` take more than 8 MB, or the page
+                cannot be written or does not fit `budget`.
 
         Example:
             >>> model = transformer.load("runs/translation")
@@ -114,22 +114,24 @@ class Loaded:
         """
         reading, titles = self._read(text, target, language)
         labels = dataclasses.replace(reading.labels, titles=titles)
-        look = self._looking(reading, vectors)
-        if vectors:
+        look = self._looking(reading, query_key_vectors)
+        if query_key_vectors:
             names = tuple(site.name for site in self.sites)
-            check_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
+            check_projection_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
         settings = (self.experiment.maps, hash_config(self.config))
         with tempfile.TemporaryDirectory() as folder:
             store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)
-            facts = value_norms(self.sites, store.labels, captured, vectors)
-            written = render_single_text(store, self.name, self.config, self.parameters, budget, beneath=facts)
+            projections = encode_projections(self.sites, store.labels, captured, query_key_vectors)
+            written = render_single_text(
+                store, self.name, self.config, self.parameters, budget, projections=projections
+            )
         looked = AttentionPage(" / ".join(titles), written)
         return looked if page is None and in_notebook() else looked.saved(page)
 
-    def _looking(self, reading: EncodedInputs, vectors: bool) -> Look:
+    def _looking(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
         """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""
         look = make_capture(self._view(), reading.inputs, method=reading.method)
-        return lambda capture: look(dataclasses.replace(capture, norms=True, vectors=vectors))
+        return lambda capture: look(dataclasses.replace(capture, value_norms=True, query_key_vectors=query_key_vectors))
 
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
         """Return the attention weights of every head as named arrays.

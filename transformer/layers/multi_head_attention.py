@@ -106,7 +106,7 @@ class MultiHeadAttention(Module):
         )
         output_BxQxHxD = checkpoint_name(with_logical_constraint(output_BxQxHxD, *names), OUTPUT_NAME)
         captured = attended.captured
-        if captured is not None and capture is not None and (capture.norms or capture.vectors):
+        if captured is not None and capture is not None and (capture.value_norms or capture.query_key_vectors):
             scheme = self._scheme(table, x_BxQxE.dtype)
             projected = AttentionProjections(
                 q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.whole(), self.spec, scheme, mask

@@ -53,7 +53,7 @@ def distances(store: MapStore) -> list[dict[str, Any] | None]:
 
     Returns:
         For each attention module None without a shared grid, else a dictionary: `heads` are the distances in pixels
-        [layer][head], averaged over examples, and `even` is the distance of uniform attention.
+        [layer][head], averaged over examples, and `uniform` is the distance of uniform attention.
     """
     return [_of_site(store, site) for site in store.sites]
 
@@ -64,7 +64,7 @@ def _of_site(store: MapStore, site: Site) -> dict[str, Any] | None:
         return None
     names, values_SxBxLxHxN = distances_in_pixels(store.statistics(site.name), site)
     far_BxLxH = np.asarray(values_SxBxLxHxN[-1, ..., names.index(PIXELS)], np.float64)
-    return {"even": _rounded(uniform_distance(grid)), "heads": _means(far_BxLxH)}
+    return {"uniform": _rounded(uniform_distance(grid)), "heads": _means(far_BxLxH)}
 
 
 def _means(far_BxLxH: Float[np.ndarray, "B L H"]) -> list[list[float | None]]:

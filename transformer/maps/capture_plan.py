@@ -46,14 +46,14 @@ class Tiers:
     """The resolutions at which maps are stored.
 
     Attributes:
-        cells: The largest number of cells a side at each level, coarse to fine.
-        rows: The number of whole rows stored of a pooled map.
-        top: The number of largest weights stored of every row of a pooled map.
+        level_sizes: The largest number of cells a side at each level, coarse to fine.
+        num_rows: The number of whole rows stored of a pooled map.
+        top_k: The number of largest weights stored of every row of a pooled map.
     """
 
-    cells: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    rows: int = 8
-    top: int = 8
+    level_sizes: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    num_rows: int = 8
+    top_k: int = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +81,13 @@ class StoredMaps(NamedTuple):
     Attributes:
         levels: The weights of each level [example, layer, head, query, key] by its name, coarse to fine.
         rows: Some whole rows of a pooled map, evenly spaced along the query axis.
-        top: The keys and the weights of the largest weights of every row of a pooled map.
+        top_weights: The keys and the weights of the largest weights of every row of a pooled map.
         statistics: The statistics [example, layer, head] by name.
     """
 
     levels: dict[str, Quantized]
     rows: Quantized | None
-    top: tuple[Any, Quantized] | None
+    top_weights: tuple[Any, Quantized] | None
     statistics: dict[str, Any]
 
 
@@ -112,9 +112,9 @@ class CapturePlan:
         statistics = {each.name: each for site in self.sites for each in site_statistics(site, self.labels).values()}
         return Capture(
             tuple(site.name for site in self.sites),
-            rows=self.tiers.rows,
-            cells=self.tiers.cells[-1],
-            top=self.tiers.top,
+            rows=self.tiers.num_rows,
+            max_map_size=self.tiers.level_sizes[-1],
+            top_k=self.tiers.top_k,
             statistics=tuple(statistics.values()),
             by_example=True,
         )
@@ -130,7 +130,7 @@ class CapturePlan:
         """
         stored = {}
         for site in self.sites:
-            levels = map_levels(*self.sizes[site.name], self.tiers.cells)
+            levels = map_levels(*self.sizes[site.name], self.tiers.level_sizes)
             stored[site.name] = _quantize_site(maps[site.name], site, self.labels, levels)
         return stored
 
@@ -163,7 +163,7 @@ def plan_capture(
     sizes = {}
     for site in sites:
         queries, keys = shapes[site.name][-2:]
-        if map_levels(queries, keys, tiers.cells)[-1].name == "full":
+        if map_levels(queries, keys, tiers.level_sizes)[-1].name == "full":
             queries, keys = (int(_lengths(axis.name, labels).max()) for axis in (site.query, site.key))
         sizes[site.name] = (queries, keys)
     return CapturePlan(tuple(sites), labels, tiers, sizes)
@@ -185,14 +185,14 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
     budget = config.max_megabytes * 1e6 / max(steps, 1)
     tiers = Tiers((THUMBNAIL,), config.full_rows, config.top_k)
     # Beside the thumbnails, the larger part is reduced first.
-    while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top or tiers.rows > 1):
-        if tiers.top:
-            tiers = dataclasses.replace(tiers, top=tiers.top // 2)
+    while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top_k or tiers.num_rows > 1):
+        if tiers.top_k:
+            tiers = dataclasses.replace(tiers, top_k=tiers.top_k // 2)
         else:
-            tiers = dataclasses.replace(tiers, rows=tiers.rows // 2)
+            tiers = dataclasses.replace(tiers, num_rows=tiers.num_rows // 2)
     # A model without attention has no maps.
-    while tiers.cells[-1] < min(FINEST, max((max(shape[-2:]) for shape in shapes), default=0)):
-        finer = dataclasses.replace(tiers, cells=(*tiers.cells, 2 * tiers.cells[-1]))
+    while tiers.level_sizes[-1] < min(FINEST, max((max(shape[-2:]) for shape in shapes), default=0)):
+        finer = dataclasses.replace(tiers, level_sizes=(*tiers.level_sizes, 2 * tiers.level_sizes[-1]))
         if sum(_bytes(shape, finer) for shape in shapes) > budget:
             break
         tiers = finer
@@ -205,11 +205,11 @@ def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
     A row takes a byte a code, 4 for its scale and 1 for its root; each of its largest weights 4 more for the key.
     """
     *heads, queries, keys = shape
-    levels = map_levels(queries, keys, tiers.cells)
+    levels = map_levels(queries, keys, tiers.level_sizes)
     size = sum(level.queries * (level.keys + 5) for level in levels)
     if levels[-1].name != "full":
-        size += min(tiers.rows, queries) * (keys + 5)
-        size += queries * (5 * min(tiers.top, keys) + 5) if tiers.top else 0
+        size += min(tiers.num_rows, queries) * (keys + 5)
+        size += queries * (5 * min(tiers.top_k, keys) + 5) if tiers.top_k else 0
     return math.prod(heads) * size
 
 
@@ -323,7 +323,7 @@ def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, 
         for name, statistic in site_statistics(site, labels).items()
     }
     if captured.pooled is not None:
-        return quantize_maps(captured.pooled, levels, statistics, captured.weights, captured.top)
+        return quantize_maps(captured.pooled, levels, statistics, captured.weights, captured.top_weights)
     assert captured.weights is not None
     weights = captured.weights[..., : levels[-1].queries, : levels[-1].keys]
     if site.name in (labels.links or {}):

@@ -78,7 +78,7 @@ from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.axis_labels import AxisLabels
 
 FORMAT = "headwise-maps"
-VERSION = 5
+VERSION = 6
 _AXES = ("step", "example", "layer", "head")
 _PARTS = Quantized._fields
 
@@ -126,11 +126,11 @@ class StoreFile(WrittenFile):
         names = [site.name for site in self.sites]
         if len(set(names)) != len(names) or set(self.sizes) != set(names):
             raise ValueError("sizes: there must be one for each site, and no two sites of one name")
-        cells, rows, top = self.tiers.cells, self.tiers.rows, self.tiers.top
+        cells, rows, top = self.tiers.level_sizes, self.tiers.num_rows, self.tiers.top_k
         if not cells or cells[0] < 1 or any(one >= other for one, other in itertools.pairwise(cells)):
-            raise ValueError(f"tiers: cells={cells} must ascend from at least 1")
+            raise ValueError(f"tiers: level_sizes={cells} must ascend from at least 1")
         if not (1 <= rows <= MOST_POSITIONS and 0 <= top <= MOST_POSITIONS):
-            raise ValueError(f"tiers: rows={rows} and top={top} are none")
+            raise ValueError(f"tiers: num_rows={rows} and top_k={top} are none")
 
 
 class Statistics(NamedTuple):
@@ -299,7 +299,7 @@ class MapStore:
         Raises:
             UserError: If the module is unknown.
         """
-        return map_levels(*self._sizes[self.site(site).name], self.tiers.cells)
+        return map_levels(*self._sizes[self.site(site).name], self.tiers.level_sizes)
 
     def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Append the maps of every module at `step`; returns once they are on disk and listed.
@@ -410,7 +410,7 @@ class MapStore:
             Their keys and the weights [example, layer, head, query, rank]; None if whole maps or no largest weights are
             stored.
         """
-        if self._whole(site) or not self.tiers.top:
+        if self._whole(site) or not self.tiers.top_k:
             return None
         keys = self._read_checked(f"{site}/top/keys", step)
         return keys, np.asarray(self._read(f"{site}/top", step).weights())
@@ -487,7 +487,7 @@ class MapStore:
         return self.levels(site)[-1].name == "full"
 
     def _rows(self, site: str) -> tuple[int, ...]:
-        return evenly_spaced(self._sizes[site][0], self.tiers.rows)
+        return evenly_spaced(self._sizes[site][0], self.tiers.num_rows)
 
     def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
         """Yield every array of a module: its name in the module's group, its shape, and this process's pieces."""
@@ -495,8 +495,8 @@ class MapStore:
         arrays: dict[str, Any] = {}
         if kept.rows is not None:
             groups["rows"] = kept.rows
-        if kept.top is not None:
-            arrays["top/keys"], groups["top"] = kept.top
+        if kept.top_weights is not None:
+            arrays["top/keys"], groups["top"] = kept.top_weights
         for group, quantized in groups.items():
             arrays |= {f"{group}/{part}": array for part, array in quantized._asdict().items()}
         yield from ((name, tuple(array.shape), local_shards(array)) for name, array in arrays.items())
@@ -514,7 +514,7 @@ class MapStore:
             groups = {level.name: (level.queries, level.keys) for level in levels}
             if not self._whole(site.name):
                 groups |= {"rows": (len(self._rows(site.name)), keys)}
-                groups |= {"top": (queries, min(self.tiers.top, keys))} if self.tiers.top else {}
+                groups |= {"top": (queries, min(self.tiers.top_k, keys))} if self.tiers.top_k else {}
             for group, (rows, columns) in groups.items():
                 for part, kind in zip(_PARTS, ("uint8", "float32", "uint8"), strict=True):
                     shape, last = (rows, columns), ("query", "key")
@@ -555,8 +555,8 @@ class MapStore:
             for level in self.levels(site.name):
                 blocks = {"query_block": level.query_block, "key_block": level.key_block}
                 write_group(self.path / site.name / level.name, blocks)
-            for group in ("rows", "top"):
-                if not self._whole(site.name) and getattr(self.tiers, group):
+            for group, count in (("rows", self.tiers.num_rows), ("top", self.tiers.top_k)):
+                if not self._whole(site.name) and count:
                     write_group(self.path / site.name / group, {})
 
     def _commit(self, steps: list[int]) -> None:
@@ -619,7 +619,7 @@ def _labels(path: Path, file: StoreFile) -> AxisLabels:
             raise CorruptMapsError(path, str(error)) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder
             raise CorruptMapsError(path, f"labels/{name} cannot be read") from error
-        if hashlib.sha256(array.tobytes()).hexdigest() != file.labels.shown[name]:
+        if hashlib.sha256(array.tobytes()).hexdigest() != file.labels.array_hashes[name]:
             raise CorruptMapsError(path, f"labels/{name} is not what was written")
         return array
 

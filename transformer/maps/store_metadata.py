@@ -17,7 +17,7 @@ from transformer.tasks.axis_labels import AxisLabels, GoldLink
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
 StorePath = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
 """The name of a site or an array, which is its folder in the store."""
-Shown = Annotated[
+ArrayName = Annotated[
     str, Matching(f"{_PART}(/{_PART})*/(image|spectrogram|sound)", "AXIS/image, AXIS/spectrogram or AXIS/sound")
 ]
 MOST_POSITIONS = 2**24
@@ -34,7 +34,7 @@ class LabelsMetadata:
         titles: The title of each example.
         links: The gold links of each example by attention module.
         periods: The period of each example of repeated random tokens.
-        shown: The SHA-256 of the arrays of images, spectrograms and sounds by name.
+        array_hashes: The SHA-256 of the arrays of images, spectrograms and sounds by name.
         linked: What a head reads that follows the gold links, as in "the antecedent".
     """
 
@@ -42,7 +42,7 @@ class LabelsMetadata:
     titles: tuple[Any, ...]
     links: Mapping[str, tuple[tuple[GoldLink, ...], ...]] | None
     periods: tuple[Period | None, ...] | None
-    shown: Mapping[Shown, Sha256]
+    array_hashes: Mapping[ArrayName, Sha256]
     linked: str | None = None
 
     def __post_init__(self) -> None:
@@ -89,11 +89,11 @@ def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, si
             "links": labels.links,
             **({} if labels.linked is None else {"linked": labels.linked}),
             "periods": labels.periods,
-            "shown": {
+            "array_hashes": {
                 name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in label_arrays(labels).items()
             },
         },
-        "tiers": {"cells": tiers.cells, "rows": tiers.rows, "top": tiers.top},
+        "tiers": {"level_sizes": tiers.level_sizes, "num_rows": tiers.num_rows, "top_k": tiers.top_k},
         "sizes": dict(sizes),
     }
     return json.loads(json.dumps(described))
@@ -155,7 +155,7 @@ def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Ax
     Raises:
         ValueError: If the parts disagree on the number of examples.
     """
-    arrays = {name: read(name) for name in entry.shown}
+    arrays = {name: read(name) for name in entry.array_hashes}
     return AxisLabels(
         tokens=entry.tokens,
         titles=entry.titles,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.captioning.data import caption, max_caption_length, noun_positions, scene, words
+from experiments.captioning.data import caption_words, max_caption_length, noun_positions, parse_scene, write_caption
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem
 
 KIND = SceneGenerator()
@@ -11,27 +11,27 @@ ITEMS = (SceneItem(8, "star", "blue"), SceneItem(0, "circle", "red"))
 
 
 def test_a_caption_names_the_items_in_reading_order() -> None:
-    said = caption(KIND, ITEMS)
+    said = write_caption(KIND, ITEMS)
     assert " ".join(said) == "red circle top left , blue star bottom right"
     assert [(said[step], cell) for step, cell in noun_positions(ITEMS)] == [("circle", 0), ("star", 8)]
 
 
 def test_every_word_of_a_caption_is_known_and_it_has_no_more_than_the_longest() -> None:
-    random, known = np.random.default_rng(0), words(KIND)
+    random, known = np.random.default_rng(0), caption_words(KIND)
     assert len(set(known)) == len(known)
     lengths, used = set(), set()
     for _ in range(300):
         items = KIND.draw(random)
-        said = caption(KIND, items)
+        said = write_caption(KIND, items)
         lengths.add(len(said))
         used |= set(said)
-        assert scene(KIND, " ".join(said)) == items
+        assert parse_scene(KIND, " ".join(said)) == items
     assert used == set(known)
     assert lengths == {9, max_caption_length(KIND)}
 
 
 def test_a_description_may_be_in_any_order() -> None:
-    assert scene(KIND, "blue star bottom right, red circle top left") == tuple(sorted(ITEMS))
+    assert parse_scene(KIND, "blue star bottom right, red circle top left") == tuple(sorted(ITEMS))
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_description_may_be_in_any_order() -> None:
 )
 def test_what_describes_no_scene_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        scene(KIND, text)
+        parse_scene(KIND, text)

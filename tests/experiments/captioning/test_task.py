@@ -71,7 +71,7 @@ def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
         assert list(named) == list(range(1, length, 5))
         for step, cell in named.items():
             row_said, column_said = (task.symbols[labels[step + 1 + which]] for which in (0, 1))
-            assert task.kind.place(cell) == f"{row_said} {column_said}"
+            assert task.scene_generator.place(cell) == f"{row_said} {column_said}"
         # Only what is named is there to be seen.
         assert set(np.argsort(-cells[row])[: len(named)]) == set(named.values())
     assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
@@ -228,7 +228,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
             assert len(of_noun) == 4
             assert not any(link.sure for link in of_noun)
             ((row, column),) = cells
-            assert task.kind.place(3 * row + column) == " ".join(words[step + 1 : step + 3])
+            assert task.scene_generator.place(3 * row + column) == " ".join(words[step + 1 : step + 3])
     coarse = Site(SITE, Axis("target"), Axis("grid", AxisKind.GRID, shape=(3, 3), stride=8.0), ("0",), ("0",))
     of_one = task.labels([coarse]).links
     assert of_one is not None

@@ -44,14 +44,17 @@ def who_knows(world: EnvironmentState, key: jax.Array) -> jax.Array:
 
 def who_forgets(world: EnvironmentState, key: jax.Array) -> jax.Array:
     """The best of those tried who go by what is seen now: wave from afar in one row, shake a hand that can be."""
-    ready, greet = world.near & world.facing, world.here & world.facing & (world.row == 2)
+    ready, greet = (
+        world.within_reach & world.faces_robot,
+        world.person_visible & world.faces_robot & (world.person_row == 2),
+    )
     return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK))
 
 
 def who_is_half_random(world: EnvironmentState, key: jax.Array) -> jax.Array:
     """Sees all that can happen: handshakes at random alone end most episodes before anything does."""
     random = at_random(world, key)
-    return jnp.where((random == Action.HANDSHAKE) & ~world.near, Action.LOOK, random)
+    return jnp.where((random == Action.HANDSHAKE) & ~world.within_reach, Action.LOOK, random)
 
 
 def told(policy: Any, count: int = ROWS) -> Any:
@@ -60,31 +63,31 @@ def told(policy: Any, count: int = ROWS) -> Any:
 
 def expected(now: dict[str, Any], action: int, uniform: np.ndarray) -> tuple[dict[str, Any], float]:
     """One step of one world, in words."""
-    if now["over"]:
+    if now["done"]:
         return now, 0.0
-    here = now["time"] >= now["arrives"] and 0 <= now["column"] <= 7
-    near = here and now["row"] >= 6
-    after = {**now, "time": now["time"] + 1, "raised": False}
+    here = now["time"] >= now["arrival_time"] and 0 <= now["person_column"] <= 7
+    near = here and now["person_row"] >= 6
+    after = {**now, "time": now["time"] + 1, "hand_raised": False}
     reward = 0.0
     if action == 3:
-        reward = 1.0 if near and now["facing"] and now["engaged"] else -0.1
-        after["over"] = True
-    if action == 2 and here and now["facing"]:
-        if now["engaged"]:
-            after["engaged"] = False
+        reward = 1.0 if near and now["faces_robot"] and now["accepts_handshake"] else -0.1
+        after["done"] = True
+    if action == 2 and here and now["faces_robot"]:
+        if now["accepts_handshake"]:
+            after["accepts_handshake"] = False
         elif uniform[2] < 0.5:
-            after["engaged"] = after["raised"] = True
+            after["accepts_handshake"] = after["hand_raised"] = True
     if here and not near:
         if uniform[0] < 0.8:
-            after["row"] += 1
-            if after["row"] == now["greets"] and not after["engaged"]:
-                after["engaged"] = after["raised"] = True
-        if uniform[1] < 0.5 and now["column"] not in (3, 4):
-            after["column"] += 1 if now["column"] < 3 else -1
-    elif near and not after["engaged"]:
-        after["column"] += now["heading"]
-    after["facing"] = bool(uniform[3] < (0.9 if action == 1 else 0.5))
-    after["over"] = after["over"] or not 0 <= after["column"] <= 7 or after["time"] >= STEPS
+            after["person_row"] += 1
+            if after["person_row"] == now["greeting_row"] and not after["accepts_handshake"]:
+                after["accepts_handshake"] = after["hand_raised"] = True
+        if uniform[1] < 0.5 and now["person_column"] not in (3, 4):
+            after["person_column"] += 1 if now["person_column"] < 3 else -1
+    elif near and not after["accepts_handshake"]:
+        after["person_column"] += now["walking_direction"]
+    after["faces_robot"] = bool(uniform[3] < (0.9 if action == 1 else 0.5))
+    after["done"] = after["done"] or not 0 <= after["person_column"] <= 7 or after["time"] >= STEPS
     return after, reward
 
 
@@ -101,8 +104,8 @@ def test_every_step_is_that_of_the_rules_in_words() -> None:
                 assert abs(rewards[t, row] - reward) < 1e-6
                 seen["accepted"] += reward == 1
                 seen["refused"] += reward < 0
-                seen["raised"] += bool(after["raised"])
-                seen["gone"] += not 0 <= after["column"] <= 7
+                seen["raised"] += bool(after["hand_raised"])
+                seen["gone"] += not 0 <= after["person_column"] <= 7
     assert min(seen.values()) > 5
 
 
@@ -116,10 +119,10 @@ def test_memory_reaches_nearly_all_and_neither_chance_nor_a_reflex_does() -> Non
 
 def test_begins_differ_and_are_those_of_their_seeds() -> None:
     worlds = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)))
-    assert set(worlds.arrives) == set(worlds.row) == {0, 1, 2}
-    assert set(worlds.column) == set(range(8))
-    assert 0.4 < (worlds.greets < 8).mean() < 0.6
-    assert all(len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in worlds.things.tolist())
+    assert set(worlds.arrival_time) == set(worlds.person_row) == {0, 1, 2}
+    assert set(worlds.person_column) == set(range(8))
+    assert 0.4 < (worlds.greeting_row < 8).mean() < 0.6
+    assert all(len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in worlds.object_cells.tolist())
     others = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)[::-1]))
     for one, other in zip(worlds, others, strict=True):
         np.testing.assert_array_equal(one, other[::-1])
@@ -130,12 +133,12 @@ def test_a_image_shows_the_person_in_both_streams_and_things_in_one() -> None:
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), worlds)
     gray, depth = (np.asarray(image, int) for image in jax.jit(render)(flat))
     world = jax.device_get(flat)
-    here = np.asarray(flat.here)
+    here = np.asarray(flat.person_visible)
     found = {"person": 0, "hand": 0, "screen": 0, "pillar": 0}
     for row in range(0, len(gray), 7):
         cells = {name: image[row].reshape(8, 3, 8, 3).swapaxes(1, 2).reshape(64, 3, 3) for name, image in
                  (("gray", gray), ("depth", depth))}  # fmt: skip
-        person = int(world.row[row] * 8 + world.column[row]) if here[row] else -1
+        person = int(world.person_row[row] * 8 + world.person_column[row]) if here[row] else -1
         for cell in range(64):
             of_gray, of_depth = cells["gray"][cell], cells["depth"][cell]
             raised = 80 + 18 * (cell // 8)
@@ -147,15 +150,15 @@ def test_a_image_shows_the_person_in_both_streams_and_things_in_one() -> None:
             body = of_gray[1, :2]
             if cell == person:
                 assert raised <= block.min() <= block.max() < raised + 32
-                assert (of_gray[0, 1] >= 220) == world.facing[row]
-                assert (of_gray[0, 0] >= 220) == world.raised[row]
+                assert (of_gray[0, 1] >= 220) == world.faces_robot[row]
+                assert (of_gray[0, 0] >= 220) == world.hand_raised[row]
                 assert 130 <= body.min() <= body.max() < 162
-                found["person"], found["hand"] = found["person"] + 1, found["hand"] + int(world.raised[row])
-            elif cell in world.things[row][3:]:
+                found["person"], found["hand"] = found["person"] + 1, found["hand"] + int(world.hand_raised[row])
+            elif cell in world.object_cells[row][3:]:
                 assert raised <= block.min()
                 assert 90 <= of_gray[:2, :2].min() <= of_gray[:2, :2].max() < 122
                 found["pillar"] += 1
-            elif cell in world.things[row][:3]:
+            elif cell in world.object_cells[row][:3]:
                 assert block.max() < 32
                 assert body.min() >= 130
                 found["screen"] += 1

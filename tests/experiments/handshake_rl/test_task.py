@@ -113,7 +113,13 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
     def run(worlds: Any) -> Any:
         lived = TASK_OF_IT._live(view, worlds, 0.0, jax.random.key(0))
         values, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=Capture((SITE,)))
-        return lived, lived.worlds.here, values, aux.maps[SITE].weights, evaluation.step(view, {"worlds": worlds}, KEY)
+        return (
+            lived,
+            lived.worlds.person_visible,
+            values,
+            aux.maps[SITE].weights,
+            evaluation.step(view, {"worlds": worlds}, KEY),
+        )
 
     lived, here, values, weights, (sums, rows) = jax.device_get(run(jnp.asarray(evaluation.batches[0]["worlds"])))
     mass, seen = [], 0

@@ -5,14 +5,14 @@ import pytest
 
 from experiments.instruction_following.instructions import (
     CLAUSES,
-    JOINTS,
+    CONJUNCTIONS,
     WORDS,
-    draw_instruction,
-    follow,
-    longest,
-    read,
+    follow_instruction,
+    max_instruction_length,
+    parse_instruction,
+    sample_instruction,
 )
-from experiments.instruction_following.mazes import FLOORS, NONE, OBJECTS, Maze, draw_maze
+from experiments.instruction_following.mazes import FLOORS, NONE, OBJECTS, Maze, sample_maze
 
 EAST = 1
 
@@ -76,7 +76,7 @@ AT_THE_CHAIR = {
 
 @pytest.mark.parametrize("text", AT_THE_CHAIR)
 def test_what_a_clause_means(text: str) -> None:
-    walk = follow(by_hand(), EAST, (CLAUSES[text],))
+    walk = follow_instruction(by_hand(), EAST, (CLAUSES[text],))
     wanted = AT_THE_CHAIR[text]
     assert (None if walk is None else "".join(action.name[0].lower() for action in walk.actions)) == wanted
 
@@ -89,7 +89,7 @@ def test_a_hall_is_faced_that_is_the_one_to_be_seen_with_its_floor() -> None:
         (2, "turn so that you see the brick floor", None),  # on both sides
         (0, "face the wood hall", None),  # behind
     ):
-        walk = follow(maze, lamp + heading, (CLAUSES[text],))
+        walk = follow_instruction(maze, lamp + heading, (CLAUSES[text],))
         assert (None if walk is None else walk.actions[0].name) == wanted
 
 
@@ -100,48 +100,48 @@ def test_what_one_stands_at_already_is_no_place_to_go_to() -> None:
     floors[2][2] = floors[5][0] = FLOORS.index("wood")
     maze, chair, lamp = maze._replace(floors=tuple(map(tuple, floors))), 0, 4
     for text in ("turn right onto the wood hall", "walk until the wood hall crosses"):
-        walk = follow(maze, chair + EAST, (CLAUSES[text],))
+        walk = follow_instruction(maze, chair + EAST, (CLAUSES[text],))
         assert walk is not None
         assert walk.actions[0].name == "FORWARD"
         assert "FORWARD" not in {action.name for action in walk.actions[1:]}
-        assert follow(maze, lamp + EAST, (CLAUSES[text],)) is None
+        assert follow_instruction(maze, lamp + EAST, (CLAUSES[text],)) is None
 
 
 def test_clauses_follow_one_another_and_actions_know_theirs() -> None:
-    instruction = read("Turn right onto the wood hall, then walk to the end of the hall. turn left")
+    instruction = parse_instruction("Turn right onto the wood hall, then walk to the end of the hall. turn left")
     assert " ".join(instruction.words).endswith(". turn left .")
-    assert "".join("-abc"[number + 1] for number in instruction.of_word) == "aaaaaa--bbbbbbb-cc-"
-    walk = follow(by_hand(), EAST, instruction.clauses)
+    assert "".join("-abc"[number + 1] for number in instruction.clause_of_word) == "aaaaaa--bbbbbbb-cc-"
+    walk = follow_instruction(by_hand(), EAST, instruction.clauses)
     assert walk is not None
     assert [action.name for action in walk.actions] == ["FORWARD", "RIGHT", "FORWARD", "FORWARD", "LEFT"]
-    assert walk.of_action == (0, 0, 1, 1, 2)
+    assert walk.clause_of_action == (0, 0, 1, 1, 2)
     assert walk.places == (1, 5, 6, 18, 30, 29)
-    assert follow(by_hand(), EAST, read("walk two blocks . walk one block .").clauses) is None
+    assert follow_instruction(by_hand(), EAST, parse_instruction("walk two blocks . walk one block .").clauses) is None
 
 
 def test_drawn_instructions_can_be_followed_are_read_as_they_were_meant_and_vary() -> None:
     random, forms = np.random.default_rng(0), set()
     for _ in range(300):
-        maze = draw_maze(random, 4)
-        count, start = int(random.integers(1, 4)), int(random.integers(maze.places))
-        instruction, walk = draw_instruction(maze, start, count, random)
-        assert read(" ".join(instruction.words)) == instruction
-        assert follow(maze, start, instruction.clauses) == walk
+        maze = sample_maze(random, 4)
+        count, start = int(random.integers(1, 4)), int(random.integers(maze.num_places))
+        instruction, walk = sample_instruction(maze, start, count, random)
+        assert parse_instruction(" ".join(instruction.words)) == instruction
+        assert follow_instruction(maze, start, instruction.clauses) == walk
         assert len(instruction.clauses) == count
-        assert set(walk.of_action) == set(range(count))
-        assert len(instruction.words) <= longest(count)
-        forms |= {clause.form.phrases for clause in instruction.clauses}
+        assert set(walk.clause_of_action) == set(range(count))
+        assert len(instruction.words) <= max_instruction_length(count)
+        forms |= {clause.template.phrases for clause in instruction.clauses}
         for number in range(1, count):
-            begins = walk.places[walk.of_action.index(number)]
-            if not any(clause.form.walks for clause in instruction.clauses[number - 1 : number + 1]):
-                assert maze.floor(begins) == NONE  # a wall ahead: one can do nothing but turn
+            begins = walk.places[walk.clause_of_action.index(number)]
+            if not any(clause.template.moves_forward for clause in instruction.clauses[number - 1 : number + 1]):
+                assert maze.floor_ahead(begins) == NONE  # a wall ahead: one can do nothing but turn
     assert len(forms) == 11
 
 
 def test_no_clause_holds_what_joins_clauses() -> None:
     for text, clause in CLAUSES.items():
         assert text == " ".join(clause.words)
-        assert not set(clause.words) & set(JOINTS)
+        assert not set(clause.words) & set(CONJUNCTIONS)
     assert len(set(WORDS)) == len(WORDS)
 
 
@@ -155,4 +155,4 @@ def test_no_clause_holds_what_joins_clauses() -> None:
 )
 def test_what_is_no_instruction_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        read(text)
+        parse_instruction(text)

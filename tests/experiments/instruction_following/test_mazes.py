@@ -7,18 +7,18 @@ import pytest
 
 from experiments.instruction_following.maze_images import CELL, paint_maze, paint_walk
 from experiments.instruction_following.mazes import (
-    FEATURES,
     FLOORS,
     NONE,
+    NUM_OBSERVATION_FEATURES,
     OBJECTS,
     Action,
     Maze,
-    draw_maze,
-    moves,
-    sights,
+    observation_table,
+    sample_maze,
+    transition_table,
 )
 
-MAZES = [draw_maze(np.random.default_rng(seed), 5) for seed in range(4)]
+MAZES = [sample_maze(np.random.default_rng(seed), 5) for seed in range(4)]
 NORTH, EAST, SOUTH, WEST = range(4)
 # Down, right: how far each heading leads.
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
@@ -70,8 +70,8 @@ def test_tables_are_what_is_seen_and_where_one_comes() -> None:
     for side in ("ahead", "left", "right"):
         names += [f"{side} {floor}" for floor in (*FLOORS, "wall")] + [f"{side} {name}" for name in OBJECTS]
     for maze in MAZES[:2]:
-        table, seen = moves(maze), sights(maze)
-        assert seen.shape == (100, FEATURES)
+        table, seen = transition_table(maze), observation_table(maze)
+        assert seen.shape == (100, NUM_OBSERVATION_FEATURES)
         for crossing, heading in itertools.product(range(25), range(4)):
             place = 4 * crossing + heading
             down, right = STEPS[heading] if hall_of(maze, crossing, heading) else (0, 0)
@@ -89,7 +89,7 @@ def test_tables_are_what_is_seen_and_where_one_comes() -> None:
 
 def test_a_maze_needs_two_crossings_a_side() -> None:
     with pytest.raises(ValueError, match="side=1 of a maze must be at least 2"):
-        draw_maze(np.random.default_rng(0), 1)
+        sample_maze(np.random.default_rng(0), 1)
 
 
 def test_images_show_halls_where_there_are_any_and_who_walks() -> None:

@@ -20,12 +20,12 @@ from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
-PAD, BEGIN, WORDS, ACTIONS, PLACES, FEATURES = 0, 1, 9, 6, 8, 5
+PAD, BEGIN, WORDS, ACTIONS, PLACES, NUM_OBSERVATION_FEATURES = 0, 1, 9, 6, 8, 5
 RNG = np.random.default_rng(0)
 SOURCE = np.array([[3, 5, 8, 2], [4, 1, 0, 0], [7, 7, 6, 0]], np.int32)
 TARGET = np.array([[1, 4, 3, 5, 3], [1, 5, 0, 0, 0], [1, 3, 3, 4, 0]], np.int32)
 READ, STEPS = (4, 2, 3), (5, 2, 4)
-SIGHTS = RNG.integers(0, 2, (3, PLACES, FEATURES)).astype(np.uint8)
+SIGHTS = RNG.integers(0, 2, (3, PLACES, NUM_OBSERVATION_FEATURES)).astype(np.uint8)
 MOVES = RNG.integers(0, PLACES, (3, PLACES, ACTIONS)).astype(np.int32)
 MOVES[:, :, :3] = np.arange(PLACES)[:, None]
 START = np.array([1, 7, 4], np.int32)

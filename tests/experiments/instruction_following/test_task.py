@@ -77,14 +77,16 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollow
         assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (task.steps - length - 1)]
         number = worlds.index((batch["sights"][row].tobytes(), batch["moves"][row].tobytes()))
         maze = sample_mazes(0, 5, 3)[number].maze
-        instruction = instructions.read(" ".join(WORDS[each] for each in batch["source"][row] if each != PAD))
-        walk = instructions.follow(maze, int(batch["start"][row]), instruction.clauses)
+        instruction = instructions.parse_instruction(
+            " ".join(WORDS[each] for each in batch["source"][row] if each != PAD)
+        )
+        walk = instructions.follow_instruction(maze, int(batch["start"][row]), instruction.clauses)
         assert walk is not None
         assert [task.symbols[each] for each in labels[:length]] == [action.name.lower() for action in walk.actions]
         assert follow_moves(batch, row, batch["target"][row]) == batch["goal"][row] == walk.places[-1]
         assert batch["clauses"][row] == len(instruction.clauses)
-        assert tuple(batch["of_action"][row, :length]) == walk.of_action
-        assert tuple(batch["of_word"][row, : len(instruction.words)]) == instruction.of_word
+        assert tuple(batch["clause_of_action"][row, :length]) == walk.clause_of_action
+        assert tuple(batch["clause_of_word"][row, : len(instruction.words)]) == instruction.clause_of_word
     assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
@@ -157,9 +159,9 @@ def test_the_mass_of_a_clause_is_that_of_the_maps(task: InstructionFollowing) ->
     mass, even, count = 0.0, 0.0, 0
     for row in range(6):
         words = int((batch["source"][row] != PAD).sum())
-        for step, clause in enumerate(batch["of_action"][row]):
+        for step, clause in enumerate(batch["clause_of_action"][row]):
             if clause >= 0:
-                own = [word for word in range(words) if batch["of_word"][row, word] == clause]
+                own = [word for word in range(words) if batch["clause_of_word"][row, word] == clause]
                 mass, even, count = mass + weights[0, row, 0, step, own].sum(), even + len(own) / words, count + 1
     assert told.scalars["attention_mass/clause"] == pytest.approx(mass / count, rel=1e-5)
     assert told.scalars["attention_mass/clause_uniform"] == pytest.approx(even / count, rel=1e-5)
@@ -175,7 +177,7 @@ def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task
         steps, words = labels.tokens["target"][row], labels.tokens["source"][row]
         assert steps[-1] == "<end>"
         assert labels.titles[row] == " ".join(words)
-        own = clause_mask(batch["of_action"][row : row + 1], batch["of_word"][row : row + 1])[0]
+        own = clause_mask(batch["clause_of_action"][row : row + 1], batch["clause_of_word"][row : row + 1])[0]
         assert {(link.query, link.key) for link in links} == set(zip(*np.nonzero(own), strict=True))
         assert {link.query for link in links} == set(range(len(steps) - 1))
         for step in range(len(steps)):

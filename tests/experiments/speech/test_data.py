@@ -126,7 +126,7 @@ def test_a_string_is_of_one_speaker_and_short_enough() -> None:
     recordings = RecordingSet([take(digit, speaker) for digit in range(10) for speaker in ("low", "high")])
     random, seen = np.random.default_rng(0), set()
     for _ in range(40):
-        spoken = recordings.sample(random, min_digits=2, max_digits=4, longest=3000)
+        spoken = recordings.sample_utterance(random, min_digits=2, max_digits=4, longest=3000)
         assert 2 <= len(spoken.digits) <= 4
         assert len(spoken.samples) <= 3000
         assert [end - begin - 100 for begin, end in spoken.spans] == list(spoken.digits)
@@ -134,7 +134,7 @@ def test_a_string_is_of_one_speaker_and_short_enough() -> None:
         seen.add(speaker)
     assert len(seen) == 2
     with pytest.raises(UserError, match=r"none of 100 strings of 2 to 4 digits by \w+ lasts 0.025 seconds"):
-        recordings.sample(random, min_digits=2, max_digits=4, longest=200)
+        recordings.sample_utterance(random, min_digits=2, max_digits=4, longest=200)
 
 
 @pytest.fixture(scope="module")

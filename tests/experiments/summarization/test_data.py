@@ -21,12 +21,12 @@ def words(lines: tuple[str, ...]) -> set[str]:
 
 
 def test_a_summary_tells_in_other_words_what_the_article_tells() -> None:
-    told = words(tuple(kind.write_summary for kind in KINDS.values()))
+    told = words(tuple(kind.summary for kind in KINDS.values()))
     sentences = words((*FILLERS, *(line for kind in KINDS.values() for line in kind.article)))
     assert not told & sentences
     # What comes first says which fact it is.
-    assert len({kind.write_summary.split()[0] for kind in KINDS.values()}) == len(KINDS)
-    for line in (*FILLERS, *(line for kind in KINDS.values() for line in (*kind.article, kind.write_summary))):
+    assert len({kind.summary.split()[0] for kind in KINDS.values()}) == len(KINDS)
+    for line in (*FILLERS, *(line for kind in KINDS.values() for line in (*kind.article, kind.summary))):
         assert line.split().count("{who}") == line.split().count("{place}") == 1
 
 
@@ -45,19 +45,19 @@ def test_articles_have_their_facts_their_names_and_links(unseen: bool) -> None:
         assert {is_held_out(name) for name in names if name not in vocabulary} <= {unseen}
         fresh += sum(name not in vocabulary for name in names)
         assert set(told) | set(article.words) <= vocabulary | set(names)
-        assert len(article.words) <= kind.longest(4)
+        assert len(article.words) <= kind.max_article_length(4)
         assert len(told) <= kind.max_summary_length(4)
         pairs = gold_alignments(article)
         assert len(pairs) == 8
         for said, read in pairs:
             assert told[said] == article.words[read]
         # The sentence of a name is one that tells its fact.
-        for fact, places in zip(article.facts, article.places, strict=True):
+        for fact, places in zip(article.facts, article.name_positions, strict=True):
             assert set(places) == {fact.who, fact.place}
             sentence = " ".join(article.words).split(" . ")[article.words[: places[fact.who]].count(".")]
             forms = [form.format(who=fact.who, place=fact.place) for form in KINDS[fact.kind].article]
             assert sentence.removesuffix(" .") in forms
-        first = [places[fact.who] for fact, places in zip(article.facts, article.places, strict=True)]
+        first = [places[fact.who] for fact, places in zip(article.facts, article.name_positions, strict=True)]
         orders.add(tuple(np.argsort(first)))
     assert fresh == pytest.approx(60 * 12 * 0.5, abs=60)
     assert len(orders) > 15
@@ -73,13 +73,13 @@ def test_what_tells_no_fact_is_told_apart() -> None:
 def test_words_beyond_the_vocabulary_have_numbers_of_their_text() -> None:
     text = ["Bado", "the", "Timo", "saw", "Bado"]
     lexicon = ExtendedVocabulary(("<pad>", "<unknown>", "the", "saw"), unknown=1, copies=True)
-    read = lexicon.read([text, ["the"]], 6, 0)
+    read = lexicon.encode_articles([text, ["the"]], 6, 0)
     assert read["source"].tolist() == [[1, 2, 1, 3, 1, 0], [2, 0, 0, 0, 0, 0]]
     assert read["copied"].tolist() == [[4, 2, 5, 3, 4, 0], [2, 0, 0, 0, 0, 0]]
-    assert lexicon.say(["Timo", "saw", "Kesto"], text) == [5, 3, 1]
-    assert lexicon.said([5, 3, 4, 1, 7], text) == ["Timo", "saw", "Bado", "<unknown>", "<unknown>"]
+    assert lexicon.encode_words(["Timo", "saw", "Kesto"], text) == [5, 3, 1]
+    assert lexicon.decode_words([5, 3, 4, 1, 7], text) == ["Timo", "saw", "Bado", "<unknown>", "<unknown>"]
     alike = ExtendedVocabulary(lexicon.words, unknown=1, copies=False)
-    assert set(alike.read([text], 6, 0)) == {"source"}
-    assert alike.say(["Timo", "saw"], text) == [1, 3]
+    assert set(alike.encode_articles([text], 6, 0)) == {"source"}
+    assert alike.encode_words(["Timo", "saw"], text) == [1, 3]
     # A model whose tables are padded has numbers beyond the vocabulary: no words that it could not say.
-    assert alike.said([3, 4], text) == ["saw", "<unknown>"]
+    assert alike.decode_words([3, 4], text) == ["saw", "<unknown>"]

@@ -84,7 +84,7 @@ def test_what_is_held_out_has_names_that_are_never_trained_on() -> None:
     report = evaluation.finish({}, {"tokens": rows})
     assert report.scalars["exact_match/3"] == report.scalars["oov_recall/3"] == report.scalars["rouge_l/3"] == 1
     texts = [sample["source"].split() for sample in report.samples] + [article.words for article in task._shown]
-    fresh = [word for text in texts for word in text if word not in task.lexicon.known]
+    fresh = [word for text in texts for word in text if word not in task.lexicon.word_ids]
     assert len(fresh) > 15
     assert all(map(is_held_out, fresh))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.visual_question_answering.data import question_only_accuracy
-from experiments.visual_question_answering.easy_vqa_data import TERMS, easy_vqa, placeholder_questions
+from experiments.visual_question_answering.easy_vqa_data import QUESTION_VOCABULARY, easy_vqa, placeholder_questions
 from transformer.config import UserError
 
 REAL = Path(__file__).parents[3].parent / "shared/data/easy-vqa"
@@ -35,23 +35,23 @@ def test_a_tenth_of_the_images_validates_with_all_that_is_asked_about_them(tmp_p
     opened = easy_vqa(str(write(tmp_path)))
     sizes = {name: (len(split.questions), len(split.images)) for name, split in opened.splits.items()}
     assert sizes == {"train": (18, 9), "validation": (2, 1), "test": (4, 2)}
-    assert "18 train, 2 validation, 4 test questions" in opened.said
-    (batch,) = opened.held_out("validation", 4)
+    assert "18 train, 2 validation, 4 test questions" in opened.description
+    (batch,) = opened.held_out_batches("validation", 4)
     assert batch["image"].shape == (4, 64, 64, 3)
     np.testing.assert_array_equal(batch["image"][0, 0, 0], [-1, -1, 1])  # the tenth image is blue
-    assert [TERMS.answers[label] for label in batch["labels"][:2]] == ["blue", "yes"]
-    assert [TERMS.kinds[kind] for kind in batch["kinds"][:2]] == ["color", "yes_no"]
+    assert [QUESTION_VOCABULARY.answers[label] for label in batch["labels"][:2]] == ["blue", "yes"]
+    assert [QUESTION_VOCABULARY.kinds[kind] for kind in batch["kinds"][:2]] == ["color", "yes_no"]
     assert batch["index"].tolist() == [0, 1, -1, -1]
-    epoch = [opened.training(6, 0)[step] for step in range(3)]
+    epoch = [opened.training_batches(6, 0)[step] for step in range(3)]
     for each in epoch:
         for image, label in zip(each["image"], each["labels"], strict=True):
-            if (color := COLORS.get(TERMS.answers[label])) is not None:
+            if (color := COLORS.get(QUESTION_VOCABULARY.answers[label])) is not None:
                 np.testing.assert_array_equal(image[5, 5], np.array(color) / np.float32(127.5) - 1)
-    answers = collections.Counter(TERMS.answers[label] for each in epoch for label in each["labels"])
+    answers = collections.Counter(QUESTION_VOCABULARY.answers[label] for each in epoch for label in each["labels"])
     assert answers == {"yes": 9, "red": 5, "blue": 4}
-    np.testing.assert_array_equal(opened.image(1)[0, 0], COLORS["blue"])
+    np.testing.assert_array_equal(opened.test_image(1)[0, 0], COLORS["blue"])
     with pytest.raises(UserError, match="images 0 to 1"):
-        opened.image(2)
+        opened.test_image(2)
 
 
 def test_an_archive_holds_what_folders_hold(tmp_path: Path) -> None:
@@ -113,7 +113,10 @@ def test_files_that_are_not_as_published_are_refused(tmp_path: Path, what: str, 
 
 
 def test_the_made_up_set_has_the_shapes_of_the_real_one(tmp_path: Path) -> None:
-    real, made = easy_vqa(str(write(tmp_path))).training(4, 0)[0], placeholder_questions().training(4, 0)[0]
+    real, made = (
+        easy_vqa(str(write(tmp_path))).training_batches(4, 0)[0],
+        placeholder_questions().training_batches(4, 0)[0],
+    )
     assert {name: (values.shape, values.dtype) for name, values in real.items()} == {
         name: (values.shape, values.dtype) for name, values in made.items()
     }
@@ -123,10 +126,10 @@ def test_the_made_up_set_has_the_shapes_of_the_real_one(tmp_path: Path) -> None:
 @pytest.mark.skipif(not REAL.is_dir(), reason="easy-VQA is not beside the checkout")
 def test_the_published_set_has_the_published_numbers() -> None:
     opened = easy_vqa(str(REAL))
-    assert len(opened.asked("train")) + len(opened.asked("validation")) == 38_575
-    assert len(opened.asked("test")) == 9_673
+    assert len(opened.split_questions("train")) + len(opened.split_questions("validation")) == 38_575
+    assert len(opened.split_questions("test")) == 9_673
     words = {word for split in opened.splits.values() for each in split.questions for word in each.words}
-    assert words == set(TERMS.words)
-    assert {each.answer for each in opened.asked("train")} == set(TERMS.answers)
-    everything = [*opened.asked("train"), *opened.asked("validation")]
-    assert question_only_accuracy(everything, opened.asked("test"))[""] == pytest.approx(0.670, abs=0.005)
+    assert words == set(QUESTION_VOCABULARY.words)
+    assert {each.answer for each in opened.split_questions("train")} == set(QUESTION_VOCABULARY.answers)
+    everything = [*opened.split_questions("train"), *opened.split_questions("validation")]
+    assert question_only_accuracy(everything, opened.split_questions("test"))[""] == pytest.approx(0.670, abs=0.005)

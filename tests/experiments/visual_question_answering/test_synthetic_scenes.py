@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.synthetic_scenes import ONE_HOP, RELATIONAL, SceneQuestions, ask
+from experiments.visual_question_answering.synthetic_scenes import ONE_HOP, RELATIONAL, SceneQuestions, all_questions
 from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import SHAPES
@@ -51,7 +51,7 @@ def test_every_question_about_a_scene_has_the_one_right_answer(one_of_each: bool
     random, count = np.random.default_rng(0), 0
     for _ in range(60):
         items = kind.draw(random)
-        for question in ask(kind, items):
+        for question in all_questions(kind, items):
             count += 1
             assert right_answers(" ".join(question.words), items) == [(question.answer, question.cells)]
     assert count > 1000
@@ -60,7 +60,7 @@ def test_every_question_about_a_scene_has_the_one_right_answer(one_of_each: bool
 def test_no_relational_question_of_a_scene_is_missing() -> None:
     random = np.random.default_rng(1)
     for _ in range(60):
-        items = SMALL.kind.draw(random)
+        items = SMALL.scene_generator.draw(random)
         pairs = [
             (relation, first, second)
             for relation, step in STEPS.items()
@@ -68,14 +68,14 @@ def test_no_relational_question_of_a_scene_is_missing() -> None:
             for second in items
             if step(*divmod(first.cell, 3)) == divmod(second.cell, 3)
         ]
-        asked = [question for question in ask(SMALL.kind, items) if question.kind in RELATIONAL]
+        asked = [question for question in all_questions(SMALL.scene_generator, items) if question.kind in RELATIONAL]
         # By shape and by color of the one, for shape and color of the other.
         assert len({question.words for question in asked}) == len(asked) == 4 * len(pairs)
         assert {question.cells for question in asked} == {(first.cell, second.cell) for _, first, second in pairs}
 
 
 def test_half_of_the_questions_are_relational_and_no_answer_prevails() -> None:
-    questions = [SMALL.numbered("train", number)[1] for number in range(3000)]
+    questions = [SMALL.scene_and_question("train", number)[1] for number in range(3000)]
     kinds = collections.Counter(question.kind for question in questions)
     assert set(kinds) == {*ONE_HOP, *RELATIONAL}
     assert sum(kinds[name] for name in RELATIONAL) == pytest.approx(1500, abs=120)
@@ -83,18 +83,18 @@ def test_half_of_the_questions_are_relational_and_no_answer_prevails() -> None:
         answers = collections.Counter(question.answer for question in questions if question.kind == kind)
         assert len(answers) == {"place": 9, "shape": 8, "neighbor_shape": 8}.get(kind, 6)
         assert max(answers.values()) < 2 * count / len(answers)
-    assert {question.answer for question in questions} == set(SMALL.terms.answers)
-    assert {word for question in questions for word in question.words} == set(SMALL.terms.words)
-    assert max(len(question.words) for question in questions) == SMALL.terms.longest
+    assert {question.answer for question in questions} == set(SMALL.question_vocabulary.answers)
+    assert {word for question in questions for word in question.words} == set(SMALL.question_vocabulary.words)
+    assert max(len(question.words) for question in questions) == SMALL.question_vocabulary.longest
 
 
 def test_training_batches_are_those_of_seed_and_step_and_show_what_is_asked_about() -> None:
-    source = SMALL.training(10, 3)
+    source = SMALL.training_batches(10, 3)
     batch, again = source[7], source[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
     assert (source[8]["tokens"] != batch["tokens"]).any()
-    assert (SMALL.training(10, 4)[7]["tokens"] != batch["tokens"]).any()
+    assert (SMALL.training_batches(10, 4)[7]["tokens"] != batch["tokens"]).any()
     assert batch["image"].shape == (10, 24, 24, 3)
     # Four questions are about one scene, the last two about another than those before.
     same = [bool((a == b).all()) for a, b in zip(batch["image"], batch["image"][1:], strict=False)]
@@ -106,17 +106,19 @@ def test_training_batches_are_those_of_seed_and_step_and_show_what_is_asked_abou
 
 
 def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
-    few, many = SMALL.held_out("test", 8), SMALL.held_out("test", 30)
+    few, many = SMALL.held_out_batches("test", 8), SMALL.held_out_batches("test", 30)
     assert (len(few), len(many)) == (4, 1)
     tokens = np.concatenate([batch["tokens"] for batch in few])
     np.testing.assert_array_equal(tokens[:30], many[0]["tokens"])
     assert few[3]["index"].tolist() == [0, 1, 2, 3, 4, 5, -1, -1]
-    words = [question.words for question in SMALL.asked("test")]
-    assert [SMALL.terms.encode(each) for each in words] == [[t for t in row if t] for row in many[0]["tokens"].tolist()]
+    words = [question.words for question in SMALL.split_questions("test")]
+    assert [SMALL.question_vocabulary.encode(each) for each in words] == [
+        [t for t in row if t] for row in many[0]["tokens"].tolist()
+    ]
     with pytest.raises(IndexError):
         few[4]
     # The image of a number has the same items, drawn anew.
-    first, drawn = SMALL.image(0), many[0]["image"][0]
+    first, drawn = SMALL.test_image(0), many[0]["image"][0]
     assert np.abs(first / 127.5 - 1 - drawn).mean() < 0.15
     assert np.abs(first / 127.5 - 1 - many[0]["image"][1]).mean() > 0.1
 
@@ -140,4 +142,4 @@ def test_unfit_sets_are_refused(name: str, message: str) -> None:
 
 def test_a_image_that_no_question_has_is_refused() -> None:
     with pytest.raises(UserError, match="images 0 to 29"):
-        SMALL.image(30)
+        SMALL.test_image(30)

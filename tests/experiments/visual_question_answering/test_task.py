@@ -88,7 +88,7 @@ def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAn
 
 def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestionAnswering) -> None:
     sums = {"loss": 30.0, "asked": [4, 2, 0, 3, 1], "right": [1, 2, 0, 3, 0]}
-    found = report(task.terms, sums)
+    found = report(task.question_vocabulary, sums)
     assert found.scalars == pytest.approx(
         {
             "loss": 3.0,
@@ -102,8 +102,10 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestion
         }
     )
     assert found.note == "10 questions"
-    questions = task.questions.asked("test")
-    beside = report(task.terms, {"loss": 0.0, "asked": [1, 1, 1, 1, 2], "right": [0] * 5}, (questions, questions))
+    questions = task.questions.split_questions("test")
+    beside = report(
+        task.question_vocabulary, {"loss": 0.0, "asked": [1, 1, 1, 1, 2], "right": [0] * 5}, (questions, questions)
+    )
     # Who has seen the very questions is right where no two with the same words differ.
     assert beside.scalars["question_only_accuracy"] > 0.6
     assert "question_only_accuracy/relational" in beside.scalars
@@ -116,7 +118,7 @@ def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[S
     cells: dict[tuple[int, ...], Any] = {}
     for batch in task.evaluations[0].batches:
         cells |= zip(map(tuple, batch["tokens"].tolist()), batch["cells"], strict=True)
-    places = cell_positions(site.key, task.terms)
+    places = cell_positions(site.key, task.question_vocabulary)
 
     class Knows:
         sites = (site,)
@@ -138,7 +140,9 @@ def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[S
 
 def test_looks_are_measured_where_the_cells_of_a_question_are(task: VisualQuestionAnswering) -> None:
     view, _ = knowing(task, 0.75, 0.875)
-    sums = [jax.device_get(attention_sums(view, batch, task.terms)) for batch in task.evaluations[0].batches]
+    sums = [
+        jax.device_get(attention_sums(view, batch, task.question_vocabulary)) for batch in task.evaluations[0].batches
+    ]
     found = attention_report(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums))
     assert found.note == "10 questions"
     assert found.scalars["attention_mass/hop_1/named"] == pytest.approx(0.75, abs=1e-5)
@@ -170,7 +174,9 @@ def test_the_looks_of_a_real_model_are_those_of_its_maps(task: VisualQuestionAns
 def test_places_lie_in_the_cell_that_holds_their_middle(
     task: VisualQuestionAnswering, shape: tuple[int, int], stride: float, leading: int
 ) -> None:
-    found = cell_positions(Axis("grid", AxisKind.GRID, shape=shape, stride=stride, leading=leading), task.terms)
+    found = cell_positions(
+        Axis("grid", AxisKind.GRID, shape=shape, stride=stride, leading=leading), task.question_vocabulary
+    )
     assert found.shape == (9, leading + shape[0] * shape[1])
     assert not found[:, :leading].any()
     for place in range(shape[0] * shape[1]):
@@ -194,7 +200,7 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionA
         assert len(links) == 4 * len(found)
         assert all(link.query == 0 for link in links)
     assert relational
-    answers = [task.terms.answers[label] for label in batch["labels"][:3]]
+    answers = [task.question_vocabulary.answers[label] for label in batch["labels"][:3]]
     assert all(title.endswith(f"? {answer}") for title, answer in zip(labels.titles, answers, strict=True))
     assert labels.images["grid"].shape == (3, 24, 24, 3)
     np.testing.assert_allclose(labels.images["grid"] / 127.5 - 1, batch["image"][:3], atol=1e-6)
@@ -206,11 +212,11 @@ def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswe
     request = PredictionRequest(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
     answers = task.answer(view, request)
     images = answers.labels.images["grid"]
-    np.testing.assert_array_equal(images[0], task.questions.image(2))
+    np.testing.assert_array_equal(images[0], task.questions.test_image(2))
     assert answers.lines[1] == answers.lines[2]
     for line in answers.lines:
         answer, _, share = line.rpartition(" ")
-        assert answer in task.terms.answers
+        assert answer in task.question_vocabulary.answers
         assert 1 / 23 <= float(share) <= 1
     assert answers.labels.titles[0] == f"where is the star ? {answers.lines[0]}"
     assert answers.look(Capture((SITE,)))[SITE].weights.shape == (2, 3, 1, 1, 36)  # type: ignore[union-attr]

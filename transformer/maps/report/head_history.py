@@ -97,7 +97,7 @@ class StatisticsTable(NamedTuple):
     """Statistics of every head at every step, from one source.
 
     Attributes:
-        source: "mean" over the probe examples, the number of an example, "training" or "against".
+        source: "mean" over the probe examples, the number of an example, "training" or "other".
         names: The names of the statistics.
         steps: The training steps.
         values_NxLxHxS: The values [statistic, layer, head, step]; NaN where undefined.
@@ -119,7 +119,7 @@ def history_payload(
         run: The run directory, whose `heads.jsonl` has the statistics of training batches.
         budget: The largest size of the page in bytes. Tables of single examples are left out if they would take more
             than the fraction `SHARE` of it.
-        other: The maps of another run to compare with; its mean is the source "against".
+        other: The maps of another run to compare with; its mean is the source "other".
 
     Returns:
         The facts and the blocks.
@@ -134,7 +134,7 @@ def history_payload(
         if site.name in heads:
             tables += training_table(heads[site.name], site)
         if other is not None:
-            tables.append(probe_tables(other, site.name)[0]._replace(source="against"))
+            tables.append(probe_tables(other, site.name)[0]._replace(source="other"))
         # The mean of a single example is that example.
         single += [(number, table) for table in examples if len(examples) > 1]
         sites.append({"tables": [], "changes": _changes(mean)})

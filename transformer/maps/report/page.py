@@ -36,7 +36,7 @@ def write_report(
     run_directory: Path,
     budget: int = DEFAULT_BUDGET,
     *,
-    against: Path | None = None,
+    compare_to: Path | None = None,
     maps: Path | None = None,
     page: Path | None = None,
 ) -> Path:
@@ -45,7 +45,7 @@ def write_report(
     Args:
         run_directory: The run directory.
         budget: The largest size of the page in bytes.
-        against: Another run's directory to compare with.
+        compare_to: Another run's directory to compare with.
         maps: The store to show, by default the run's own.
         page: The file to write, by default the run's `report.html`.
 
@@ -55,7 +55,7 @@ def write_report(
     Raises:
         UserError: If the run has no metrics or no maps, `budget` is too small, or the runs cannot be compared.
     """
-    text = render(run_directory, budget, against=against, maps=maps)
+    text = render(run_directory, budget, compare_to=compare_to, maps=maps)
     return write_page(RunDirectory(parse_path(run_directory)).report_file if page is None else page, text)
 
 
@@ -69,7 +69,7 @@ def render(
     run_directory: Path,
     budget: int = DEFAULT_BUDGET,
     *,
-    against: Path | None = None,
+    compare_to: Path | None = None,
     maps: Path | None = None,
     version: str | None = None,
 ) -> str:
@@ -82,7 +82,7 @@ def render(
     Args:
         run_directory: The run directory.
         budget: The largest size of the page in bytes.
-        against: Another run's directory, whose maps the page can be compared with.
+        compare_to: Another run's directory, whose maps the page can be compared with.
         maps: The store to show, by default the run's own.
         version: The version of a served page, which asks its server for newer ones; None for a file.
 
@@ -96,7 +96,7 @@ def render(
     damaged: list[CorruptMapsError] = []
     while True:
         try:
-            return _rendered(run_directory, budget, against, maps, version, damaged)
+            return _rendered(run_directory, budget, compare_to, maps, version, damaged)
         except CorruptMapsError as error:
             if error.step is None or any((error.path, error.step) == (each.path, each.step) for each in damaged):
                 raise
@@ -106,7 +106,7 @@ def render(
 def _rendered(
     run_directory: Path,
     budget: int,
-    against: Path | None,
+    compare_to: Path | None,
     maps: Path | None,
     version: str | None,
     damaged: Sequence[CorruptMapsError],
@@ -115,13 +115,13 @@ def _rendered(
     run = RunDirectory.open(run_directory)
     curves = read_curves(run)
     store = _complete_store(run.maps if maps is None else maps, damaged)
-    other = None if against is None else _complete_store(RunDirectory(parse_path(against)).maps, damaged)
-    facts = _facts(store) | _facts_of_run(run, curves) | {"damaged": [str(error) for error in damaged]}
-    if against is not None and other is not None:
-        facts["against"] = _against(against, store, other)
-        if facts["against"]["title"] == facts["title"]:
+    other = None if compare_to is None else _complete_store(RunDirectory(parse_path(compare_to)).maps, damaged)
+    facts = _facts(store) | _facts_of_run(run, curves) | {"damageMessages": [str(error) for error in damaged]}
+    if compare_to is not None and other is not None:
+        facts["otherRun"] = _other_run_facts(compare_to, store, other)
+        if facts["otherRun"]["title"] == facts["title"]:
             # Two runs of one config differ in their directories.
-            for named, directory in ((facts["against"], RunDirectory(parse_path(against))), (facts, run)):
+            for named, directory in ((facts["otherRun"], RunDirectory(parse_path(compare_to))), (facts, run)):
                 named["title"] = f"{named['title']} ({directory.path.resolve().name})"
     facts["history"], shown = history_payload(store, run, budget, other)
     return _within(budget, facts, shown, store, other, version)
@@ -134,7 +134,7 @@ def render_single_text(
     parameters: int,
     budget: int = DEFAULT_BUDGET,
     *,
-    beneath: tuple[list[dict[str, Any]], list[Block]] | None = None,
+    projections: tuple[list[dict[str, Any]], list[Block]] | None = None,
 ) -> str:
     """Render the page of texts that a model was given: the maps of a store with one step, without training data.
 
@@ -144,8 +144,8 @@ def render_single_text(
         config: The config to show.
         parameters: The number of parameters.
         budget: The largest size of the page in bytes.
-        beneath: The value norms, queries and keys of the same pass, as
-            `transformer.maps.report.value_norms.value_norms` returns them.
+        projections: The value norms, queries and keys of the same pass, as
+            `transformer.maps.report.projections.encode_projections` returns them.
 
     Returns:
         The HTML text.
@@ -155,14 +155,19 @@ def render_single_text(
     """
     if not store.sites:
         raise UserError(f"{title} is a model without attention: it has no maps to show")
-    facts = _facts(store) | {"title": title, "config": flatten_config(config), "parameters": parameters, "alone": True}
+    facts = _facts(store) | {
+        "title": title,
+        "config": flatten_config(config),
+        "parameters": parameters,
+        "singleText": True,
+    }
     facts["history"] = {
         "codes": 0,
         "scales": {},
         "sites": [{"tables": [], "changes": []}] * len(store.sites),
         "roles": [],
     }
-    facts["beneath"], blocks = beneath or (None, [])
+    facts["projections"], blocks = projections or (None, [])
     return _within(budget, facts, blocks, store)
 
 
@@ -184,8 +189,8 @@ def _within(
     blocks = [*shown, *payload.blocks]
     enough = bool(payload.steps)
     if other is not None:
-        theirs = page_payload(other, room - payload.size, "against", _nearest(payload.steps, other.steps))
-        facts["against"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
+        theirs = page_payload(other, room - payload.size, "other", _nearest(payload.steps, other.steps))
+        facts["otherRun"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
         blocks += theirs.blocks
         enough = enough and bool(theirs.steps)
     if not enough:
@@ -218,23 +223,23 @@ def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
 def _facts(store: MapStore) -> dict[str, Any]:
     """Return all that the page shows of a store except the maps themselves, as plain JSON values."""
     return {
-        "alone": False,
+        "singleText": False,
         "configHash": store.config_hash,
         "device": None,
         "commit": None,
         "started": None,
         "curves": {},
         "samples": [],
-        "damaged": [],
+        "damageMessages": [],
         "titles": store.labels.titles,
         "tokens": store.labels.tokens,
         "axes": axis_metadata(store),
         "steps": store.steps,
-        "leftOut": [],
-        "first": initial_view(store),
+        "omittedSteps": [],
+        "initialView": initial_view(store),
         "roles": roles_data(store),
-        "against": None,
-        "beneath": None,
+        "otherRun": None,
+        "projections": None,
     }
 
 
@@ -261,7 +266,7 @@ def _payload_facts(store: MapStore, payload: PagePayload) -> dict[str, Any]:
     return {
         "steps": payload.steps,
         "codes": payload.codes,
-        "leftOut": sorted(set(store.steps) - set(payload.steps)),
+        "omittedSteps": sorted(set(store.steps) - set(payload.steps)),
         "sites": [_site_facts(store, number, entry) for number, entry in enumerate(payload.sites)],
     }
 
@@ -276,12 +281,12 @@ def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[
         "heads": site.heads,
         "causal": site.causal,
         "values": site.values.value,
-        "links": (store.labels.links or {}).get(site.name),
+        "goldAlignments": (store.labels.links or {}).get(site.name),
         **entry,
     }
 
 
-def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
+def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
     """Return the other run's title, config and curves, and which of its heads is most similar to each of ours.
 
     Raises:
@@ -292,17 +297,19 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
     matches = match_heads(store, other)
     for site, theirs in zip(store.sites, other.sites, strict=True):
         if site.name != theirs.name:
-            raise UserError(f"against={directory} has {theirs.name} where this run has {site.name}: compare one model")
+            raise UserError(
+                f"compare_to={directory} has {theirs.name} where this run has {site.name}: compare one model"
+            )
         for axis in (site.query.name, site.key.name):
             if store.labels.tokens[axis] != other.labels.tokens.get(axis):
                 raise UserError(
-                    f"against={directory} probed other examples (axis {axis!r} of {site.name}): compare runs of the "
+                    f"compare_to={directory} probed other examples (axis {axis!r} of {site.name}): compare runs of the "
                     "same data, tokenizer and probe"
                 )
         mine, level = (each.levels(site.name)[0] for each in (store, other))
         if mine != level:
             raise UserError(
-                f"against={directory} keeps {site.name} in {level.queries} x {level.keys} cells ({level.name}) and "
+                f"compare_to={directory} keeps {site.name} in {level.queries} x {level.keys} cells ({level.name}) and "
                 f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
             )
     run = RunDirectory.open(directory)
@@ -319,7 +326,7 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
     first, later = _parted(facts, blocks)
-    other = f" minus {facts['against']['title']}" if facts["against"] else ""
+    other = f" minus {facts['otherRun']['title']}" if facts["otherRun"] else ""
     return render_scripted_page(
         f"{facts['title']}{other} · attention",
         FOLDER.read("report.html"),
@@ -334,7 +341,7 @@ def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None
 
 def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:
     """Split the blocks into those that the page opens with, before the script, and all others, after it."""
-    view = facts["first"]
+    view = facts["initialView"]
     place = f"-{len(facts['steps']) - 1}-{view['site']}-{view['example']}-"
     parts: tuple[list[Block], list[Block]] = ([], [])
     for block in blocks:

@@ -87,7 +87,7 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
     Args:
         store: The maps of a run.
         budget: The largest size in bytes.
-        run: The prefix of the blocks' names: "maps" for the run itself, "against" for the run it is compared with.
+        run: The prefix of the blocks' names: "maps" for the run itself, "other" for the run it is compared with.
         steps: The steps to choose from, all by default.
 
     Returns:

@@ -107,11 +107,11 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     kinds = [{"role": role.value, **words._asdict()} for role, words in role_texts(store.labels).items()]
     return {
         "step": step,
-        "least": MIN_ROLE_SCORE,
-        "broad": MIN_BROAD_FRACTION,
+        "minScore": MIN_ROLE_SCORE,
+        "minBroadFraction": MIN_BROAD_FRACTION,
         "kinds": kinds,
         "heads": heads,
-        "far": distances(store),
+        "distances": distances(store),
     }
 
 

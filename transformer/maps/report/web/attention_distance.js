@@ -67,9 +67,9 @@ function headDistances() {
 function paintDistancePlot(width) {
   const site = data.sites[distancePlot.site];
   const known = headDistances().filter(({ pixels }) => !Number.isNaN(pixels));
-  const even = data.roles.far[distancePlot.site]?.even ?? 0;
+  const uniform = data.roles.distances[distancePlot.site]?.uniform ?? 0;
   // One scale for all steps: a dot that moves has moved.
-  const y = linearScale([0, even, scaleRange(distancePlot.table, DISTANCE_STATISTIC)[1]], 4);
+  const y = linearScale([0, uniform, scaleRange(distancePlot.table, DISTANCE_STATISTIC)[1]], 4);
   const every = Math.ceil(site.layers.length / 12);
   const ticks = site.layers.flatMap((name, at) =>
     at % every === 0 ? [/** @type {[number, string]} */ ([at, name])] : [],
@@ -99,8 +99,8 @@ function paintDistancePlot(width) {
     class: "level",
     x1: box.left,
     x2: box.right,
-    y1: frame.atY(even),
-    y2: frame.atY(even),
+    y1: frame.atY(uniform),
+    y2: frame.atY(uniform),
   });
   const stops = known.map((each) => {
     const [left, top] = place(each);

@@ -45,7 +45,7 @@ export function clearHeatmap() {
 export function drawHeatmap(place, shown, state, look, hold) {
   const plane = shown.detail;
   const { queries, keys, queryBlock, keyBlock } = plane;
-  const name = [state.site, state.example, queries, keys, queryBlock, keyBlock, state.links];
+  const name = [state.site, state.example, queries, keys, queryBlock, keyBlock, state.goldAlignments];
   name.push(place.clientWidth, devicePixelRatio);
   if (heatmap?.name !== name.join(" ") || !place.contains(heatmap.svg)) {
     heatmap = buildHeatmap(place, shown, state, look, hold);
@@ -90,12 +90,12 @@ function buildHeatmap(place, shown, state, look, hold) {
     query: new Map(ticks.query.map((tick) => [tick.cell, queryLabel(tick, box)])),
     key: new Map(ticks.key.map((tick) => [tick.cell, keyLabel(tick, box)])),
   };
-  const [overlay, profile, lit] = ["overlay", "profile", "lit-labels"].map((name) => createSvg("g", { class: name }));
+  const [overlay, profile, highlight] = ["overlay", "profile", "lit-labels"].map((name) => createSvg("g", { class: name }));
   svg.append(axisNames(site, box), ...labels.query.values(), ...labels.key.values());
   if (plane.pooled && site.rows) svg.append(fullRowMarks(site.rows.positions, plane, box));
-  const links = state.links && !plane.pooled ? site.links?.[state.example] : null;
-  if (links) svg.append(goldAlignmentMarks(links, box));
-  svg.append(overlay, profile, lit);
+  const goldAlignments = state.goldAlignments && !plane.pooled ? site.goldAlignments?.[state.example] : null;
+  if (goldAlignments) svg.append(goldAlignmentMarks(goldAlignments, box));
+  svg.append(overlay, profile, highlight);
   const frame = createHtml("div", { class: "sheet" }, canvas, svg);
   frame.style.width = `${box.width}px`;
   frame.style.height = `${box.height}px`;
@@ -124,7 +124,7 @@ function buildHeatmap(place, shown, state, look, hold) {
     if (key !== null && (query === null || event.shiftKey)) hold(null, key);
     else if (query !== null) hold(query, null);
   });
-  return { site, axes, box, ticks, canvas, svg, labels, overlay, profile, lit, links };
+  return { site, axes, box, ticks, canvas, svg, labels, overlay, profile, highlight, goldAlignments };
 }
 
 /**
@@ -345,13 +345,13 @@ function addSpectrograms(frame, axes, plane, box) {
 }
 
 /**
- * @param {[number, number, boolean][]} links
+ * @param {[number, number, boolean][]} goldAlignments
  * @param {HeatmapLayout} box
  */
-function goldAlignmentMarks(links, box) {
+function goldAlignmentMarks(goldAlignments, box) {
   const inset = box.gap ? 2.5 : 0.5;
   const [width, height] = [box.wide, box.tall].map((side) => Math.max(1, side - 2 * inset - box.gap));
-  const rings = links.flatMap(([query, key, sure]) => {
+  const rings = goldAlignments.flatMap(([query, key, sure]) => {
     const place = {
       x: box.left + key * box.wide + inset,
       y: box.top + query * box.tall + inset,
@@ -363,7 +363,7 @@ function goldAlignmentMarks(links, box) {
     if (!sure) return [createSvg("rect", { class: "link possible", ...place })];
     return [createSvg("rect", { class: "halo", ...place }), createSvg("rect", { class: "link sure", ...place })];
   });
-  return createSvg("g", { class: "links" }, ...rings);
+  return createSvg("g", { class: "gold-alignments" }, ...rings);
 }
 
 /**
@@ -391,14 +391,14 @@ function highlightCells(queryPosition, keyPosition) {
       ? String(0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(Math.abs(plane.at(query, cell)))))
       : "";
   }
-  const lit = [];
+  const highlighted = [];
   if (query !== null && !labels.query.has(query))
-    lit.push(queryLabel(tickForCell(axes.query, query, plane.queryBlock), box));
-  if (key !== null && !labels.key.has(key)) lit.push(keyLabel(tickForCell(axes.key, key, plane.keyBlock), box));
-  for (const element of lit) element.classList.add("lit");
+    highlighted.push(queryLabel(tickForCell(axes.query, query, plane.queryBlock), box));
+  if (key !== null && !labels.key.has(key)) highlighted.push(keyLabel(tickForCell(axes.key, key, plane.keyBlock), box));
+  for (const element of highlighted) element.classList.add("lit");
   hideOverlappingLabels(labels.query, query, box.tall, ROW_LABEL_SPACING);
   hideOverlappingLabels(labels.key, key, box.wide, box.slanted ? SLANTED_LABEL_SPACING : 4 * LABEL_HEIGHT);
-  heatmap.lit.replaceChildren(...lit);
+  heatmap.highlight.replaceChildren(...highlighted);
   heatmap.profile.replaceChildren(...rowMarginal(query), ...(key === null ? [] : columnMarginal(key)));
 }
 

@@ -143,12 +143,12 @@ export function drawAttentionLines(place, shown, state, look, hold, choose) {
   /** @type {Highlight} */
   const highlight = (query, key) => {
     // The held row is one of the summed; another one is pointed at, and stands alone meanwhile.
-    const asked = query === null || query === state.row ? attentionLines.summed : [cellAt(query, queryBlock)];
-    const drawn = [asked.join(","), key].join(" ");
+    const queries = query === null || query === state.row ? attentionLines.summed : [cellAt(query, queryBlock)];
+    const selection = [queries.join(","), key].join(" ");
     // A pointer that moves within one token draws nothing anew.
-    if (attentionLines.drawn === drawn && attentionLines.painted === shown.planes) return;
-    Object.assign(attentionLines, { drawn, painted: shown.planes });
-    paintAttentionLines(attentionLines, asked, cellAt(key, keyBlock));
+    if (attentionLines.drawnSelection === selection && attentionLines.drawnPlanes === shown.planes) return;
+    Object.assign(attentionLines, { drawnSelection: selection, drawnPlanes: shown.planes });
+    paintAttentionLines(attentionLines, queries, cellAt(key, keyBlock));
   };
   return highlight;
 }
@@ -227,18 +227,18 @@ function buildAttentionLines(place, shown, state, look, hold, choose) {
 /**
  * Draw the lines of some queries (all, where none is given) to one key or to all, and the bars beside the keys.
  * @param {AttentionLines} strands
- * @param {number[]} asked
+ * @param {number[]} selected
  * @param {number | null} key
  */
-function paintAttentionLines(strands, asked, key) {
+function paintAttentionLines(strands, selected, key) {
   const { canvas, box, planes, scale, labels, signed } = strands;
   const context = context2d(canvas);
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, box.width, box.height);
   const { queries } = planes[0][1];
-  const rows = asked.length ? asked : Array.from({ length: queries }, (_, at) => at);
-  const least = minDrawnWeight(planes, rows, key);
-  strands.sums = { rows, asked, key, signed, least };
+  const rows = selected.length ? selected : Array.from({ length: queries }, (_, at) => at);
+  const minWeight = minDrawnWeight(planes, rows, key);
+  strands.sums = { rows, queries: selected, key, signed, minWeight };
   for (const [head, shades] of lineGroupsByHead(strands)) {
     context.strokeStyle = headColor(head);
     strokeLines(context, shades, box);
@@ -248,7 +248,7 @@ function paintAttentionLines(strands, asked, key) {
     context.fillStyle = headColor(head);
     context.fillRect(place.x, place.y, place.width, place.height);
   }
-  for (const [cell, label] of labels.query) label.classList.toggle("lit", asked.includes(cell));
+  for (const [cell, label] of labels.query) label.classList.toggle("lit", selected.includes(cell));
   for (const [cell, label] of labels.key) label.classList.toggle("lit", cell === key);
 }
 
@@ -290,8 +290,8 @@ function forEachWeight(plane, rows, key, act) {
  * @param {AttentionLines} lines
  * @returns {[number, LineGroup[]][]}
  */
-const lineGroupsByHead = ({ planes, sums: { rows, key, least } }) =>
-  planes.map(([head, plane]) => [head, lineGroups(plane, rows, key, least)]);
+const lineGroupsByHead = ({ planes, sums: { rows, key, minWeight } }) =>
+  planes.map(([head, plane]) => [head, lineGroups(plane, rows, key, minWeight)]);
 
 /**
  * [{ ink, width, dash, ends: [query, key, query, key, ...] }, ...]
@@ -438,7 +438,7 @@ function headColorLegend(planes, site, box) {
 /** What the lines say, in words. */
 export function describeAttentionLines() {
   const { axes, planes, sums } = attentionLines;
-  const { asked, key, rows, signed, least } = sums;
+  const { queries, key, rows, signed, minWeight } = sums;
   const plane = planes[0][1];
   /** @param {number} cell */
   const queryName = (cell) => cellName(axes.query, cell, plane.queryBlock);
@@ -447,9 +447,9 @@ export function describeAttentionLines() {
   const over = planes.length > 1 ? `, mean of ${planes.length} heads` : "";
   /** @param {[number, Float32Array][]} values */
   const total = (values) => values[0][1].map((_, at) => values.reduce((sum, [, each]) => sum + each[at], 0));
-  if (asked.length) {
-    const many = asked.length > 1;
-    const names = truncate(asked.map(queryName).join(" + "), 120);
+  if (queries.length) {
+    const many = queries.length > 1;
+    const names = truncate(queries.map(queryName).join(" + "), 120);
     const most = largestWeights(total(summedWeights(planes, rows)), keyName, signed) || "nothing";
     const verb = signed ? "changes most toward" : many ? "together read" : "attends to";
     return `${names} ${verb} ${most}${many ? " (summed" : over && " (alone"}${over}${many || over ? ")" : ""}`;
@@ -461,8 +461,8 @@ export function describeAttentionLines() {
     return `${keyName(key)} ${signed ? "changes most for" : "is read by"} ${largestWeights(column, queryName, signed) || "nothing"}${over && ` (${over.slice(2)})`}`;
   }
   const cut =
-    least > MIN_LINE_WEIGHT
-      ? `Weights below ${least.toFixed(2)} are left out; point at a token for all of its own. `
+    minWeight > MIN_LINE_WEIGHT
+      ? `Weights below ${minWeight.toFixed(2)} are left out; point at a token for all of its own. `
       : "";
   return `${cut}Thick lines are large weights; click tokens on the left to sum them up.`;
 }

@@ -60,7 +60,7 @@ export function showReading(shown, queryAt, keyAt) {
     reading.textContent = `${ROW_NOTES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
   }
   if (query === null || key === null) return;
-  const words = shown.tell?.(query, key) ?? plane.at(query, key).toFixed(3);
+  const words = shown.tooltip?.(query, key) ?? plane.at(query, key).toFixed(3);
   byId("tip").replaceChildren(
     createHtml("span", { dir: "auto" }, ...tooltipName(asking, query, plane.queryBlock)),
     createHtml("i", {}, " → "),
@@ -103,19 +103,19 @@ export const tooltipName = (axis, cell, size) =>
 
 /** What the page does not carry, in words; "" where it has everything. */
 export function missingDataText() {
-  const count = data.leftOut.length;
+  const count = data.omittedSteps.length;
   const all = count + data.steps.length;
   const said = [];
   if (count)
     said.push(
-      `${count} of ${all} stored steps of maps are left out: ${truncate(data.leftOut.map(formatNumber).join(", "), 160)}`,
+      `${count} of ${all} stored steps of maps are left out: ${truncate(data.omittedSteps.map(formatNumber).join(", "), 160)}`,
     );
   for (const site of data.sites)
     for (const { what, there: carried } of site.missing) {
       const steps = carried ? `at ${data.steps.length - carried} of ${data.steps.length} steps` : "at all steps";
       said.push(`${what} of ${site.name} ${steps}`);
     }
-  const damaged = data.damaged.map((what) => `${what}: not shown.`).join(" ");
+  const damaged = data.damageMessages.map((what) => `${what}: not shown.`).join(" ");
   if (!said.length) return damaged;
   const [first, ...others] = said;
   const words = count ? [first, ...others].join("; so are ") : `${said.join("; ")} are left out`;
@@ -126,13 +126,13 @@ export function missingDataText() {
 export function runFacts() {
   const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
   const said = [`${pluralize(heads, "head")} at ${pluralize(data.sites.length, "site")}`];
-  if (!data.alone) said.push(`maps at ${pluralize(data.steps.length, "step")}`);
-  if (!data.alone || data.titles.length > 1) said.push(pluralize(data.titles.length, data.alone ? "text" : "example"));
+  if (!data.singleText) said.push(`maps at ${pluralize(data.steps.length, "step")}`);
+  if (!data.singleText || data.titles.length > 1) said.push(pluralize(data.titles.length, data.singleText ? "text" : "example"));
   const count = data.parameters ?? 0;
   const parameters = count < 1e7 ? formatNumber(count) : formatCompact(count);
   if (count) said.unshift(`${parameters} parameters`);
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));
   if (data.commit) said.push(`commit ${data.commit.slice(0, 10)}`);
-  return data.alone ? said : [...said, `config ${data.configHash.slice(0, 8)}`];
+  return data.singleText ? said : [...said, `config ${data.configHash.slice(0, 8)}`];
 }

@@ -13,9 +13,9 @@ import { addView } from "./views.js";
 
 let matchHeads = true; // of two runs: heads that are alike, or those of the same index
 /** @type {ViewState["compare"]} */
-let lastCompared = data.against ? "run" : 0;
+let lastCompared = data.otherRun ? "run" : 0;
 
-addView("difference", { wanted: (state) => comparedSide(state) !== null, shown: differenceView });
+addView("difference", { isActive: (state) => comparedSide(state) !== null, headView: differenceView });
 
 /**
  * What is taken off the weights that `state` names: where its maps lie, and how it is called; null for nothing.
@@ -34,11 +34,11 @@ function comparedSide(state) {
       ours: `step ${formatNumber(data.steps[state.step])}`,
       theirs: () => `step ${formatNumber(data.steps[compare])}`,
     };
-  if (compare !== "run" || !data.against) return null;
-  const { steps, sites, title } = data.against;
+  if (compare !== "run" || !data.otherRun) return null;
+  const { steps, sites, title } = data.otherRun;
   const step = nearestColumn(steps, data.steps[state.step]);
   return {
-    run: "against",
+    run: "other",
     step,
     levels: sites[state.site].levels,
     head: (layer, head) => {
@@ -51,14 +51,14 @@ function comparedSide(state) {
 }
 
 /**
- * The entry of data.against.matches for a head, where heads that are alike are compared.
+ * The entry of data.otherRun.matches for a head, where heads that are alike are compared.
  * @param {number} site
  * @param {number} layer
  * @param {number} head
  */
 function headMatch(site, layer, head) {
   if (!matchHeads) return undefined;
-  return data.against?.matches.find(([s, l, h]) => s === site && l === layer && h === head);
+  return data.otherRun?.matches.find(([s, l, h]) => s === site && l === layer && h === head);
 }
 
 /**
@@ -88,15 +88,15 @@ async function differenceView(state) {
     loadHeadMap(step, s, example, finest.ours, state.layer, state.head),
     loadHeadMap(other.step, s, example, finest.theirs, layer, head, other.run),
   ]);
-  const match = other.run === "against" ? headMatch(s, state.layer, state.head) : undefined;
+  const match = other.run === "other" ? headMatch(s, state.layer, state.head) : undefined;
   const alike = match ? ` (${formatPercent(match[5])} alike)` : "";
   return {
     site,
     signed: true,
-    said: `${other.ours} minus ${other.theirs(layer, head)}${alike}`,
+    titleSuffix: `${other.ours} minus ${other.theirs(layer, head)}${alike}`,
     gridMap: (l, h) => subtractMaps(mine.plane(l, h), their.plane(...other.head(l, h))),
     detail: subtractMaps(plane, theirPlane),
-    tell: (query, key) =>
+    tooltip: (query, key) =>
       `${formatSigned(plane.at(query, key) - theirPlane.at(query, key))} = ` +
       `${plane.at(query, key).toFixed(3)} (${other.ours}) − ` +
       `${theirPlane.at(query, key).toFixed(3)} (${other.theirs(layer, head)})`,
@@ -128,8 +128,8 @@ const formatSigned = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toF
  */
 export function initComparison(state, choose) {
   const none = createHtml("option", { value: "" }, "–");
-  const run = data.against
-    ? [createHtml("option", { value: "run" }, `run ${truncate(showInvisible(data.against.title), 32)}`)]
+  const run = data.otherRun
+    ? [createHtml("option", { value: "run" }, `run ${truncate(showInvisible(data.otherRun.title), 32)}`)]
     : [];
   const others = data.steps.length > 1 ? data.steps : [];
   const steps = others.map((step, at) => createHtml("option", { value: at }, `step ${formatNumber(step)}`));

@@ -6,10 +6,10 @@ import { data } from "./page_data.js";
 
 export function showConfig() {
   byId("config").append(...data.config.map((entry) => configRow(entry)));
-  if (!data.against) return;
-  const [ours, theirs] = [new Map(data.config), new Map(data.against.config)];
+  if (!data.otherRun) return;
+  const [ours, theirs] = [new Map(data.config), new Map(data.otherRun.config)];
   const keys = [...new Set([...ours.keys(), ...theirs.keys()])].filter((key) => ours.get(key) !== theirs.get(key));
-  const head = ["key", data.title, data.against.title].map((words) =>
+  const head = ["key", data.title, data.otherRun.title].map((words) =>
     createHtml("th", { scope: "col" }, showInvisible(words)),
   );
   const rows = keys.map((key) => configRow([key, ours.get(key) ?? "–", theirs.get(key) ?? "–"]));

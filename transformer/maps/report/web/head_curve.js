@@ -47,7 +47,7 @@ export function drawHeadCurve(place, state, { table, other, statistic, box }, ch
     svg.append(upright("change", at), createSvg("path", { class: "change-mark", d }));
   }
   svg.append(upright("now", frame.atX(now)));
-  const match = data.against?.matches.find(([s, l, h]) => s === state.site && l === state.layer && h === state.head);
+  const match = data.otherRun?.matches.find(([s, l, h]) => s === state.site && l === state.layer && h === state.head);
   if (other && match) svg.append(...seriesLine(otherRunCurve(other, table.steps, statistic, match), frame));
   const points = values.map((middle, x) => ({ x, middle }));
   svg.append(
@@ -63,7 +63,7 @@ export function drawHeadCurve(place, state, { table, other, statistic, box }, ch
     createHtml("b", {}, name),
     `: ${statisticScale(statistic).words} ${formatMeasurement(values[now], statisticScale(statistic).unit)} ` +
       `at step ${formatNumber(table.steps[now])}${said}.`,
-    ...(other && match ? [` Dashed: head ${headName(site, match[3], match[4])} of ${data.against?.title}.`] : []),
+    ...(other && match ? [` Dashed: head ${headName(site, match[3], match[4])} of ${data.otherRun?.title}.`] : []),
   );
 }
 

@@ -52,7 +52,7 @@ export const valueName = (signed) => (signed ? "difference" : state.view === "va
  * @param {{ site: Site, planes: [number, HeadMap][], signed: boolean }} options
  */
 export function contextText({ site, planes, signed }) {
-  const steps = data.alone ? [] : [`step ${formatNumber(data.steps[state.step])}`];
+  const steps = data.singleText ? [] : [`step ${formatNumber(data.steps[state.step])}`];
   const parts = [data.title, site.name, ...steps, showInvisible(data.titles[state.example])];
   const pooled = poolingText(planes[0][1], signed);
   return [...parts, ...(pooled ? [pooled] : [])].map((part) => truncate(part, 70)).join(" · ");
@@ -120,7 +120,7 @@ function fileNameParts() {
     `layer-${layers[state.layer]}`,
     `head-${drawn.map((head) => heads[head]).join("-")}`,
     ...(state.lines ? ["lines"] : []),
-    ...(data.alone ? [] : [`step-${data.steps[state.step]}`]),
+    ...(data.singleText ? [] : [`step-${data.steps[state.step]}`]),
     `example-${state.example + 1}`,
   ];
 }

@@ -26,11 +26,11 @@ export function drawHeadGrid(place, shown, state, choose) {
   const { site } = shown;
   const name = [state.site, state.example, place.clientWidth].join(" ");
   if (headGrid?.name !== name) headGrid = { name, cells: buildHeadGrid(place, state.site, shown.gridMap(0, 0), choose) };
-  const links = site.links?.[state.example];
+  const goldAlignments = site.goldAlignments?.[state.example];
   for (const { layer, head, button, canvas, bar, role } of headGrid.cells) {
     const plane = shown.gridMap(layer, head);
     paintPlane(canvas, plane, site.causal);
-    const share = links && !shown.signed ? goldAlignmentWeight(site, state.example, plane) : null;
+    const share = goldAlignments && !shown.signed ? goldAlignmentWeight(site, state.example, plane) : null;
     const label =
       `layer ${site.layers[layer]}, head ${site.heads[head]}: ${role}` +
       (share === null ? "" : `, ${formatPercent(share)} on gold alignments`);

@@ -54,8 +54,8 @@ export async function drawHeadHistory(state, choose) {
   const statistic = showStatistics(state, facts.names);
   const table = await loadStatisticsTable(state.site, facts.source);
   // The other run has the mean over the probe alone, which is to be laid over no other curve.
-  const both = facts.source === "mean" && tables.some((each) => each.source === "against");
-  const other = both ? await loadStatisticsTable(state.site, "against") : null;
+  const both = facts.source === "mean" && tables.some((each) => each.source === "other");
+  const other = both ? await loadStatisticsTable(state.site, "other") : null;
   // While this was unpacked, something else may have been asked for.
   if (asked !== historyRequests) return;
   const place = byId("head-history");
@@ -263,7 +263,7 @@ function addHistoryListeners(svg, state, { site, table, statistic, box }, choose
         box.column_of(role.onset) === cell.at,
     );
     const text = `head ${headName(site, cell.layer, cell.head)}, step ${formatNumber(table.steps[cell.at])} `;
-    const told = roles.map((role) => createHtml("div", { class: "told" }, `◆ ${role.said}`));
+    const told = roles.map((role) => createHtml("div", { class: "told" }, `◆ ${role.sentence}`));
     showTooltip(
       event.clientX,
       event.clientY,
@@ -333,7 +333,7 @@ function highlightHistoryCell(place, state, box, pointer, labels) {
 function drawRoleList(state, choose) {
   const roles = data.history.roles.filter((role) => role.site === state.site);
   const items = roles.map((role) => {
-    const button = createHtml("button", { type: "button", class: "role" }, createHtml("i", {}, "◆"), ` ${role.said}`);
+    const button = createHtml("button", { type: "button", class: "role" }, createHtml("i", {}, "◆"), ` ${role.sentence}`);
     button.addEventListener("click", () =>
       choose({ layer: role.layer, head: role.head, step: nearestStep(role.onset) }),
     );

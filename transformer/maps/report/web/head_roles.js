@@ -1,7 +1,7 @@
 // What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
 //
 // data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
-// -1, the nearest role or -1, distance, share, even, score, simpler], ...], far }, roles being indices of `kinds`, shares
+// -1, the nearest role or -1, distance, weight, uniform, score, simplerRules], ...], far }, roles being indices of `kinds`, shares
 // percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one image.
 
 import { byId, createHtml } from "../../../pages/dom.js";
@@ -25,11 +25,11 @@ export const POSITION_NOUNS = {
 const AMBIGUOUS = { role: "untold", badge: "?", name: "ambiguous here" };
 
 /** @type {HeadRole[]} The roles of all heads. */
-const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score, simpler]) => {
+const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, weight, uniform, score, simplerRules]) => {
   /** @param {number} index */
   const kind = (index) => (index < 0 ? null : data.roles.kinds[index]);
-  const known = simpler.length ? AMBIGUOUS : kind(role);
-  return { site, layer, head, role: known, nearest: kind(nearest), distance, share, even, score, simpler };
+  const known = simplerRules.length ? AMBIGUOUS : kind(role);
+  return { site, layer, head, role: known, nearest: kind(nearest), distance, weight, uniform, score, simplerRules };
 });
 const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
 
@@ -86,21 +86,21 @@ function simplerRuleText([rule, number]) {
  * @param {HeadRole} entry
  */
 export function describeRole(entry) {
-  const { role, nearest, share, even, simpler } = entry;
+  const { role, nearest, weight, uniform, simplerRules } = entry;
   /** @param {RoleKind} kind */
-  const weight = (kind) =>
+  const evidence = (kind) =>
     kind.role === "broad"
-      ? `as if uniform over ${share}% of the keys it sees`
+      ? `as if uniform over ${weight}% of the keys it sees`
       : kind.role === "alignment"
-        ? `${share}% of aligned rows right (chance: ${even}%)`
-        : `${share}% of its weight (uniform: ${even}%)`;
+        ? `${weight}% of aligned rows right (chance: ${uniform}%)`
+        : `${weight}% of its weight (uniform: ${uniform}%)`;
   if (role === AMBIGUOUS && nearest) {
-    const others = simpler.map((each) => `, or ${simplerRuleText(each)}`).join("");
-    return `ambiguous here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${weight(nearest)}${distanceText(entry)}`;
+    const others = simplerRules.map((each) => `, or ${simplerRuleText(each)}`).join("");
+    return `ambiguous here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${evidence(nearest)}${distanceText(entry)}`;
   }
-  if (role) return `${fillRoleText(role.does, entry)}: ${weight(role)}${onsetText(entry)}${distanceText(entry)}`;
+  if (role) return `${fillRoleText(role.does, entry)}: ${evidence(role)}${onsetText(entry)}${distanceText(entry)}`;
   if (!nearest) return "has too few rows to classify";
-  return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${weight(nearest)}${distanceText(entry)}`;
+  return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${evidence(nearest)}${distanceText(entry)}`;
 }
 
 /**
@@ -108,11 +108,11 @@ export function describeRole(entry) {
  * @param {HeadRole} entry
  */
 function distanceText({ site, layer, head }) {
-  const far = data.roles.far[site];
-  const pixels = far?.heads[layer][head] ?? null;
+  const distances = data.roles.distances[site];
+  const pixels = distances?.heads[layer][head] ?? null;
   /** @param {number} value */
   const tenths = (value) => Number(value.toFixed(1));
-  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (uniform: ${tenths(far?.even ?? 0)})`;
+  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (uniform: ${tenths(distances?.uniform ?? 0)})`;
 }
 
 /**
@@ -150,12 +150,12 @@ export function renderRoles(choose) {
 
 /** On what the roles rest. */
 function rolesNote() {
-  const texts = pluralize(data.titles.length, data.alone ? "text" : "example");
+  const texts = pluralize(data.titles.length, data.singleText ? "text" : "example");
   const many = data.titles.length > 1;
-  const where = data.alone
+  const where = data.singleText
     ? `in ${many ? `these ${texts}` : "this text"}`
     : `over ${texts} at step ${formatNumber(data.roles.step)}, the last`;
-  const percent = Math.round(100 * data.roles.least);
+  const percent = Math.round(100 * data.roles.minScore);
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
     "from uniform weight to all of its weight."
@@ -168,14 +168,14 @@ function rolesNote() {
  * @param {HeadRole} entry
  */
 function roleDefinition(kind, entry) {
-  const percent = Math.round(100 * data.roles.least);
+  const percent = Math.round(100 * data.roles.minScore);
   if (kind === AMBIGUOUS)
     return (
       "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, one place, position alone, or " +
       "the key’s token alone. Texts whose repetitions lie at other distances tell them apart."
     );
   if (kind.role === "broad")
-    return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.broad)}% of the keys that it sees, on average.`;
+    return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.minBroadFraction)}% of the keys that it sees, on average.`;
   if (kind.role === "alignment")
     return (
       `Accuracy: how many largest weights of aligned rows fall on ${fillRoleText(kind.keys, entry)} (1 − alignment error rate); chance: the better ` +
@@ -257,7 +257,7 @@ function headSentence(entry, choose) {
     createHtml("span", {}, name, `${of} ${describeRole(entry)}.`),
   );
   button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
-  entry.told = button;
+  entry.sentence = button;
   return button;
 }
 
@@ -296,7 +296,7 @@ export function selectRole({ site, layer, head }) {
    * @param {boolean} chosen
    */
   const mark = (each, chosen) => {
-    for (const element of each ? [each.chip, each.told] : []) {
+    for (const element of each ? [each.chip, each.sentence] : []) {
       if (!element) continue;
       element.setAttribute("aria-pressed", String(chosen));
       element.tabIndex = chosen ? 0 : -1;
@@ -306,7 +306,7 @@ export function selectRole({ site, layer, head }) {
   mark(entry, true);
   selectedRole = entry;
   const box = byId("roles-by-head");
-  if (!entry.told) return;
-  const [top, height] = [entry.told.offsetTop, entry.told.offsetHeight];
+  if (!entry.sentence) return;
+  const [top, height] = [entry.sentence.offsetTop, entry.sentence.offsetHeight];
   if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) box.scrollTop = top - 4;
 }

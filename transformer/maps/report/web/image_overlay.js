@@ -98,11 +98,11 @@ export const maxWeight = (patches) => patches.reduce((a, b) => Math.max(a, b), 1
  * @param {Side} side
  * @param {number} scale
  * @param {ViewState} state
- * @param {Site["links"]} links
+ * @param {Site["goldAlignments"]} goldAlignments
  * @param {number | null} query
  * @param {number | null} key
  */
-export function patchOutlines(axes, side, scale, state, links, query, key) {
+export function patchOutlines(axes, side, scale, state, goldAlignments, query, key) {
   const axis = axes[side];
   /**
    * @param {number | null} position
@@ -117,7 +117,7 @@ export function patchOutlines(axes, side, scale, state, links, query, key) {
     const size = { width: scale * axis.stride, height: scale * axis.stride };
     return kinds.map((kind) => createSvg("rect", { class: kind, x, y, ...size }));
   };
-  const linked = side === "key" && query !== null && state.links ? (links?.[state.example] ?? []) : [];
+  const linked = side === "key" && query !== null && state.goldAlignments ? (goldAlignments?.[state.example] ?? []) : [];
   const gold = linked.filter(([from]) => from === query);
   return [
     ...gold.flatMap(([, to, sure]) => outline(to, ...(sure ? ["halo", "link sure"] : ["link possible"]))),
@@ -193,7 +193,7 @@ export function drawImageOverlay(place, shown, state, look, hold) {
     byId("image-title").textContent = bare ? "Image by image" : "Attention over the image";
     // Of an axis without an image the panel has the distances alone, which have a title of their own.
     byId("image-title").hidden = !largeImage.element;
-    byId("image-panel").hidden = !largeImage.element && !data.roles.far[state.site];
+    byId("image-panel").hidden = !largeImage.element && !data.roles.distances[state.site];
   }
   const { paint } = largeImage;
   /** @type {Highlight} */
@@ -250,7 +250,7 @@ function overlayFigure(axes, side, look, hold) {
       if (requests !== now || !images) return;
       const { patches, words, of } = overlayContent(shown, axes, side, query, key);
       paintImageOverlay(canvas, imageOfQuery(images, of), axis, patches);
-      svg.replaceChildren(...patchOutlines(axes, side, size.scale, state, shown.site.links, of, key));
+      svg.replaceChildren(...patchOutlines(axes, side, size.scale, state, shown.site.goldAlignments, of, key));
       caption.textContent = words;
     });
   };

@@ -176,7 +176,7 @@ async function paintStrip(box, loading, axes, shown, state) {
     if (box.kind === "own") paintQueryImage(item, images[query ?? 0], axes.key, patches);
     else {
       paintImageOverlay(canvas, imageOfQuery(images, query), axes.key, patches);
-      svg.replaceChildren(...patchOutlines(axes, "key", box.size.scale, state, shown.site.links, query, null));
+      svg.replaceChildren(...patchOutlines(axes, "key", box.size.scale, state, shown.site.goldAlignments, query, null));
       weight.textContent = maxWeight(patches).toFixed(2);
       button.title = `${name.textContent}: the clearest patch has weight ${maxWeight(patches).toFixed(3)}`;
     }

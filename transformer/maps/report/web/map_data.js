@@ -6,10 +6,10 @@
 // loadHeadMap(step, site, example, level, layer, head, run = "maps") has one head, from its layer's block alone.
 // step and site are indices of data.steps and data.sites, level is an entry of data.sites[site].levels, coarse to fine:
 //   { name, queries, keys, queryBlock, keyBlock, triangular, split, steps: the indices of data.steps that carry it }
-// finestLevel(site, step) and coarsestLevel(site) choose one. A page written with `against` has
-//   data.against = { title, steps, codes, sites: [{ levels, ... }], matches: [[site, layer, head, its layer, its
-//   head, similarity], ...] }, without one it is null; its maps are read with run = "against" and a step of
-//   data.against.steps.
+// finestLevel(site, step) and coarsestLevel(site) choose one. A page written with `compare_to` has
+//   data.otherRun = { title, steps, codes, sites: [{ levels, ... }], matches: [[site, layer, head, its layer, its
+//   head, similarity], ...] }, without one it is null; its maps are read with run = "other" and a step of
+//   data.otherRun.steps.
 
 import { byId } from "../../../pages/dom.js";
 import { data } from "./page_data.js";
@@ -265,7 +265,7 @@ export async function loadHeadMap(step, site, example, level, layer, head, run =
 function blockReaders(name, site, level, run) {
   const { layers, heads } = data.sites[site];
   const rows = (level.split ? 1 : layers.length) * heads.length * level.queries;
-  const { codes } = run === "maps" || !data.against ? data : data.against;
+  const { codes } = run === "maps" || !data.otherRun ? data : data.otherRun;
   const names = level.split ? layers.map((_, layer) => `${name}-${layer}`) : [name];
   return names.map((each) => async () => new PackedRows(await unpackBlock(each), rows, codes));
 }

@@ -60,7 +60,7 @@ function orderedMetrics() {
 const lastStep = () =>
   Math.max(
     1,
-    ...[data.curves, data.against?.curves ?? {}]
+    ...[data.curves, data.otherRun?.curves ?? {}]
       .flatMap(Object.values)
       .flatMap((each) => Object.values(each).map((points) => points[points.length - 1][0])),
   );
@@ -86,10 +86,10 @@ function addMetricCurve(place, name, jump) {
         look: splitStyle(held.indexOf(split), ink),
         points: curves[split].map(([x, middle]) => ({ x, middle })),
       }));
-  const theirs = ownValue(data.against?.curves, name) ?? {};
+  const theirs = ownValue(data.otherRun?.curves, name) ?? {};
   const series = [
     ...seriesOf(data.curves[name], "", (split) => split),
-    ...seriesOf(theirs, "against", (split) => `${split} of ${showInvisible(data.against?.title ?? "")}`),
+    ...seriesOf(theirs, "other-run", (split) => `${split} of ${showInvisible(data.otherRun?.title ?? "")}`),
   ];
   const legend = series.map(({ name: split, look, points }) =>
     createHtml(

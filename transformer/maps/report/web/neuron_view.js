@@ -23,13 +23,13 @@ const BAR_SIZE = { component: 12, most: 400, height: 26 };
  * @param {ViewState} state
  */
 export async function drawNeuronView(place, state) {
-  const facts = data.beneath?.[state.site];
-  byId("neurons-panel").hidden = !facts?.asked;
-  if (!facts?.asked) return;
+  const facts = data.projections?.[state.site];
+  byId("neurons-panel").hidden = !facts?.vectorsRequested;
+  if (!facts?.vectorsRequested) return;
   const site = data.sites[state.site];
   const head = `${numberedName("layer", site.layers[state.layer])} · ${numberedName("head", site.heads[state.head])}`;
   byId("neurons-title").textContent = `Query × key: ${head}`;
-  if (!facts.vectors) {
+  if (!facts.queryKeyVectors) {
     byId("neurons-note").textContent =
       "The score function of this module is not a dot product, so it has no components.";
     place.replaceChildren();
@@ -47,7 +47,7 @@ export async function drawNeuronView(place, state) {
   if (asked.some((part, at) => wanted[at] !== state[part])) return;
   const { queries, keys } = siteTokens(site, state.example);
   const query = state.row ?? queries.length - 1;
-  const parts = queryKeyProducts(decodeFloat16(bytes), facts.vectors, site, state, query, queries.length, keys.length);
+  const parts = queryKeyProducts(decodeFloat16(bytes), facts.queryKeyVectors, site, state, query, queries.length, keys.length);
   const weights = plane.pooled ? null : keys.map((_, key) => plane.at(query, key));
   const seen = parts.products.map((_, key) => key).filter((key) => !site.causal || key <= query);
   /** @param {number} key */
@@ -57,8 +57,8 @@ export async function drawNeuronView(place, state) {
     .slice(0, MAX_KEYS)
     .sort((a, b) => a - b);
   const axes = { query: siteAxis(site, "query", state.example), key: siteAxis(site, "key", state.example) };
-  showNeuronNote(facts.vectors, drawn.length, seen.length);
-  place.replaceChildren(neuronTable(parts, weights, drawn, axes, query, facts.vectors));
+  showNeuronNote(facts.queryKeyVectors, drawn.length, seen.length);
+  place.replaceChildren(neuronTable(parts, weights, drawn, axes, query, facts.queryKeyVectors));
 }
 
 /**

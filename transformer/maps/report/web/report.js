@@ -111,12 +111,12 @@ function renderMaps(shown) {
   const several = drawn.length > 1 ? truncate(`heads ${drawn.join(", ")}`, 60) : null;
   const head = shown.heads ?? several ?? numberedName("head", site.heads[state.head]);
   const layer = numberedName("layer", site.layers[state.layer]);
-  const said = shown.said ? [createHtml("span", { class: "said" }, ` · ${shown.said}`)] : [];
-  byId("detail-title").replaceChildren(`${layer} · ${head}`, ...said);
-  byId("links-toggle").hidden = !site.links || shown.detail.pooled || state.lines;
-  inputById("links").checked = state.links;
+  const suffix = shown.titleSuffix ? [createHtml("span", { class: "title-suffix" }, ` · ${shown.titleSuffix}`)] : [];
+  byId("detail-title").replaceChildren(`${layer} · ${head}`, ...suffix);
+  byId("gold-alignments-toggle").hidden = !site.goldAlignments || shown.detail.pooled || state.lines;
+  inputById("gold-alignments").checked = state.goldAlignments;
   const gridWords = poolingText(shown.gridMap(0, 0), shown.signed);
-  const bar = site.links && !shown.signed && !gridWords ? "bar: weight on gold alignments" : "";
+  const bar = site.goldAlignments && !shown.signed && !gridWords ? "bar: weight on gold alignments" : "";
   byId("head-grid-note").textContent = [site.name, bar, gridWords].filter(Boolean).join("; ");
   const detailWords = poolingText(shown.detail, shown.signed);
   byId("level-note").hidden = !detailWords;
@@ -278,7 +278,7 @@ const KEY_ACTIONS = {
   s: () => cycleSelection("site", 1),
   e: () => cycleSelection("example", 1),
   E: () => cycleSelection("example", -1),
-  g: () => changeState({ links: !state.links }),
+  g: () => changeState({ goldAlignments: !state.goldAlignments }),
   j: () => moveHeld("row", 1),
   k: () => moveHeld("row", -1),
   J: () => moveHeld("row", cellStride("row")),
@@ -309,7 +309,7 @@ function addListeners() {
   byId("example").addEventListener("change", () => changeState({ example: Number(inputById("example").value) }));
   byId("example-before").addEventListener("click", () => cycleSelection("example", -1));
   byId("example-after").addEventListener("click", () => cycleSelection("example", 1));
-  byId("links").addEventListener("change", () => changeState({ links: inputById("links").checked }));
+  byId("gold-alignments").addEventListener("change", () => changeState({ goldAlignments: inputById("gold-alignments").checked }));
   byId("value-weighted").addEventListener("change", () => changeState(toggleValueWeighting(state)));
   byId("statistic").addEventListener("change", () => changeState({ statistic: inputById("statistic").value }));
   for (const [kind, act] of Object.entries(EXPORT_ACTIONS)) byId(`export-${kind}`).addEventListener("click", act);
@@ -340,11 +340,11 @@ function addListeners() {
 
 function buildPage() {
   Object.assign(exportDefaults, { name: data.title, words: data.title });
-  byId("title").textContent = data.against ? `${data.title} minus ${data.against.title}` : data.title;
-  if (data.alone) byId("eyebrow").textContent = "Headwise · what every head attends to";
+  byId("title").textContent = data.otherRun ? `${data.title} minus ${data.otherRun.title}` : data.title;
+  if (data.singleText) byId("eyebrow").textContent = "Headwise · what every head attends to";
   const still = data.steps.length === 1;
   byId("steps").hidden = still;
-  byId("compare-chooser").hidden = still && !data.against;
+  byId("compare-chooser").hidden = still && !data.otherRun;
   byId("curves-panel").hidden = !Object.keys(data.curves).length;
   byId("facts").replaceChildren(...runFacts().map((fact) => createHtml("span", {}, fact)));
   /** @type {[number, string][]} */
@@ -365,7 +365,7 @@ function buildPage() {
   asText.forEach((text, example) =>
     byId("example").append(createHtml("option", { value: example }, truncate(`${example + 1}. ${text}`, 72))),
   );
-  if (data.alone && asText.length === 1) {
+  if (data.singleText && asText.length === 1) {
     byId("text").hidden = false;
     byId("text").textContent = truncate(asText[0], 400);
     byId("examples").hidden = true;
@@ -376,7 +376,7 @@ function buildPage() {
   const missing = missingDataText();
   byId("left-out").hidden = !missing;
   byId("left-out").textContent = missing;
-  const stored = data.alone ? "as they are" : "as the run stored them";
+  const stored = data.singleText ? "as they are" : "as the run stored them";
   const bits = data.codes === 255 ? stored : "in seven bits, within 0.01 of what the run stored";
   byId("how").textContent =
     "A row is a query, a column a key, and a cell the weight with which the query reads the key, before dropout; " +

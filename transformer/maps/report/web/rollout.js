@@ -10,7 +10,7 @@ import { addView, weightsView } from "./views.js";
 
 const MAX_ROLLOUT_LENGTH = 384; // positions: matrices of so many are multiplied in about a second
 
-addView("rollout", { wanted: (state) => state.view === "rollout" && !whyNoRollout(state), shown: rolloutView });
+addView("rollout", { isActive: (state) => state.view === "rollout" && !whyNoRollout(state), headView: rolloutView });
 
 /**
  * Whether position i is the same on both sides of a site.
@@ -77,14 +77,14 @@ async function rolloutView(state) {
   const said = "how attention mixes positions, not an attribution";
   return {
     ...plain,
-    said: own
+    titleSuffix: own
       ? `and all below it combined (rollout): ${said}`
       : `and all below it, on both sides, combined (rollout): ${said}`,
     detail: plane,
     layers,
     heads: "all heads",
     verbs: ["mixes in", "is mixed into"],
-    tell: (query, key) => `${plane.at(query, key).toFixed(3)} of the mixture, over all heads`,
+    tooltip: (query, key) => `${plane.at(query, key).toFixed(3)} of the mixture, over all heads`,
   };
 }
 

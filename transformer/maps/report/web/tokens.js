@@ -56,8 +56,8 @@ export function siteTokens(site, example) {
  * @param {HeadMap} plane
  */
 export function goldAlignmentWeight(site, example, plane) {
-  const links = site.links?.[example];
-  if (!links?.length || plane.pooled) return null;
-  const queries = new Set(links.map(([query]) => query));
-  return links.reduce((sum, [query, key]) => sum + plane.at(query, key), 0) / queries.size;
+  const goldAlignments = site.goldAlignments?.[example];
+  if (!goldAlignments?.length || plane.pooled) return null;
+  const queries = new Set(goldAlignments.map(([query]) => query));
+  return goldAlignments.reduce((sum, [query, key]) => sum + plane.at(query, key), 0) / queries.size;
 }

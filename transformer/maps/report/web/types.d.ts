@@ -26,7 +26,7 @@ export interface Site {
   causal: boolean;
   values: "probability" | "sample" | "reweighted";
   /** Gold alignments by example: query, key, and whether the pair is sure. */
-  links: [number, number, boolean][][] | null;
+  goldAlignments: [number, number, boolean][][] | null;
   levels: Level[];
   rows?: { positions: number[]; keys: number; steps: number[] };
   top?: { queries: number; every: number; k: number; steps: number[] };
@@ -81,12 +81,12 @@ export interface HeadRole {
   role: RoleKind | null;
   nearest: RoleKind | null;
   distance: number;
-  share: number;
-  even: number;
+  weight: number;
+  uniform: number;
   score: number;
-  simpler: [string, number][];
+  simplerRules: [string, number][];
   chip?: HTMLElement;
-  told?: HTMLElement;
+  sentence?: HTMLElement;
 }
 
 export interface StatisticsTable {
@@ -107,7 +107,7 @@ export interface RoleOnset {
   role: string;
   score: number;
   onset: number;
-  said: string;
+  sentence: string;
 }
 
 /** Points [step, value] by metric and split. */
@@ -133,15 +133,15 @@ export interface OtherRun {
   sites: { levels: Level[] }[];
 }
 
-export interface SiteVectors {
-  norms: boolean;
-  asked: boolean;
-  vectors: { depth: number; groups: number; scale: number; whole: boolean } | null;
+export interface SiteProjections {
+  valueNorms: boolean;
+  vectorsRequested: boolean;
+  queryKeyVectors: { depth: number; groups: number; scale: number; whole: boolean } | null;
 }
 
 export interface ReportData {
   title: string;
-  alone: boolean;
+  singleText: boolean;
   configHash: string;
   config: [string, string][];
   parameters: number | null;
@@ -150,22 +150,22 @@ export interface ReportData {
   started: string | null;
   curves: Curves;
   samples: SampleGroup[];
-  damaged: string[];
+  damageMessages: string[];
   titles: string[];
   tokens: Record<string, string[][]>;
   axes: Record<string, AxisData>;
   steps: number[];
   codes: number;
-  leftOut: number[];
-  first: { site: number; example: number; layer: number; head: number };
+  omittedSteps: number[];
+  initialView: { site: number; example: number; layer: number; head: number };
   sites: Site[];
   roles: {
     step: number;
-    least: number;
-    broad: number;
+    minScore: number;
+    minBroadFraction: number;
     kinds: RoleKind[];
     heads: [number, number, number, number, number, number, number, number, number, [string, number][]][];
-    far: ({ even: number; heads: (number | null)[][] } | null)[];
+    distances: ({ uniform: number; heads: (number | null)[][] } | null)[];
   };
   history: {
     codes: number;
@@ -173,8 +173,8 @@ export interface ReportData {
     sites: { tables: StatisticsTable[]; changes: [string, number, number, number[]][] }[];
     roles: RoleOnset[];
   };
-  against: OtherRun | null;
-  beneath: SiteVectors[] | null;
+  otherRun: OtherRun | null;
+  projections: SiteProjections[] | null;
 }
 
 /** What the page shows; indices, null for nothing. */
@@ -186,7 +186,7 @@ export interface ViewState {
   step: number;
   row: number | null;
   column: number | null;
-  links: boolean;
+  goldAlignments: boolean;
   compare: number | "run" | null;
   view: string;
   statistic: string | null;
@@ -208,7 +208,7 @@ export interface HeadView {
   /** Whether values are differences in [-1, 1] rather than weights in [0, 1]. */
   signed: boolean;
   /** Words behind the title; "" where weights are shown. */
-  said: string;
+  titleSuffix: string;
   /** The map of a head, at most 64 cells a side where the site is long. */
   gridMap(layer: number, head: number): HeadMap;
   /** The map of the chosen head at the finest level that the page has. */
@@ -222,7 +222,7 @@ export interface HeadView {
   /** The heads whose lines are drawn, and their maps. */
   planes?: [number, HeadMap][] | null;
   /** The tooltip of a cell of `detail`. */
-  tell?(query: number, key: number): string;
+  tooltip?(query: number, key: number): string;
 }
 
 /** The cells of a map: how many, and how many positions each stands for. */
@@ -235,8 +235,8 @@ export interface Grid {
 
 /** Something else to show than the weights. */
 export interface View {
-  wanted(state: ViewState): boolean;
-  shown(state: ViewState): Promise<HeadView>;
+  isActive(state: ViewState): boolean;
+  headView(state: ViewState): Promise<HeadView>;
 }
 
 /** Where the parts of the large map lie, in pixels. */
@@ -266,8 +266,8 @@ export interface Heatmap {
   labels: Record<Side, Map<number, SVGElement>>;
   overlay: SVGGElement;
   profile: SVGGElement;
-  lit: SVGGElement;
-  links: [number, number, boolean][] | null | undefined;
+  highlight: SVGGElement;
+  goldAlignments: [number, number, boolean][] | null | undefined;
   plane: HeadMap;
   signed: boolean;
   means: Float32Array | null;
@@ -305,9 +305,9 @@ export interface AttentionLines {
   signed: boolean;
   causal: boolean;
   summed: number[];
-  sums: { rows: number[]; asked: number[]; key: number | null; signed: boolean; least: number };
-  drawn?: string;
-  painted?: [number, HeadMap][];
+  sums: { rows: number[]; queries: number[]; key: number | null; signed: boolean; minWeight: number };
+  drawnSelection?: string;
+  drawnPlanes?: [number, HeadMap][];
 }
 
 /** Where the cells of the heat map of heads and steps lie, in pixels. */

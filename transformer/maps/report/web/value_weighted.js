@@ -10,8 +10,8 @@ import { addView, weightsView } from "./views.js";
 /** @import { HeadView, ViewState } from "./types.js" */
 
 addView("value_weighted", {
-  wanted: (state) => state.view === "value_weighted" && !whyNoValueWeighting(state),
-  shown: valueWeightedView,
+  isActive: (state) => state.view === "value_weighted" && !whyNoValueWeighting(state),
+  headView: valueWeightedView,
 });
 
 /**
@@ -33,7 +33,7 @@ export function decodeFloat16(bytes) {
  * @param {ViewState} state
  */
 function whyNoValueWeighting({ site, step }) {
-  if (!data.beneath?.[site].norms) return "not available: this module has no separate value projection";
+  if (!data.projections?.[site].valueNorms) return "not available: this module has no separate value projection";
   const level = finestLevel(data.sites[site], step);
   return level.queryBlock * level.keyBlock === 1 ? "" : "only for full-resolution maps; this page has pooled ones";
 }
@@ -75,11 +75,11 @@ async function valueWeightedView(state) {
   const detail = normed(plain.detail, state.layer, state.head);
   return {
     ...plain,
-    said: "|weight × value|, as a fraction of its row",
+    titleSuffix: "|weight × value|, as a fraction of its row",
     gridMap: (layer, head) => normed(maps.plane(layer, head), layer, head),
     detail,
     verbs: ["draws most from", "gives most to"],
-    tell: (query, key) => {
+    tooltip: (query, key) => {
       const [weight, size] = [plain.detail.at(query, key), norm(state.layer, state.head, key)];
       return `${detail.at(query, key).toFixed(3)} of the row: ${weight.toFixed(3)} × ${size.toPrecision(3)}`;
     },
@@ -97,8 +97,8 @@ export const toggleValueWeighting = (state) =>
 
 /** @param {ViewState} state */
 export function showValueWeighting(state) {
-  const why = data.beneath ? whyNoValueWeighting(state) : "";
-  byId("value-weighted-toggle").hidden = !data.beneath;
+  const why = data.projections ? whyNoValueWeighting(state) : "";
+  byId("value-weighted-toggle").hidden = !data.projections;
   inputById("value-weighted").disabled = why !== "";
   inputById("value-weighted").checked = state.view === "value_weighted" && !why;
   byId("value-weighted-toggle").title =

@@ -7,7 +7,7 @@ import { VIEW_NAMES } from "./views.js";
 
 /** @import { ViewState } from "./types.js" */
 
-const first = data.first;
+const first = data.initialView;
 /** @type {ViewState} */
 export const state = {
   site: first.site,
@@ -17,8 +17,8 @@ export const state = {
   step: data.steps.length - 1,
   row: null,
   column: null,
-  links: true,
-  compare: data.against ? "run" : null,
+  goldAlignments: true,
+  compare: data.otherRun ? "run" : null,
   view: "weights",
   statistic: null,
   lines: false,
@@ -60,7 +60,7 @@ function clampState() {
   state.tokens = state.tokens.filter((token) => token === within(token, queries.length));
   state.also = state.also.filter((head) => head === within(head, site.heads.length));
   const steps = data.steps.length;
-  if (state.compare !== within(state.compare, steps) && !(state.compare === "run" && data.against))
+  if (state.compare !== within(state.compare, steps) && !(state.compare === "run" && data.otherRun))
     state.compare = null;
   if (!VIEW_NAMES.includes(state.view)) state.view = "weights";
 }
@@ -76,12 +76,12 @@ export function writeAddress() {
     layer: site.layers[state.layer],
     head: site.heads[state.head],
   });
-  if (!data.alone) parts.set("step", String(data.steps[state.step]));
+  if (!data.singleText) parts.set("step", String(data.steps[state.step]));
   if (state.row !== null) parts.set("row", String(state.row + 1));
   if (state.column !== null) parts.set("column", String(state.column + 1));
-  if (!state.links) parts.set("links", "0");
+  if (!state.goldAlignments) parts.set("gold_alignments", "0");
   if (state.compare !== null) parts.set("compare", state.compare === "run" ? "run" : String(data.steps[state.compare]));
-  else if (data.against) parts.set("compare", "nothing");
+  else if (data.otherRun) parts.set("compare", "nothing");
   if (state.view !== "weights") parts.set("view", state.view);
   if (state.statistic !== null) parts.set("statistic", state.statistic);
   if (state.lines) parts.set("draw", "lines");
@@ -115,9 +115,9 @@ export function readAddress() {
   if (parts.has("step")) state.step = nearestStep(Number(parts.get("step")));
   state.row = parts.has("row") ? Number(parts.get("row")) - 1 : null;
   state.column = parts.has("column") ? Number(parts.get("column")) - 1 : null;
-  state.links = parts.get("links") !== "0";
+  state.goldAlignments = parts.get("gold_alignments") !== "0";
   // A page of two runs opens on their difference.
-  const compare = parts.get("compare") ?? (data.against ? "run" : "nothing");
+  const compare = parts.get("compare") ?? (data.otherRun ? "run" : "nothing");
   state.compare = compare === "run" ? compare : compare === "nothing" ? null : nearestStep(Number(compare));
   state.view = parts.get("view") ?? "weights";
   state.statistic = parts.get("statistic");

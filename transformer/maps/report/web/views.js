@@ -12,8 +12,8 @@
 //   layers             optional: a Plane a layer, of a view that has layers and no heads
 //   verbs              optional: what a query does to its keys, and a key suffers from its queries, in words
 //   planes             where state.lines holds: [[head, its detail], ...] of the heads whose lines are drawn, else null
-//   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
-// A file that shows something else than the weights adds { wanted(state), shown(state) } by `addView`, with `shown`
+//   tooltip(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
+// A file that shows something else than the weights adds { isActive(state), headView(state) } by `addView`, with `shown`
 // resolving to an object as above. The plain weights are `weightsView(state)`.
 // state.compare is null, a step's INDEX in data.steps, or "run"; state.view is one of
 // VIEW_NAMES; state.statistic is null or a name. change({...}) sets them and shows.
@@ -31,7 +31,7 @@ const ORDER = ["value_weighted", "difference", "rollout"];
 const views = new Map();
 
 /**
- * Add what is shown where `wanted(state)` holds: `shown(state)` resolves to an object as above.
+ * Add what is shown where `isActive(state)` holds: `headView(state)` resolves to an object as above.
  * @param {string} name
  * @param {View} view
  */
@@ -50,7 +50,7 @@ export async function weightsView(state) {
     loadMaps(state.step, state.site, state.example, coarsestLevel(site)),
     loadHeadMap(state.step, state.site, state.example, finestLevel(site, state.step), state.layer, state.head),
   ]);
-  return { site, signed: false, said: "", gridMap: (layer, head) => maps.plane(layer, head), detail };
+  return { site, signed: false, titleSuffix: "", gridMap: (layer, head) => maps.plane(layer, head), detail };
 }
 
 /**
@@ -59,6 +59,6 @@ export async function weightsView(state) {
  * @returns {Promise<HeadView>}
  */
 export function currentView(state) {
-  const view = ORDER.map((name) => views.get(name)).find((each) => each?.wanted(state));
-  return view ? view.shown(state) : weightsView(state);
+  const view = ORDER.map((name) => views.get(name)).find((each) => each?.isActive(state));
+  return view ? view.headView(state) : weightsView(state);
 }

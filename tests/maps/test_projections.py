@@ -11,9 +11,9 @@ import transformer
 from tests.interpret.conftest import folders  # noqa: F401  fixture
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.maps.report import value_norms as module
+from transformer.maps.report import projections as module
 from transformer.maps.report.payload import Block
-from transformer.maps.report.value_norms import value_norms
+from transformer.maps.report.projections import encode_projections
 from transformer.tasks.base_task import make_capture
 
 
@@ -22,20 +22,24 @@ def numbers(blocks: list[Block], name: str) -> np.ndarray:
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), "<f2").astype(np.float64)
 
 
-def test_the_pages_queries_and_keys_give_the_models_logits_within_half_precision(
+def test_the_pages_query_key_vectors_give_the_models_logits_within_half_precision(
     folders: dict[str, Path],  # noqa: F811
 ) -> None:
     model = transformer.load(folders["gpt2"])
     reading, _ = model._read(["the qu the qu the", "the qu"], None, None)
-    capture = Capture(("decoder/self",), norms=True, vectors=True)
+    capture = Capture(("decoder/self",), value_norms=True, query_key_vectors=True)
     captured = make_capture(model._view(), reading.inputs, method=reading.method)(capture)
-    (facts,), blocks = value_norms(model.sites, reading.labels.completed(model.sites), captured, vectors=True)
+    (facts,), blocks = encode_projections(
+        model.sites, reading.labels.completed(model.sites), captured, query_key_vectors=True
+    )
     assert facts == {
-        "norms": True,
-        "asked": True,
-        "vectors": {"depth": 8, "groups": 2, "scale": pytest.approx(8**-0.5), "whole": True},
+        "valueNorms": True,
+        "vectorsRequested": True,
+        "queryKeyVectors": {"depth": 8, "groups": 2, "scale": pytest.approx(8**-0.5), "whole": True},
     }
-    weights, norms = (np.asarray(each) for each in (captured["decoder/self"].weights, captured["decoder/self"].norms))
+    weights, norms = (
+        np.asarray(each) for each in (captured["decoder/self"].weights, captured["decoder/self"].value_norms)
+    )
     for example, tokens in enumerate((5, 2)):
         held = numbers(blocks, f"norms-0-{example}").reshape(2, 2, tokens)
         np.testing.assert_allclose(held, norms[:, example, :, :tokens], rtol=2**-11)
@@ -59,22 +63,25 @@ def test_of_each_site_it_is_known_whether_its_logits_are_the_products_alone(
 ) -> None:
     model = transformer.load(folders["t5"])
     reading, _ = model._read("the fox", "der Fuchs", None)
-    capture = Capture(tuple(site.name for site in model.sites), maps=False, norms=True, vectors=True)
+    capture = Capture(tuple(site.name for site in model.sites), maps=False, value_norms=True, query_key_vectors=True)
     captured = make_capture(model._view(), reading.inputs, method=reading.method)(capture)
-    facts, _ = value_norms(model.sites, reading.labels.completed(model.sites), captured, vectors=True)
-    whole = {site.name: each["vectors"]["whole"] for site, each in zip(model.sites, facts, strict=True)}
+    facts, _ = encode_projections(model.sites, reading.labels.completed(model.sites), captured, query_key_vectors=True)
+    whole = {site.name: each["queryKeyVectors"]["whole"] for site, each in zip(model.sites, facts, strict=True)}
     assert whole == {"encoder/self": False, "decoder/self": False, "decoder/cross": True}
 
 
-def test_more_queries_and_keys_than_a_page_holds_are_refused_in_one_line(
+def test_more_query_key_vectors_than_a_page_holds_are_refused_in_one_line(
     folders: dict[str, Path],  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = transformer.load(folders["gpt2"])
     monkeypatch.setattr(module, "LARGEST", 100)
-    says = r"vectors=True would put queries and keys of 0 MB .* \(2 layers x \d+ tokens x 2 heads x 8 components\)"
+    says = (
+        r"query_key_vectors=True would put queries and keys of 0 MB .* "
+        r"\(2 layers x \d+ tokens x 2 heads x 8 components\)"
+    )
     with pytest.raises(UserError, match=says):
-        model.look("the qu", page=tmp_path / "page.html", vectors=True)
+        model.look("the qu", page=tmp_path / "page.html", query_key_vectors=True)
     assert not list(tmp_path.iterdir())
     model.look("the qu", page=tmp_path / "page.html")

@@ -16,26 +16,28 @@ LARGEST = 8_000_000  # bytes of all queries and keys of a page
 _HALF = float(np.finfo(np.float16).max)
 
 
-def check_size(traced: Mapping[str, CapturedAttention]) -> None:
+def check_projection_size(traced: Mapping[str, CapturedAttention]) -> None:
     """Check that queries and keys do not make the page too large; `traced` may be abstract.
 
     Raises:
         UserError: If they take more than `LARGEST` bytes.
     """
-    sides = [side for each in traced.values() if each.vectors is not None for side in each.vectors[:2]]
+    sides = [
+        side for each in traced.values() if each.query_key_vectors is not None for side in each.query_key_vectors[:2]
+    ]
     size = sum(2 * math.prod(side.shape) for side in sides)
     if size > LARGEST:
         layers, texts, tokens, heads, depth = max((side.shape for side in sides), key=math.prod)
         several = f" of {texts} texts" if texts > 1 else ""
         raise UserError(
-            f"vectors=True would put queries and keys of {size / 1e6:.0f} MB into the page ({layers} layers x {tokens} "
-            f"tokens{several} x {heads} heads x {depth} components), and {LARGEST / 1e6:.0f} MB are the most: give a "
-            "shorter text"
+            f"query_key_vectors=True would put queries and keys of {size / 1e6:.0f} MB into the page ({layers} layers "
+            f"x {tokens} tokens{several} x {heads} heads x {depth} components), and {LARGEST / 1e6:.0f} MB are the "
+            "most: give a shorter text"
         )
 
 
-def value_norms(
-    sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention], vectors: bool
+def encode_projections(
+    sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention], query_key_vectors: bool
 ) -> tuple[list[dict[str, Any]], list[Block]]:
     """Encode the value norms of each module, and its queries and keys, for the page.
 
@@ -43,7 +45,7 @@ def value_norms(
         sites: The attention modules.
         labels: The labels of the texts' positions.
         captured: What a pass captured, by the name of the module.
-        vectors: Whether queries and keys were asked for, so that the page can say if a module has none.
+        query_key_vectors: Whether queries and keys were asked for, so that the page can say if a module has none.
 
     Returns:
         The facts of each module, and the page blocks: one of norms [layer, head, key] for each text, and one of queries
@@ -52,9 +54,9 @@ def value_norms(
     facts: list[dict[str, Any]] = []
     blocks: list[Block] = []
     for number, site in enumerate(sites):
-        norms, products = captured[site.name].norms, captured[site.name].vectors
+        norms, products = captured[site.name].value_norms, captured[site.name].query_key_vectors
         lengths = [[len(tokens) for tokens in labels.tokens[axis.name]] for axis in (site.query, site.key)]
-        facts.append({"norms": norms is not None, "asked": vectors, "vectors": None})
+        facts.append({"valueNorms": norms is not None, "vectorsRequested": query_key_vectors, "queryKeyVectors": None})
         if norms is not None:
             blocks += [
                 Block(f"norms-{number}-{example}", _halves(np.asarray(norms)[:, example, :, :keys]))
@@ -64,7 +66,7 @@ def value_norms(
             continue
         q, k = (np.moveaxis(np.asarray(side, np.float32), 3, 2) for side in (products.q, products.k))
         scale, whole = float(np.asarray(products.scale)[0]), bool(np.asarray(products.whole)[0])
-        facts[-1]["vectors"] = {"depth": q.shape[-1], "groups": k.shape[2], "scale": scale, "whole": whole}
+        facts[-1]["queryKeyVectors"] = {"depth": q.shape[-1], "groups": k.shape[2], "scale": scale, "whole": whole}
         blocks += [
             Block(f"vectors-{number}-{example}-{layer}", _halves(q[layer, example, :, :of], k[layer, example, :, :to]))
             for example, (of, to) in enumerate(zip(*lengths, strict=True))
