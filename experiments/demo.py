@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
                 "name": "translation",
                 "dataset": "phrases/rounded=50",
                 "vocabulary": 1600,
-                "lengths": (16, 24),
+                "bucket_lengths": (16, 24),
                 "tokens_per_batch": 1536,
                 "num_beams": 1,
                 "num_probe_examples": 10,

@@ -11,8 +11,8 @@ from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
+from transformer.command_invocation import shell_command, subprocess_command
 from transformer.config import UserError
-from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
@@ -91,10 +91,10 @@ def _work(arguments: Arguments) -> None:
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded
     from transformer.training.writers.trackers import requested_trackers
-    from transformer.trust import names_in
+    from transformer.trust import named_resources
 
     trial_store = TrialStore.existing(parse_path(arguments.workdir))
-    vouched = {*arguments.trusted, *names_in(arguments.config)}
+    vouched = {*arguments.trusted, *named_resources(arguments.config)}
     for trial in trial_store.trials():
         check_recorded(trial, vouched)
     run_as_worker(
@@ -178,12 +178,12 @@ def _train(
     """Train the unfinished trials, then measure the gradients at initialization."""
     from transformer.studies.ablations.ablation import Direction
     from transformer.studies.ablations.study_metadata import measure_initial_gradients, write_metadata
-    from transformer.trust import names_in
+    from transformer.trust import named_resources
 
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
     trial_store.plan([each.trial for each in planned])
-    vouched = set(arguments.trusted).union(*(names_in(each.trial.config) for each in planned))
+    vouched = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in planned))
     tried = len(list(spec.combinations())) * len(spec.tasks)
     print(
         f"{len(planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
@@ -193,7 +193,7 @@ def _train(
     )
     run_workers(
         [
-            *process_words("ablate"),
+            *subprocess_command("ablate"),
             *arguments.without("num_workers", "seeds", "retry_failed", "no_retry_failed", "no_report_only", "trust"),
             # What the arms name, the workers do not see: they read the trial store.
             f"--trust={','.join(sorted(name for name in vouched if ',' not in name))}",
@@ -239,8 +239,8 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": shlex.join([*command_words("ablate"), *arguments.without("report_only", "retry_failed")]),
-            "maps_command": shlex.join(command_words("maps")),
+            "command": shlex.join([*shell_command("ablate"), *arguments.without("report_only", "retry_failed")]),
+            "maps_command": shlex.join(shell_command("maps")),
             "workdir": arguments.workdir.rstrip("/") or "/",
             **provenance([each.path for each in ended]),
         },

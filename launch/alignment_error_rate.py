@@ -33,8 +33,8 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Load the pairs and the run, and print the metrics."""
-    from transformer.tasks.word_alignment import read_alignment_files, word_alignment_evaluation
-    from transformer.training.evaluate import compile_evaluations
+    from transformer.tasks.word_alignment_evaluation import read_alignment_files, word_alignment_evaluation
+    from transformer.training.compiled_evaluation import compile_evaluations
     from transformer.training.run_loading import load_run
 
     files = [Path(each) for each in (arguments.source_text, arguments.target_text, arguments.alignments)]

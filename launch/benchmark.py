@@ -5,7 +5,7 @@ import sys
 from launch.cli import run
 from launch.command import Arguments, Command, Flag, with_data
 from launch.config_files import load_config
-from transformer.installation import checkout
+from transformer.command_invocation import find_checkout
 
 COMMAND = Command(
     name="benchmark",
@@ -32,9 +32,9 @@ def main(arguments: Arguments) -> None:
     from transformer.benchmarks.alternating_runs import run_alternating
     from transformer.benchmarks.catalog import BENCHMARKS, EXPERIMENT_BENCHMARKS
     from transformer.benchmarks.report import results_table, write_record
-    from transformer.config import UserError, nearest
+    from transformer.config import UserError, suggest_nearest
 
-    root = checkout()
+    root = find_checkout()
     if arguments.rounds < 1:
         raise UserError(f"--rounds={arguments.rounds} must be at least 1")
     if arguments.record and root is None:
@@ -50,7 +50,7 @@ def main(arguments: Arguments) -> None:
         name, benchmark = f"{arguments.name}_{config['name']}", EXPERIMENT_BENCHMARKS[arguments.name](config)
     else:
         raise UserError(
-            f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *EXPERIMENT_BENCHMARKS])}"
+            f"unknown --name={arguments.name}: {suggest_nearest(arguments.name, [*BENCHMARKS, *EXPERIMENT_BENCHMARKS])}"
         )
     result = run_alternating(benchmark, arguments.rounds, arguments.peer_python, lambda line: print(line, flush=True))
     print(results_table(benchmark, result))

@@ -40,9 +40,9 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
     Returns:
         The exit code.
     """
-    from transformer.terminal import shown_safely
+    from transformer.terminal import escape_terminal_output
 
-    with shown_safely():
+    with escape_terminal_output():
         return _run(command, main, list(sys.argv[1:] if argv is None else argv))
 
 
@@ -114,12 +114,12 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 def one_line(text: str) -> str:
     """Return a message as one printable line: names may hold escape sequences, and errors be a whole page."""
-    from transformer.terminal import printable
+    from transformer.terminal import escape_control_characters
 
     line = " ".join(text.split())
     if len(line) > _SHOWN:
         line = f"{line[: _SHOWN * 3 // 4]} ... {line[-_SHOWN // 4 :]}"
-    return printable(line)
+    return escape_control_characters(line)
 
 
 def _unread() -> bool:

@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformer.command_invocation import shell_command
 from transformer.config import UserError
-from transformer.installation import command_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Command:
     @property
     def call(self) -> str:
         """The call of the command in a shell: `python -m launch.NAME`, or `headwise NAME` if started so."""
-        return shlex.join(command_words(self.name))
+        return shlex.join(shell_command(self.name))
 
     @property
     def example_call(self) -> str:

@@ -42,11 +42,11 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
     if not environment.get(_VARIABLE):
         if not folder.is_absolute():
             return
-        from transformer.private_folders import NotPrivate, private_folder
+        from transformer.private_folders import NotPrivateError, private_folder
 
         try:
             private_folder(Path(caches), "headwise", folder.name)
-        except NotPrivate as error:
+        except NotPrivateError as error:
             print(f"compiled programs are not kept: {error}", file=sys.stderr, flush=True)
             return
         except OSError:

@@ -13,8 +13,8 @@ from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.compile import mesh_text
 from launch.config_files import config_files_under, load_config
-from transformer.config import Amount, Positive, Range, UserError
-from transformer.installation import checkout, process_words
+from transformer.command_invocation import find_checkout, subprocess_command
+from transformer.config import NonNegativeFloat, PositiveInt, Range, UserError
 
 COMMAND = Command(
     name="compile_experiments",
@@ -53,27 +53,27 @@ class PodRecord:
 
     name: str
     topology: str
-    mesh: Mapping[str, Positive]
+    mesh: Mapping[str, PositiveInt]
     rules: str
-    num_microbatches: Positive
+    num_microbatches: PositiveInt
     remat: str | None
-    batch_size: Positive
+    batch_size: PositiveInt
     parameters: Bytes
     fits: bool
     device_memory: Bytes | None
     peak_bytes: Bytes | None
     resident_bytes: Mapping[str, Bytes]
     temp_bytes: Bytes | None
-    flops: Amount
+    flops: NonNegativeFloat
     collectives: tuple[Mapping[str, Any], ...]
-    step_seconds: Amount | None
-    compute_seconds: Amount | None
-    memory_seconds: Amount | None
-    communication_seconds: Amount | None
-    mfu: Amount | None
-    communication_share: Amount | None
-    exposed_share: Amount | None
-    compile_seconds: Amount | None
+    step_seconds: NonNegativeFloat | None
+    compute_seconds: NonNegativeFloat | None
+    memory_seconds: NonNegativeFloat | None
+    communication_seconds: NonNegativeFloat | None
+    mfu: NonNegativeFloat | None
+    communication_share: NonNegativeFloat | None
+    exposed_share: NonNegativeFloat | None
+    compile_seconds: NonNegativeFloat | None
     fingerprint: str | None
     versions: Versions
     commit: str | None
@@ -95,7 +95,7 @@ COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 
 def main(arguments: Arguments) -> None:
     """Compile all configs and record the results; exit with 1 if one does not fit."""
-    root = checkout()
+    root = find_checkout()
     if root is None:
         raise UserError(
             "pods compiles the configs in experiments/ of a checkout, and this is an installed package: clone the "
@@ -149,7 +149,7 @@ def compile_config(root: Path, name: str) -> dict[str, Any] | str:
     if not load_config(str(root / name)).get("pod"):
         return "its config names no pod: set the key pod, such as pod='v5e:2x2'"
     done = subprocess.run(
-        [*process_words("compile"), f"--config={name}", "--json"],
+        [*subprocess_command("compile"), f"--config={name}", "--json"],
         cwd=root,
         capture_output=True,
         text=True,
@@ -185,13 +185,13 @@ def read_records(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file is not one that `write_records` writes.
     """
-    from transformer.json_files import checked, read_object
+    from transformer.json_files import parse_dataclass, read_json_object
 
     if not path.exists():
         return {}
-    records = read_object(path)
+    records = read_json_object(path)
     for name, entry in records.items():
-        checked(PodRecord, entry, f"{path}: {name!r}")
+        parse_dataclass(PodRecord, entry, f"{path}: {name!r}")
     return records
 
 

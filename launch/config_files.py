@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from ml_collections import ConfigDict
 
-from transformer.config import UserError, nearest
-from transformer.installation import checkout
+from transformer.command_invocation import find_checkout
+from transformer.config import UserError, suggest_nearest
 
 
 def load_config(name: str) -> ConfigDict:
@@ -44,7 +44,9 @@ def load_config(name: str) -> ConfigDict:
     for parameter, argument in bound.items():
         kind = signature.parameters[parameter].annotation
         if get_origin(kind) is Literal and argument not in get_args(kind):
-            raise UserError(f"config file {file_name!r} has no {f':{argument}'!r}: {nearest(argument, get_args(kind))}")
+            raise UserError(
+                f"config file {file_name!r} has no {f':{argument}'!r}: {suggest_nearest(argument, get_args(kind))}"
+            )
     config = _in_file(path, lambda: get_config(*arguments))
     if not isinstance(config, ConfigDict):
         raise UserError(
@@ -113,7 +115,7 @@ def config_files_under(folder: Path) -> list[Path]:
 
 
 def _existing_files(missing: str) -> str:
-    root = checkout()
+    root = find_checkout()
     if root is None:
         if Path(missing).parts[:1] == ("experiments",):
             return (
@@ -131,7 +133,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     specification = importlib.util.spec_from_file_location("config_file", path)
     if specification is None or specification.loader is None:
         raise UserError(f"config file {str(path)!r} is not a Python file: its name must end in .py")
-    root = checkout()
+    root = find_checkout()
     if root is not None and path.resolve().is_relative_to(root / "experiments"):
         # A config of the checkout begins with others of it, not with an `experiments` of the working directory.
         from transformer.module_registry import import_projects

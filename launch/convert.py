@@ -6,8 +6,8 @@ from pathlib import Path
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
 from launch.platform import exit_process
+from transformer.command_invocation import shell_command
 from transformer.config import UserError
-from transformer.installation import command_words
 
 COMMAND = Command(
     name="convert",
@@ -56,7 +56,7 @@ def main(arguments: Arguments) -> None:
     if source is not None:
         made = import_from_huggingface(Path(source), workdir, FineTuning(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
-        print(f"Fine-tune it with {shlex.join([*command_words('train'), f'--workdir={workdir}'])}")
+        print(f"Fine-tune it with {shlex.join([*shell_command('train'), f'--workdir={workdir}'])}")
     else:
         made = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trusted)
         print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")

@@ -41,7 +41,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate it and print the metrics."""
-    from transformer.training.evaluate import compile_evaluations
+    from transformer.training.compiled_evaluation import compile_evaluations
     from transformer.training.run_loading import add_language_model, load_ensemble
 
     changes = {

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from launch.command import Arguments, Command, Flag, split_override
 from launch.config_files import load_config, recorded_config
-from transformer.config import UserError, closest, convert, nearest
+from transformer.config import UserError, close_matches, convert_value, suggest_nearest
 
 
 def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
@@ -25,7 +25,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
         UserError: If a flag, the config file or an override is unknown, missing or malformed.
     """
     for word in words:
-        convert(str, word, "the word")
+        convert_value(str, word, "the word")
     words_of_config = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
     for word in words_of_config:
         split_override(word)
@@ -36,7 +36,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
         if flag.kind in (int, float) and given[flag.name] is not None:
-            convert(flag.kind, given[flag.name], f"--{flag.name}")
+            convert_value(flag.kind, given[flag.name], f"--{flag.name}")
     config_file = given.pop("config", None) or ""
     arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
     arguments.config_file = config_file
@@ -62,7 +62,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
         from transformer.trust import check_trusted
 
         said = list(arguments.overrides) + ([] if getattr(arguments, "data_dir", None) is None else ["task.data_dir"])
-        check_trusted(arguments.base, arguments.vouched or (), said=said, training=True)
+        check_trusted(arguments.base, arguments.vouched or (), source=said, training=True)
     return arguments
 
 
@@ -195,22 +195,22 @@ def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -
         return f"unexpected argument {word!r}: values belong to flags, as {flags[0]}={word}"
     if re.match(r"--?config\b", word):
         return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
-    if command.takes_config and not closest(name, flags, cutoff=0.8):
+    if command.takes_config and not close_matches(name, flags, cutoff=0.8):
         for key in _keys(given.config, given.workdir if command.resumes else None):
             if name.lstrip("-") in (key, key.rpartition(".")[2]):
                 # A separate value is the next word.
                 value = word.partition("=")[2] or next((word for word in rest[1:] if word[0] != "-"), "VALUE")
                 return f"unknown flag {name}: a key of the config is set as --config.{key}={value}"
-    return f"unknown flag {name}: {nearest(name, flags)}"
+    return f"unknown flag {name}: {suggest_nearest(name, flags)}"
 
 
 def _keys(config_file: str | None, workdir: str | None) -> list[str]:
     """Return the config keys of a file or of a recorded run; none if neither can be read."""
-    from transformer.overrides import leaves
+    from transformer.overrides import value_keys
     from transformer.training.config import config_schema
 
     try:
         base = load_config(config_file).to_dict() if config_file else recorded_config(workdir)
-        return [] if base is None else list(leaves(config_schema(base)))
+        return [] if base is None else list(value_keys(config_schema(base)))
     except UserError:
         return []

@@ -59,8 +59,8 @@ def main(arguments: Arguments) -> None:
     from transformer.models.model import count_parameters
     from transformer.storage.paths import parse_path
     from transformer.tasks.task import PredictionRequest
+    from transformer.training.compiled_evaluation import evaluation_view
     from transformer.training.config import config_hash
-    from transformer.training.evaluate import evaluation_view
     from transformer.training.run_loading import add_language_model, load_ensemble
 
     workdir = parse_path(arguments.workdir)
@@ -83,14 +83,14 @@ def main(arguments: Arguments) -> None:
         arguments.target_language,
         {name: value for name, value in decoding.items() if value is not None},
     )
-    answers = components.task.answer(view, request)
+    answers = components.task.predict(view, request)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as texts are read, whatever the locale
     for line in line_by_line(texts, answers.lines) if by_line else answers.lines:
         print(line)
     if arguments.maps and components.model.sites:
         folder = _new_folder(workdir / "generated")
-        looked = (components.model.sites, answers.labels, answers.look)
+        looked = (components.model.sites, answers.labels, answers.capture_maps)
         store, _ = store_single_text(
             folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step)
         )

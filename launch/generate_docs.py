@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from transformer.command_invocation import find_checkout
 from transformer.config import UserError
-from transformer.installation import checkout
 
 # The pages of results: their titles, and the projects on them.
 TOPICS = {
@@ -157,7 +157,7 @@ def _with_links_from(text: str, project: str, folder: str) -> str:
 
 def main(arguments: Arguments) -> None:
     """Print the page."""
-    root = checkout()
+    root = find_checkout()
     if root is None:
         raise UserError(
             "projects reads the READMEs in experiments/ of a checkout, and this is an installed package: "

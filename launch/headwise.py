@@ -32,8 +32,8 @@ from launch.cli import one_line, run
 from launch.clusters import gke, local, slurm, tpu_vm
 from launch.clusters.launcher_common import run_launcher
 from launch.platform import exit_process
-from transformer.config import nearest
-from transformer.installation import start_as_console_script
+from transformer.command_invocation import register_console_script
+from transformer.config import suggest_nearest
 
 # In the order in which --help lists them: a run, studies, models, many machines, measurements.
 _RUN = (train, evaluate, generate, maps, alignment_error_rate)
@@ -56,15 +56,15 @@ COMMANDS: Mapping[str, ModuleType] = {
 
 def main() -> NoReturn:
     """Run the console script, and end the process with the command's exit code."""
-    start_as_console_script(sys.argv[0])
+    register_console_script(sys.argv[0])
     exit_process(call(sys.argv[1:]))
 
 
 def call(words: Sequence[str]) -> int:
     """Run the command named by the first word, and return its exit code."""
-    from transformer.terminal import shown_safely
+    from transformer.terminal import escape_terminal_output
 
-    with shown_safely():
+    with escape_terminal_output():
         name = words[0] if words else ""
         if name in ("--help", "-h"):
             print(page(), end="")
@@ -103,7 +103,7 @@ def _mistake(words: Sequence[str]) -> str:
             ordered = [first, *(word for word in words if word != first)]
             return f"{name} stands before the command: write headwise {shlex.join(ordered)}"
         return f"{name} is no command, which comes first, as headwise train {name}; headwise --help lists them all"
-    return f"unknown command {name!r}: {nearest(name, COMMANDS)} (headwise --help lists them all)"
+    return f"unknown command {name!r}: {suggest_nearest(name, COMMANDS)} (headwise --help lists them all)"
 
 
 def _import_from_working_directory() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
-from transformer.config import UserError, choice
+from transformer.config import UserError, lookup_by_name
 
 if TYPE_CHECKING:
     from transformer.training.run_loading import RunSizes
@@ -107,7 +107,7 @@ def main(arguments: Arguments) -> None:
     from transformer.models.registry import published_sizes
 
     if arguments.name is not None:
-        choice(arguments.name, published_sizes(), "--name")
+        lookup_by_name(arguments.name, published_sizes(), "--name")
     entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
     if asked:
         costs = [
@@ -222,7 +222,7 @@ def entry(name: str) -> dict[str, Any]:
     from transformer.models.registry import published_sizes
 
     size, counted = published_sizes()[name], model_size(name)
-    values = size.values
+    values = size.config_values
     layers = [values[key] for key in ("layers", "encoder_layers", "decoder_layers") if key in values]
     return {
         "name": name,
@@ -231,7 +231,7 @@ def entry(name: str) -> dict[str, Any]:
         "width": values["width"],
         "heads": values["heads"],
         "feed_forward": values["feed_forward"],
-        "vocabulary": size.vocabulary,
+        "vocabulary": size.vocab_size,
         "context": size.context_length,
         "parameters": counted.parameters,
         "parameters_without_norms_and_biases": counted.matrices,

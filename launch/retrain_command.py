@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.command import split_override
 from launch.config_files import load_config
-from transformer.installation import command_words
+from transformer.command_invocation import shell_command
 
 if TYPE_CHECKING:
     from transformer.studies.sweeps.trials import Trial
@@ -35,16 +35,16 @@ def retrain_command(
     Returns:
         The command line.
     """
-    from transformer.overrides import as_flags
-    from transformer.trust import trust_words
+    from transformer.overrides import overrides_to_flags
+    from transformer.trust import trust_flags
 
-    start = [*_on_as_many_cores(recorded), *command_words("train")]
+    start = [*_on_as_many_cores(recorded), *shell_command("train")]
     where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
-    flags = as_flags(trial.overrides)
+    flags = overrides_to_flags(trial.overrides)
     if flags is not None and _config(file, [*words, *flags]) == trial.config:
         return shlex.join([*start, f"--config={file}", *words, *flags, *where])
     copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
-    return " && ".join([*copied, shlex.join([*start, *where, *trust_words(trial.config)])])
+    return " && ".join([*copied, shlex.join([*start, *where, *trust_flags(trial.config)])])
 
 
 def _on_as_many_cores(recorded: str) -> list[str]:

@@ -10,8 +10,8 @@ from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
+from transformer.command_invocation import shell_command, subprocess_command
 from transformer.config import UserError
-from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
     from transformer.runs.jsonl_records import MetricName
@@ -89,7 +89,7 @@ def main(arguments: Arguments) -> None:
         print(f"the page of the sweep: {page.path}", flush=True)
         run_workers(
             [
-                *process_words("sweep"),
+                *subprocess_command("sweep"),
                 *arguments.without("num_workers", "retry_failed", "no_retry_failed", "no_worker"),
             ],
             trial_store,
@@ -115,7 +115,7 @@ def _page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "Sweep
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.sweep_page_data import SweepInfo
 
-    command = shlex.join([*command_words("sweep"), *arguments.without("retry_failed", "no_retry_failed")])
+    command = shlex.join([*shell_command("sweep"), *arguments.without("retry_failed", "no_retry_failed")])
     name = str(arguments.config["name"])
     about = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
     return SweepPage(sweep.trial_store, about, lambda trial: _once_more(arguments, sweep.trial_store, trial))
@@ -158,7 +158,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     )
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded
-    from transformer.trust import names_in
+    from transformer.trust import named_resources
 
     base = arguments.config
     space = _space(arguments)
@@ -183,7 +183,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     if engine in PLANNED_AHEAD and len(trials) < total and arguments.num_trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
     trial_store = TrialStore.open(parse_path(arguments.workdir), facts)
-    vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
+    vouched = frozenset(arguments.trusted).union(*map(named_resources, (base, *(trial.config for trial in trials))))
     for trial in trial_store.trials():
         check_recorded(trial, vouched)
     if arguments.retry_failed:

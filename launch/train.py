@@ -9,8 +9,8 @@ from launch.cli import run
 from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
+from transformer.command_invocation import shell_command
 from transformer.config import UserError
-from transformer.installation import command_words
 
 COMMAND = Command(
     name="train",
@@ -110,12 +110,12 @@ def main(arguments: Arguments) -> None:
 
 def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
     """Return the commands that one runs next on a completed run of this config."""
-    from transformer.trust import trust_words
+    from transformer.trust import trust_flags
 
-    run = [f"--workdir={workdir}", *trust_words(config)]
+    run = [f"--workdir={workdir}", *trust_flags(config)]
     return (
-        f"complete; write the page of its heads: {shlex.join([*command_words('maps'), *run])}\n"
-        f"          evaluate it again: {shlex.join([*command_words('evaluate'), *run])}"
+        f"complete; write the page of its heads: {shlex.join([*shell_command('maps'), *run])}\n"
+        f"          evaluate it again: {shlex.join([*shell_command('evaluate'), *run])}"
     )
 
 

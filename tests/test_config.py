@@ -12,22 +12,22 @@ import pytest
 
 from transformer.config import (
     Config,
-    Count,
-    Items,
-    Layers,
-    Positive,
-    PositiveAmount,
+    Fraction,
+    NonNegativeInt,
+    NumLayers,
+    PositiveFloat,
+    PositiveInt,
     Range,
     Rate,
     RunConfig,
-    Share,
     SplitName,
+    TupleLimits,
     UserError,
-    choice,
-    closest,
+    close_matches,
     from_config,
-    likeness,
-    nearest,
+    lookup_by_name,
+    name_similarity,
+    suggest_nearest,
     to_config,
 )
 
@@ -183,18 +183,18 @@ def test_a_missing_key_is_named() -> None:
 
 def test_a_choice_is_the_entry_of_its_name() -> None:
     table = {"greedy": 1, "beam": 2}
-    assert choice("beam", table, "config.decoder") == 2
+    assert lookup_by_name("beam", table, "config.decoder") == 2
     with pytest.raises(
         UserError, match=r"^config\.decoder='bean' is unknown: did you mean 'beam'\? known: beam, greedy$"
     ):
-        choice("bean", table, "config.decoder")
+        lookup_by_name("bean", table, "config.decoder")
 
 
 def test_the_nearest_word_or_all_of_them() -> None:
-    assert nearest("warmpu", ["warmup", "steps"]) == "did you mean 'warmup'?"
-    assert nearest("q", ["warmup", "steps"]) == "known: steps, warmup"
-    assert closest("prenorm", ["deepnorm", "post", "pre", "q"]) == ["pre", "deepnorm"]
-    assert likeness("warmup", "warmup") == 1
+    assert suggest_nearest("warmpu", ["warmup", "steps"]) == "did you mean 'warmup'?"
+    assert suggest_nearest("q", ["warmup", "steps"]) == "known: steps, warmup"
+    assert close_matches("prenorm", ["deepnorm", "post", "pre", "q"]) == ["pre", "deepnorm"]
+    assert name_similarity("warmup", "warmup") == 1
 
 
 RUN: dict[str, Any] = {"name": "a", "task": {}, "model": {"family": "x"}, "optimizer": {}, "steps": 10}
@@ -239,13 +239,13 @@ def test_never_means_only_at_the_end() -> None:
 class Bounded(Config, path="config"):
     """Values with ranges of their own, and with none."""
 
-    count: Count = 1
-    parts: tuple[Positive, ...] = ()
-    share: Share | None = None
+    count: NonNegativeInt = 1
+    parts: tuple[PositiveInt, ...] = ()
+    share: Fraction | None = None
     rate: Rate = 0.0
-    scale: PositiveAmount = 1.0
+    scale: PositiveFloat = 1.0
     pair: Annotated[int, Range(2, note=": one is none")] = 2
-    sizes: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (1,)
+    sizes: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)] = (1,)
     split: SplitName = "test"
     whole: int = 0
     number: float = 0.0
@@ -291,7 +291,7 @@ def test_a_number_out_of_its_range_is_refused_by_its_key(values: dict[str, Any],
 def test_a_path_is_that_of_the_reader_or_of_the_section() -> None:
     @dataclasses.dataclass(frozen=True)
     class Own(Bounded):
-        share: Share = 0.5
+        share: Fraction = 0.5
 
         def _check(self) -> None:
             super()._check()
@@ -324,7 +324,7 @@ def test_the_name_of_a_run_is_a_line_of_text(name: str) -> None:
 def test_layers_are_no_more_than_can_be_written_down(layers: int) -> None:
     @dataclasses.dataclass(frozen=True)
     class Model:
-        layers: Layers = 1
+        layers: NumLayers = 1
 
     with pytest.raises(UserError, match=rf"config\.layers={layers} must be at "):
         from_config(Model, {"layers": layers})

@@ -8,8 +8,16 @@ from typing import Annotated, Any, NamedTuple
 
 import pytest
 
-from transformer.config import Count, Matching, UserError
-from transformer.json_files import DEEPEST, checked, parse, read_as, read_object, read_regular, read_value
+from transformer.config import MatchesPattern, NonNegativeInt, UserError
+from transformer.json_files import (
+    MAX_NESTING,
+    parse_dataclass,
+    parse_json,
+    read_dataclass,
+    read_json,
+    read_json_object,
+    read_regular_file,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +28,7 @@ from transformer.json_files import DEEPEST, checked, parse, read_as, read_object
         (b'{"a"', "is not JSON"),
         (b"\xff", "is not JSON: 'utf-8' codec"),
         (b"[" * 100_000, "stand too deep"),
-        (b"[" * 500 + b"]" * 500, f"stand more than {DEEPEST} deep"),
+        (b"[" * 500 + b"]" * 500, f"stand more than {MAX_NESTING} deep"),
         (b"1" * 5000, "is not JSON: Exceeds the limit"),
         (b'{"a": [%s]}' % (b"1" * 41), "an integer of more than 40 digits"),
         (b'{"a": "\\ud800"}', "half a surrogate pair"),
@@ -29,7 +37,7 @@ from transformer.json_files import DEEPEST, checked, parse, read_as, read_object
 def test_what_is_no_object_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(UserError) as caught:
-        read_object(tmp_path / "x.json")
+        read_json_object(tmp_path / "x.json")
     assert says in str(caught.value)
     assert "x.json" in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -37,21 +45,21 @@ def test_what_is_no_object_is_one_line(tmp_path: Path, content: bytes, says: str
 
 def test_a_file_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no x\.json"):
-        read_value(tmp_path / "x.json")
+        read_json(tmp_path / "x.json")
     with pytest.raises(UserError, match="cannot be read"):
-        read_value(tmp_path)
+        read_json(tmp_path)
 
 
 def test_values_come_back_as_they_are(tmp_path: Path) -> None:
-    assert parse('{"a": [1, {"b": null}]}', "x") == {"a": [1, {"b": None}]}
-    whole = b"[" * DEEPEST + b"]" * DEEPEST
-    assert parse(whole, "x")
+    assert parse_json('{"a": [1, {"b": null}]}', "x") == {"a": [1, {"b": None}]}
+    whole = b"[" * MAX_NESTING + b"]" * MAX_NESTING
+    assert parse_json(whole, "x")
 
 
 class Pair(NamedTuple):
     """Two values, a list of two in a file."""
 
-    number: Count
+    number: NonNegativeInt
     name: str
 
 
@@ -59,7 +67,7 @@ class Pair(NamedTuple):
 class Inner:
     """What the lists of a file hold."""
 
-    digest: Annotated[str, Matching("[0-9a-f]{4}", "4 hexadecimal digits")]
+    digest: Annotated[str, MatchesPattern("[0-9a-f]{4}", "4 hexadecimal digits")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +85,9 @@ RIGHT = {"inner": [{"digest": "00ff"}], "pairs": {"a": [1, "x"]}, "free": {"anyt
 
 def test_a_file_comes_back_as_its_dataclass(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(str(RIGHT).replace("'", '"'))
-    assert read_as(Outer, tmp_path / "x.json") == Outer((Inner("00ff"),), {"a": Pair(1, "x")}, free={"anything": [1]})
+    assert read_dataclass(Outer, tmp_path / "x.json") == Outer(
+        (Inner("00ff"),), {"a": Pair(1, "x")}, free={"anything": [1]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,15 +109,15 @@ def test_a_file_comes_back_as_its_dataclass(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_field_is_said(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=f"^x.json is not usable: .*{says}"):
-        checked(Outer, {**RIGHT, **change}, "x.json")
+        parse_dataclass(Outer, {**RIGHT, **change}, "x.json")
 
 
 def test_only_regular_files_of_a_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"12345")
-    assert read_regular(tmp_path / "file", 5) == b"12345"
+    assert read_regular_file(tmp_path / "file", 5) == b"12345"
     with pytest.raises(UserError, match="has 5 bytes; at most 4 are read"):
-        read_regular(tmp_path / "file", 4)
+        read_regular_file(tmp_path / "file", 4)
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises((UserError, IsADirectoryError), match=r"no regular file|directory"):
-            read_regular(path)
+            read_regular_file(path)

@@ -15,7 +15,7 @@ from launch import cli, evaluate, model_sizes, train
 from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.model_family import ModelFamily
-from transformer.module_registry import Exports, import_projects
+from transformer.module_registry import ModuleRegistry, import_projects
 from transformer.tasks.registry import TASKS
 from transformer.training.config import config_schema
 from transformer.trust import check_trusted
@@ -54,19 +54,19 @@ def families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, code in FILES.items():
         (tmp_path / "named_here" / f"{name}.py").write_text(HEADER + code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield Exports("transformer.models", "FAMILY", ModelFamily, "config.model.family")
+    yield ModuleRegistry("transformer.models", "FAMILY", ModelFamily, "config.model.family")
     for name in [name for name in sys.modules if name.partition(".")[0] == "named_here"]:
         del sys.modules[name]
 
 
-def test_the_librarys_own_are_known_by_their_files(families: Exports) -> None:
+def test_the_librarys_own_are_known_by_their_files(families: ModuleRegistry) -> None:
     assert {"decoder", "encoder", "encoder_decoder"} <= set(families.names())
     assert families["decoder"] is registry.FAMILIES["decoder"]
 
 
-def test_a_dotted_path_leads_to_a_module_anywhere_and_its_config_leads_back(families: Exports) -> None:
+def test_a_dotted_path_leads_to_a_module_anywhere_and_its_config_leads_back(families: ModuleRegistry) -> None:
     family = families["named_here.good"]
-    assert families.name_of(family.config(width=2)) == "named_here.good"
+    assert families.name_of(family.config_class(width=2)) == "named_here.good"
     assert families["named_here.good"] is family
 
 
@@ -92,24 +92,24 @@ def test_a_dotted_path_leads_to_a_module_anywhere_and_its_config_leads_back(fami
         ("named_here.inside", r"importing named_here\.inside fails: No module named 'named_here\.absent'"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_told_in_one_line(families: Exports, name: str, says: str) -> None:
+def test_a_name_that_leads_nowhere_is_told_in_one_line(families: ModuleRegistry, name: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as refused:
         families[name]
     assert "\n" not in str(refused.value)
 
 
-def test_what_a_module_raises_itself_is_raised_on(families: Exports) -> None:
+def test_what_a_module_raises_itself_is_raised_on(families: ModuleRegistry) -> None:
     with pytest.raises(RuntimeError, match="as it is imported"):
         families["named_here.broken"]
 
 
-def test_two_that_share_a_config_class_are_refused(families: Exports) -> None:
+def test_two_that_share_a_config_class_are_refused(families: ModuleRegistry) -> None:
     families["named_here.good"]
     with pytest.raises(UserError, match=r"'named_here\.twin': its FAMILY has the config class of 'named_here\.good'"):
         families["named_here.twin"]
 
 
-def test_a_config_of_no_family_is_no_users_mistake(families: Exports) -> None:
+def test_a_config_of_no_family_is_no_users_mistake(families: ModuleRegistry) -> None:
     with pytest.raises(TypeError, match="dict is the config of no FAMILY"):
         families.name_of({})
 
@@ -134,7 +134,7 @@ def test_code_is_followed_where_somebody_vouches_for_it_alone() -> None:
 
 @pytest.mark.parametrize("model", [{"family": "named_here.sized"}, {"family": "named_here.sized", "size": "its-own"}])
 def test_nothing_is_imported_that_is_not_trusted(
-    families: Exports, model: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    families: ModuleRegistry, model: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": model, "optimizer": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -144,7 +144,7 @@ def test_nothing_is_imported_that_is_not_trusted(
     assert not any(name.startswith("named_here") for name in sys.modules)
 
 
-def test_a_family_from_outside_has_sizes_of_its_own(families: Exports) -> None:
+def test_a_family_from_outside_has_sizes_of_its_own(families: ModuleRegistry) -> None:
     config = registry.model_config({"family": "named_here.sized", "size": "its-own"})
     assert dataclasses.asdict(config) == {"width": 7, "size": "its-own"}
     tree = config_schema({"task": {"name": "translation"}, "model": {"family": "named_here.sized", "size": "its-own"}})
@@ -187,13 +187,13 @@ def test_a_project_is_found_by_its_task_and_nothing_else_of_it_is_imported(name:
     said = str(refused.value)
     assert "\n" not in said
     if "known: " in said:
-        assert all(project in said for project in TASKS.names_of_projects())
+        assert all(project in said for project in TASKS.project_names())
     assert not {each for each in set(sys.modules) - before if each.startswith("experiments.")}
 
 
 def test_the_projects_of_the_checkout_are_named_and_found() -> None:
-    assert {"experiments.captioning.task", "experiments.pointer_networks.task"} <= set(TASKS.names_of_projects())
-    assert "experiments.captioning.model" in registry.FAMILIES.names_of_projects()
+    assert {"experiments.captioning.task", "experiments.pointer_networks.task"} <= set(TASKS.project_names())
+    assert "experiments.captioning.model" in registry.FAMILIES.project_names()
     assert TASKS["experiments.captioning.task"] is TASKS["experiments.captioning.task"]
 
 
@@ -281,8 +281,8 @@ def test_an_installed_library_says_what_it_does_not_hold(tmp_path: Path, monkeyp
     (tmp_path / "experiments" / "captioning").mkdir(parents=True)
     for file in ("experiments/__init__.py", "experiments/captioning/task.py"):
         (tmp_path / file).write_text("TASK = Kind()")
-    monkeypatch.setattr("transformer.installation.BESIDE", tmp_path)
-    assert TASKS.names_of_projects() == []
+    monkeypatch.setattr("transformer.command_invocation.PACKAGE_PARENT", tmp_path)
+    assert TASKS.project_names() == []
     with pytest.raises(UserError, match=r"which an installed library does not hold: clone the repository") as refused:
         TASKS["experiments.captioning.task"]
     assert "\n" not in str(refused.value)

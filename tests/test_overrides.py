@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError, from_config, to_config
-from transformer.overrides import as_flags, describe, flag, from_text, from_value, group_of, leaves, override
+from transformer.overrides import (
+    describe_overrides,
+    override_flag,
+    overrides_to_flags,
+    parse_value,
+    plain_value,
+    section_schema,
+    set_keys,
+    value_keys,
+)
 
 
 class Color(enum.Enum):
@@ -44,17 +53,17 @@ class Outer:
     table: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-TREE = group_of(Outer)
+TREE = section_schema(Outer)
 BASE: dict[str, Any] = {"steps": 3, "named": {"first": {"rate": 1.0}}, "table": {"list": [1]}}
 
 
 def set_values(**overrides: Any) -> dict[str, Any]:
-    return override(BASE, {key.replace("__", "."): value for key, value in overrides.items()}, TREE, from_value)
+    return set_keys(BASE, {key.replace("__", "."): value for key, value in overrides.items()}, TREE, plain_value)
 
 
 def set_words(*words: str) -> dict[str, Any]:
     pairs = (word.split("=", 1) for word in words)
-    return override(BASE, {key: text for key, text in pairs}, TREE, from_text)
+    return set_keys(BASE, {key: text for key, text in pairs}, TREE, parse_value)
 
 
 def test_keys_are_set_whether_they_are_said_or_not_and_everything_else_stays() -> None:
@@ -76,7 +85,7 @@ def test_keys_are_set_whether_they_are_said_or_not_and_everything_else_stays() -
 def test_a_group_is_replaced_whole_and_its_keys_are_set_after_it() -> None:
     overrides = {"named.first": {"rate": 4.0}, "named": {"first": {"rate": 3.0}, "other": {}}, "named.other.rate": 9}
     for order in (overrides, dict(reversed(overrides.items()))):
-        found = override(BASE, order, TREE, from_value)["named"]
+        found = set_keys(BASE, order, TREE, plain_value)["named"]
         assert found == {"first": {"rate": 4.0}, "other": {"rate": 9.0}}
     assert set_values(maybe={"rate": 1.0}, maybe__color="green")["maybe"] == {"rate": 1.0, "color": "green"}
     assert set_values(maybe=None)["maybe"] is None
@@ -89,7 +98,7 @@ def test_defaults_are_those_of_the_instance_that_stands_in_the_field() -> None:
     assert inner.keys["color"].default == "red"  # type: ignore[union-attr]
     assert TREE.keys["sizes"].default == [1, 2]  # type: ignore[union-attr]
     assert TREE.keys["steps"].default is dataclasses.MISSING  # type: ignore[union-attr]
-    assert set(leaves(TREE)) >= {"steps", "inner.rate", "maybe.color"}
+    assert set(value_keys(TREE)) >= {"steps", "inner.rate", "maybe.color"}
 
 
 @pytest.mark.parametrize(
@@ -187,13 +196,13 @@ def test_mistakes_in_words_say_what_would_be_right(word: str, says: str) -> None
 )
 def test_mistakes_in_values_name_key_and_value(key: str, value: Any, says: str) -> None:
     with pytest.raises(UserError) as told:
-        override(BASE, {key: value}, TREE, from_value)
+        set_keys(BASE, {key: value}, TREE, plain_value)
     assert says in str(told.value)
 
 
 def test_a_section_that_is_no_section_is_named() -> None:
     with pytest.raises(UserError, match=r"config\.inner=3 must be a group of keys"):
-        override({"inner": 3}, {"inner.rate": 1.0}, TREE, from_value)
+        set_keys({"inner": 3}, {"inner.rate": 1.0}, TREE, plain_value)
 
 
 FULL = Outer(
@@ -216,8 +225,8 @@ FULL = Outer(
 @pytest.mark.parametrize("whole", [FULL, Outer(1)], ids=["full", "defaults"])
 def test_a_flag_sets_what_the_override_does(name: str, whole: Outer) -> None:
     value = to_config(whole)[name]
-    (word,) = as_flags({name: value}) or ()
-    assert word == flag(name, value)
+    (word,) = overrides_to_flags({name: value}) or ()
+    assert word == override_flag(name, value)
     found = set_words(word.removeprefix("--config."))[name]
     # One number alone may be written as a sequence of one.
     assert found == (value[0] if name == "either" and isinstance(value, list) else value)
@@ -225,13 +234,13 @@ def test_a_flag_sets_what_the_override_does(name: str, whole: Outer) -> None:
 
 def test_overrides_in_one_line_and_as_flags() -> None:
     overrides = {"inner.color": "red", "inner.rate": 0.00123456, "on": False, "sizes": [3, 4], "limit": None}
-    assert describe(overrides) == "inner.color=red inner.rate=0.001235 on=false sizes=[3, 4] limit=null"
-    assert describe({}) == "(the config as it is)"
-    assert as_flags(overrides) == [
+    assert describe_overrides(overrides) == "inner.color=red inner.rate=0.001235 on=false sizes=[3, 4] limit=null"
+    assert describe_overrides({}) == "(the config as it is)"
+    assert overrides_to_flags(overrides) == [
         "--config.inner.color=red",
         "--config.inner.rate=0.00123456",
         "--config.on=false",
         "--config.sizes=3,4",
         "--config.limit=none",
     ]
-    assert as_flags({"inner": {"rate": 1.0}}) is None
+    assert overrides_to_flags({"inner": {"rate": 1.0}}) is None

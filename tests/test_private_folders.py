@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer.private_folders import NotPrivate, private_folder
+from transformer.private_folders import NotPrivateError, private_folder
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_it_is_made_and_closed_to_all_others(home: Path) -> None:
 
 def test_what_is_only_looked_for_is_not_made(home: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        private_folder(home / ".state", "headwise", make=False)
+        private_folder(home / ".state", "headwise", create=False)
     assert list(home.iterdir()) == []
     private_folder(home / ".state", "headwise")
-    assert private_folder(home / ".state", "headwise", make=False) == home / ".state" / "headwise"
+    assert private_folder(home / ".state", "headwise", create=False) == home / ".state" / "headwise"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
@@ -45,7 +45,7 @@ def test_what_others_may_write_to_is_refused(home: Path, mode: int, name: str) -
     if mode & stat.S_ISVTX and "headwise" not in name:  # as /tmp: nobody can exchange what is the user's
         private_folder(home / ".cache", "headwise", "compiled")
         return
-    with pytest.raises(NotPrivate, match=f"others may write to .* .mode {mode:04o}.") as caught:
+    with pytest.raises(NotPrivateError, match=f"others may write to .* .mode {mode:04o}.") as caught:
         private_folder(home / ".cache", "headwise", "compiled")
     assert "\n" not in str(caught.value)
 
@@ -55,7 +55,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(home: Path, name: str) -> 
     private_folder(home / ".cache", "headwise", "compiled")
     (home / ".cache" / name).rename(home / "elsewhere")
     (home / ".cache" / name).symlink_to(home / "elsewhere")
-    with pytest.raises(NotPrivate, match="is a link"):
+    with pytest.raises(NotPrivateError, match="is a link"):
         private_folder(home / ".cache", "headwise", "compiled")
 
 
@@ -73,14 +73,14 @@ def test_a_cache_on_another_disk_is_followed_and_what_leads_there_is_checked(hom
     (home / ".cache").symlink_to(disk if absolute else Path("..") / "disk" / "user")
     assert private_folder(home / ".cache", "headwise").samefile(disk / "headwise")
     disk.parent.chmod(0o777)  # another could put a folder of his own there
-    with pytest.raises(NotPrivate, match=f"others may write to {disk.parent}"):
+    with pytest.raises(NotPrivateError, match=f"others may write to {disk.parent}"):
         private_folder(home / ".cache", "headwise")
 
 
 def test_links_that_go_in_a_circle_are_an_error(home: Path) -> None:
     (home / "a").symlink_to(home / "b")
     (home / "b").symlink_to(home / "a")
-    with pytest.raises((OSError, NotPrivate)):
+    with pytest.raises((OSError, NotPrivateError)):
         private_folder(home / "a" / "c", "headwise")
 
 
@@ -98,5 +98,5 @@ def test_what_belongs_to_another_user_is_refused(home: Path, name: str, monkeypa
         return os.stat_result(facts)
 
     monkeypatch.setattr(Path, "lstat", lstat_of_another)
-    with pytest.raises(NotPrivate, match="belongs to another user"):
+    with pytest.raises(NotPrivateError, match="belongs to another user"):
         private_folder(home / "link" / ".cache", "headwise", "compiled")

@@ -18,7 +18,7 @@ import pytest
 ORDER = (
     "logical_axes",
     "config",
-    "installation",
+    "command_invocation",
     "json_files",
     "private_folders",
     "terminal",
@@ -37,8 +37,8 @@ ORDER = (
 ORDER += ("runs", "pages", "maps", "costs", "huggingface", "training", "costs.pods", "benchmarks", "interpret")
 ORDER += ("studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
-BARE = {"logical_axes", "config", "installation", "overrides", "module_registry", "attention", "layers", "models"}
-LIGHT = {"transformer", "transformer.config", "transformer.installation", "transformer.runs.exceptions"}
+BARE = {"logical_axes", "config", "command_invocation", "overrides", "module_registry", "attention", "layers", "models"}
+LIGHT = {"transformer", "transformer.config", "transformer.command_invocation", "transformer.runs.exceptions"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/functional_module.py"

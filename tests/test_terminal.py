@@ -7,7 +7,7 @@ import pytest
 
 from launch import cli
 from launch.command import Command
-from transformer.terminal import drawn_on, printable, shown_safely
+from transformer.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
 from transformer.training.writers.console import ConsoleWriter
 
 ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"
@@ -22,9 +22,9 @@ class Screen(io.StringIO):
 
 
 def test_control_characters_are_written_out_and_letters_stay() -> None:
-    assert printable(ESCAPES) == SHOWN
-    assert printable("größer 漢字 €", "") == "größer 漢字 €"
-    assert printable("a\tb\n", "\n\t") == "a\tb\n"
+    assert escape_control_characters(ESCAPES) == SHOWN
+    assert escape_control_characters("größer 漢字 €", "") == "größer 漢字 €"
+    assert escape_control_characters("a\tb\n", "\n\t") == "a\tb\n"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -43,7 +43,7 @@ def test_a_command_prints_names_to_a_terminal_as_text(monkeypatch: pytest.Monkey
 def test_a_pipe_gets_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
-    with shown_safely():
+    with escape_terminal_output():
         print(ESCAPES)
     assert pipe.getvalue() == f"{ESCAPES}\n"
 
@@ -52,8 +52,8 @@ def test_the_bar_still_draws_and_samples_beside_it_are_text(monkeypatch: pytest.
     screen = Screen()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", screen)
-    with shown_safely():
-        assert drawn_on(sys.stdout) is screen
+    with escape_terminal_output():
+        assert raw_terminal_stream(sys.stdout) is screen
         console = ConsoleWriter(3, sys.stdout)
         console.report_progress(1, 3)
         console.write_samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}])

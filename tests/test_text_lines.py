@@ -17,7 +17,7 @@ from transformer.data.datasets.local_files import read_fields, read_lines
 from transformer.data.datasets.text_files import read_files
 from transformer.data.datasets.tfds_records import _classes
 from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
-from transformer.tasks.word_alignment import read_alignment_files
+from transformer.tasks.word_alignment_evaluation import read_alignment_files
 from transformer.text_lines import split_lines
 
 # What str.splitlines, text mode or a database of Unicode takes for the end of a line; within a line of ours.

@@ -9,7 +9,14 @@ import pytest
 
 from launch import cli, evaluate, train
 from transformer.config import UserError
-from transformer.trust import check_trusted, code_of, names_in, outside_of, remember, trust_words
+from transformer.trust import (
+    check_trusted,
+    external_modules,
+    external_paths,
+    named_resources,
+    remember_config,
+    trust_flags,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +54,14 @@ def test_what_lies_outside_a_run_is_named_and_asked_for(
     file.touch()
     task = {name: value.replace("FILE", str(file)) for name, value in task.items()}
     named, values = named.replace("FILE", str(file)), config(origin, **task)
-    assert [tuple(name) for name in outside_of(values, training=True)] == [(key, named)]
-    assert named in names_in(values)
+    assert [tuple(name) for name in external_paths(values, training=True)] == [(key, named)]
+    assert named in named_resources(values)
     says = rf"config\.{key}='{named}' is outside the run, .*: add --trust={named} if"
     with pytest.raises(UserError, match=says):
         check_trusted(values, (), training=True)
     check_trusted(values, [named], training=True)
     check_trusted(values, named.split(","), training=True)  # as a command has the word
-    check_trusted(values, (), said=[key], training=True)
+    check_trusted(values, (), source=[key], training=True)
     if origin:
         check_trusted(values, ())  # only a run that is trained reads what it begins with
 
@@ -66,12 +73,12 @@ def test_sets_that_are_made_or_prepared_here_are_nobodys_files() -> None:
 
 def test_files_that_lie_in_the_folder_that_a_person_names_need_no_more(tmp_path: Path) -> None:
     (tmp_path / "text.txt").touch()
-    check_trusted(config(dataset=str(tmp_path / "text.txt")), (), said=["task.data_dir"])
+    check_trusted(config(dataset=str(tmp_path / "text.txt")), (), source=["task.data_dir"])
 
 
 def test_what_this_account_has_begun_it_may_open_again_and_no_other_config(state: Path) -> None:
     own = config(data_dir="/somewhere")
-    remember(own)
+    remember_config(own)
     check_trusted(own, ())
     with pytest.raises(UserError, match="outside the run"):
         check_trusted({**own, "seed": 2}, ())
@@ -89,7 +96,7 @@ def test_what_this_account_has_begun_it_may_open_again_and_no_other_config(state
 
 
 def test_nothing_is_remembered_of_runs_that_open_nothing_outside(state: Path) -> None:
-    remember(config())
+    remember_config(config())
     assert not state.exists()
 
 
@@ -124,13 +131,13 @@ def test_keys_that_no_config_has_are_told_in_one_line(
 def test_a_project_of_the_checkout_is_trusted_as_the_library_is() -> None:
     project = {"task": {"name": "experiments.captioning.task"}, "model": {"family": "experiments.captioning.model"}}
     check_trusted(project, ())
-    assert (code_of(project), trust_words(project), names_in(project)) == ([], [], set())
+    assert (external_modules(project), trust_flags(project), named_resources(project)) == ([], [], set())
     mixed = {**project, "model": {"family": "lab.mine"}}
     with pytest.raises(
         UserError, match=r"^config\.model\.family='lab\.mine' is code from outside .* --trust=lab\.mine if"
     ):
         check_trusted(mixed, ())
-    assert trust_words(mixed) == ["--trust=lab.mine"]
+    assert trust_flags(mixed) == ["--trust=lab.mine"]
 
 
 @pytest.mark.parametrize(

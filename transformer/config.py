@@ -39,14 +39,14 @@ def refuse_single_text(values: Any, name: str) -> None:
         raise TypeError(f"{name} is {values!r}, a single text; give a list of them, [{values!r}]")
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
+def suggest_nearest(name: str, known: typing.Iterable[str]) -> str:
     """Return a clause with the known word closest to `name`, or with all of them if none is close."""
     names = [str(word) for word in known]
-    close = closest(name, names)
+    close = close_matches(name, names)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
 
 
-def closest(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:
+def close_matches(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:
     """Return the known words that are similar to `name`, the most similar first.
 
     Args:
@@ -54,18 +54,18 @@ def closest(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list
         known: The known words.
         cutoff: The smallest similarity (`likeness`).
     """
-    near = {word: likeness(name, word) for word in known}
+    near = {word: name_similarity(name, word) for word in known}
     return sorted((word for word in near if near[word] >= cutoff), key=lambda word: -near[word])
 
 
-def likeness(name: str, word: str) -> float:
+def name_similarity(name: str, word: str) -> float:
     """Return the similarity of two words, from 0 to 1; at least 0.7 if one begins with the other."""
     ratio = difflib.SequenceMatcher(None, word, name).ratio()
     short, long = sorted((name, word), key=len)
     return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 
-def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
+def lookup_by_name(value: str, table: Mapping[str, Any], path: str) -> Any:
     """Return the entry of a registry by its name.
 
     Args:
@@ -77,7 +77,7 @@ def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
         UserError: If the name is unknown; the message lists the known names, the most similar first.
     """
     if value not in table:
-        close = closest(str(value), table)
+        close = close_matches(str(value), table)
         known = ", ".join((*close, *sorted(set(table) - set(close))))
         raise UserError(
             f"{path}={_shown(value)} is unknown: "
@@ -95,13 +95,13 @@ class Range(NamedTuple):
     """The smallest and the largest allowed value of a number, as in `Annotated[int, Range(1, 9)]`.
 
     Attributes:
-        least: The smallest value.
-        greatest: The largest value.
+        minimum: The smallest value.
+        maximum: The largest value.
         note: The end of the message about a value that is too small: why, or what to use instead.
     """
 
-    least: float
-    greatest: float = _GREATEST
+    minimum: float
+    maximum: float = _GREATEST
     note: str = ""
 
     def check(self, value: float, path: str) -> None:
@@ -110,13 +110,13 @@ class Range(NamedTuple):
         Raises:
             UserError: If it is out of range; the message names `path`.
         """
-        if value < self.least:
-            raise UserError(f"{path}={value!r} must be at least {self.least:.10g}{self.note}")
-        if value > self.greatest:
-            raise UserError(f"{path}={value!r} must be at most {self.greatest:.10g}")
+        if value < self.minimum:
+            raise UserError(f"{path}={value!r} must be at least {self.minimum:.10g}{self.note}")
+        if value > self.maximum:
+            raise UserError(f"{path}={value!r} must be at most {self.maximum:.10g}")
 
 
-class Above(NamedTuple):
+class GreaterThan(NamedTuple):
     """A number must be greater than `bound`; `note` ends the message."""
 
     bound: float
@@ -132,10 +132,10 @@ class Above(NamedTuple):
             raise UserError(f"{path}={value!r} must be above {self.bound:.10g}{self.note}")
 
 
-class HalfOpen(NamedTuple):
-    """A number must be at least `least` and less than `bound`."""
+class HalfOpenRange(NamedTuple):
+    """A number must be at least `minimum` and less than `bound`."""
 
-    least: float
+    minimum: float
     bound: float
 
     def check(self, value: float, path: str) -> None:
@@ -144,11 +144,11 @@ class HalfOpen(NamedTuple):
         Raises:
             UserError: If it is outside; the message names `path`.
         """
-        if not self.least <= value < self.bound:
-            raise UserError(f"{path}={value!r} must be at least {self.least:.10g} and below {self.bound:.10g}")
+        if not self.minimum <= value < self.bound:
+            raise UserError(f"{path}={value!r} must be at least {self.minimum:.10g} and below {self.bound:.10g}")
 
 
-class Matching(NamedTuple):
+class MatchesPattern(NamedTuple):
     """A text must match a pattern, as in `Annotated[str, Matching("[0-9a-f]{8}", "8 hexadecimal digits")]`."""
 
     pattern: str
@@ -164,10 +164,10 @@ class Matching(NamedTuple):
             raise UserError(f"{path}={_shown(value)} must be {self.meaning}")
 
 
-class Items(NamedTuple):
-    """A tuple must have at least `least` values, and no two equal ones if `distinct`."""
+class TupleLimits(NamedTuple):
+    """A tuple must have at least `min_length` values, and no two equal ones if `distinct`."""
 
-    least: int = 0
+    min_length: int = 0
     distinct: bool = False
 
     def check(self, values: typing.Sequence[Any], path: str) -> None:
@@ -176,52 +176,52 @@ class Items(NamedTuple):
         Raises:
             UserError: If it has too few values, or equal ones; the message names `path`.
         """
-        if len(values) < self.least:
-            some = "a value" if self.least == 1 else f"{self.least} values"
+        if len(values) < self.min_length:
+            some = "a value" if self.min_length == 1 else f"{self.min_length} values"
             raise UserError(f"{path}={_shown(values)} must hold at least {some}")
         if self.distinct and len(set(values)) < len(values):
             raise UserError(f"{path}={_shown(values)} must hold different values")
 
 
-Limit = Range | Above | HalfOpen | Matching | Items
+Limit = Range | GreaterThan | HalfOpenRange | MatchesPattern | TupleLimits
 
-Positive = Annotated[int, Range(1, _GREATEST)]
+PositiveInt = Annotated[int, Range(1, _GREATEST)]
 """A number of at least 1."""
-Count = Annotated[int, Range(0, _GREATEST)]
+NonNegativeInt = Annotated[int, Range(0, _GREATEST)]
 """A number of at least 0."""
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 """The seed of random numbers."""
-Vocabulary = Annotated[int, Range(1, 2**24)]
+VocabSize = Annotated[int, Range(1, 2**24)]
 """A number of tokens, limited because training a tokenizer allocates memory for each in advance."""
-Layers = Annotated[int, Range(1, 2**12)]
+NumLayers = Annotated[int, Range(1, 2**12)]
 """A number of layers, limited because each is described before anything is computed."""
-LayersIfAny = Annotated[int, Range(0, 2**12)]
+NumLayersOrZero = Annotated[int, Range(0, 2**12)]
 """A number of layers that may be 0."""
-Heads = Annotated[int, Range(1, 2**12)]
+NumHeads = Annotated[int, Range(1, 2**12)]
 """A number of heads of one attention module."""
-Hops = Annotated[int, Range(1, 2**12)]
+NumHops = Annotated[int, Range(1, 2**12)]
 """A number of hops of one attention module, each of which is a layer of its maps."""
-BatchRows = Annotated[int, Range(1, 2**20)]
+BatchSize = Annotated[int, Range(1, 2**20)]
 """A number of rows in a batch, limited because the host allocates arrays of this size."""
-Examples = Annotated[int, Range(1, 2**22)]
+NumExamples = Annotated[int, Range(1, 2**22)]
 """A number of examples that are generated or queried one by one."""
-ExamplesIfAny = Annotated[int, Range(0, 2**22)]
+NumExamplesOrZero = Annotated[int, Range(0, 2**22)]
 """A number of such examples that may be 0."""
-Beams = Annotated[int, Range(1, 2**12)]
+NumBeams = Annotated[int, Range(1, 2**12)]
 """A number of hypotheses that beam search keeps."""
-Pixels = Annotated[int, Range(1, 2**12)]
+ImageSize = Annotated[int, Range(1, 2**12)]
 """The side of an image in pixels."""
-DisplayedExampleCount = Annotated[int, Range(1, 2**16)]
+NumDisplayedExamples = Annotated[int, Range(1, 2**16)]
 """A number of examples to look at, each of which has maps of its own."""
-Amount = Annotated[float, Range(0.0, math.inf)]
+NonNegativeFloat = Annotated[float, Range(0.0, math.inf)]
 """A quantity that is not negative."""
-PositiveAmount = Annotated[float, Above(0.0)]
+PositiveFloat = Annotated[float, GreaterThan(0.0)]
 """A quantity above 0."""
-Share = Annotated[float, Range(0.0, 1.0)]
+Fraction = Annotated[float, Range(0.0, 1.0)]
 """A fraction or probability, from 0 to 1."""
-Rate = Annotated[float, HalfOpen(0.0, 1.0)]
+Rate = Annotated[float, HalfOpenRange(0.0, 1.0)]
 """A fraction that is dropped, smoothed or replaced, from 0 to below 1."""
-SplitName = Annotated[str, Matching("(?s).+", "the name of a split")]
+SplitName = Annotated[str, MatchesPattern("(?s).+", "the name of a split")]
 """The name of a split of a data set."""
 
 # The range of integers without other limits: 32 bits.
@@ -261,7 +261,7 @@ class Config:
         within = f"{self._path}." if self._path else ""
         hints = _hints(typing.cast(type, type(self)))
         for field in dataclasses.fields(self):
-            convert(hints[field.name], getattr(self, field.name), f"{within}{field.name}")
+            convert_value(hints[field.name], getattr(self, field.name), f"{within}{field.name}")
         self._check()
 
     def _check(self) -> None:
@@ -302,12 +302,12 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     within = f"{path}." if path else ""
     for key in values:
         if key not in fields:
-            raise UserError(f"unknown key {within}{_cut(str(key))}: {nearest(str(key), fields)}")
+            raise UserError(f"unknown key {within}{_cut(str(key))}: {suggest_nearest(str(key), fields)}")
     hints = _hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
         if name in values:
-            arguments[name] = convert(hints[name], values[name], f"{within}{name}")
+            arguments[name] = convert_value(hints[name], values[name], f"{within}{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{within}{name} is missing: it has no default")
     try:
@@ -325,7 +325,7 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
-def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) -> Any:
+def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) -> Any:
     """Convert a value to the type of a dataclass's field, as `from_config` does for each key.
 
     Args:
@@ -342,15 +342,15 @@ def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) ->
         return value
     if origin is Annotated:
         kind, *said = parameters
-        return convert(kind, value, path, tuple(each for each in said if isinstance(each, Limit)))
+        return convert_value(kind, value, path, tuple(each for each in said if isinstance(each, Limit)))
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
         *others, last = [p for p in parameters if p is not type(None)]
         for other in others:
             with contextlib.suppress(UserError):
-                return convert(other, value, path)
-        return convert(last, value, path)
+                return convert_value(other, value, path)
+        return convert_value(last, value, path)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return from_config(typing.cast(type, hint), value, path)
     if isinstance(value, (list, tuple)):
@@ -369,7 +369,7 @@ def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) ->
         if isinstance(value, hint):
             return value
         if isinstance(value, str):
-            return choice(value, {str(member.value): member for member in hint}, path)
+            return lookup_by_name(value, {str(member.value): member for member in hint}, path)
     elif hint in (int, float) and isinstance(value, (int, float)) and type(value) in (int, hint):
         return _number(hint, value, path, limits)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
@@ -388,7 +388,7 @@ def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> l
     """
     if len(kinds) != len(values):
         raise UserError(f"{path}={_shown(values)} has {len(values)} values; it must have {len(kinds)}")
-    return [convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
+    return [convert_value(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
 
 
 def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -400,7 +400,7 @@ def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> di
     if kinds[1] is Any:
         return dict(values.items())
     return {
-        convert(kinds[0], key, f"a key of {path}"): convert(kinds[1], value, f"{path}[{key!r}]")
+        convert_value(kinds[0], key, f"a key of {path}"): convert_value(kinds[1], value, f"{path}[{key!r}]")
         for key, value in values.items()
     }
 
@@ -459,12 +459,12 @@ def hash_config(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of a nested config by dotted key; a list, or a group without keys, is one value."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten_config(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
@@ -504,16 +504,16 @@ class RunConfig(Config, path="config"):
     task: Mapping[str, Any]
     model: Mapping[str, Any]
     optimizer: Mapping[str, Any]
-    steps: Positive
+    steps: PositiveInt
     seed: Seed = 0
-    num_microbatches: Positive = 1
-    log_every: Positive = 50
-    eval_every: Count = 500
-    maps_every: Count = 500
-    head_statistics_every: Count = 0
-    checkpoint_every: Count = 500
-    keep_checkpoints: Positive = 2
-    permanent_checkpoint_every: Count = 0
+    num_microbatches: PositiveInt = 1
+    log_every: PositiveInt = 50
+    eval_every: NonNegativeInt = 500
+    maps_every: NonNegativeInt = 500
+    head_statistics_every: NonNegativeInt = 0
+    checkpoint_every: NonNegativeInt = 500
+    keep_checkpoints: PositiveInt = 2
+    permanent_checkpoint_every: NonNegativeInt = 0
     optimizers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     parameter_averages: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -541,6 +541,6 @@ class RunConfig(Config, path="config"):
             )
 
     @property
-    def probe_count(self) -> int:
+    def num_probe_steps(self) -> int:
         """How often the probe batch is mapped: before step 1, every `maps_every` steps and at the end."""
         return 1 + -(-self.steps // self.maps_every) if self.maps_every else 1

@@ -13,30 +13,30 @@ from typing import Any, BinaryIO
 
 from transformer.config import UserError, from_config
 
-DEEPEST = 100
+MAX_NESTING = 100
 """The largest nesting of lists and objects, so that readers of a value may recurse."""
-LARGEST = 1 << 28
+MAX_BYTES = 1 << 28
 """The largest size in bytes of a file that is read whole, unless the reader has another limit."""
 _GREATEST = 10**40  # of integers: tokenizers have lengths of 10^30
 _SHOWN = 200
 
 
-def read_as[T](schema: type[T], path: Path, most: int = LARGEST) -> T:
+def read_dataclass[T](schema: type[T], path: Path, max_bytes: int = MAX_BYTES) -> T:
     """Read a JSON file as a dataclass.
 
     Args:
         schema: The dataclass.
         path: The file.
-        most: The largest size of the file in bytes.
+        max_bytes: The largest size of the file in bytes.
 
     Raises:
         UserError: If the file is missing, unreadable, too large or not JSON, or does not fit the dataclass; the message
             names the file and the field.
     """
-    return checked(schema, read_value(path, most), str(path))
+    return parse_dataclass(schema, read_json(path, max_bytes), str(path))
 
 
-def checked[T](schema: type[T], value: Any, what: str) -> T:
+def parse_dataclass[T](schema: type[T], value: Any, what: str) -> T:
     """Convert a parsed JSON object to a dataclass.
 
     Args:
@@ -48,64 +48,64 @@ def checked[T](schema: type[T], value: Any, what: str) -> T:
         UserError: If it does not fit the dataclass; the message names the field.
     """
     try:
-        return from_config(schema, as_object(value, "it"), "")
+        return from_config(schema, require_object(value, "it"), "")
     except UserError as error:
         raise UserError(f"{what} is not usable: {error}") from error
 
 
-def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
+def read_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Args:
         path: The file.
-        most: The largest size of the file in bytes.
+        max_bytes: The largest size of the file in bytes.
 
     Raises:
         UserError: If the file is missing, unreadable, too large or not a JSON object.
     """
-    return as_object(read_value(path, most), str(path))
+    return require_object(read_json(path, max_bytes), str(path))
 
 
-def read_value(path: Path, most: int = LARGEST) -> Any:
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     """Read a JSON file.
 
     Args:
         path: The file.
-        most: The largest size of the file in bytes.
+        max_bytes: The largest size of the file in bytes.
 
     Raises:
         UserError: If the file is missing, unreadable, too large or not JSON.
     """
     try:
-        content = read_regular(path, most)
+        content = read_regular_file(path, max_bytes)
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} holds no {path.name}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    return parse(content, str(path))
+    return parse_json(content, str(path))
 
 
-def read_regular(path: Path, most: int = LARGEST) -> bytes:
+def read_regular_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Read a regular file; reading a pipe or a device might never end.
 
     Args:
         path: The file.
-        most: The largest size of the file in bytes.
+        max_bytes: The largest size of the file in bytes.
 
     Raises:
-        UserError: If it is another kind of file, or larger than `most`.
+        UserError: If it is another kind of file, or larger than `max_bytes`.
         OSError: If it is missing or cannot be read.
     """
     if not isinstance(path, Path):  # an object in a bucket
         content = path.read_bytes()
-        _check_size(path, len(content), most)
+        _check_size(path, len(content), max_bytes)
         return content
-    with open_regular(path) as file:
-        _check_size(path, os.fstat(file.fileno()).st_size, most)
+    with open_regular_file(path) as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, max_bytes)
         return file.read()
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BinaryIO:
     """Open a regular file on a disk for reading.
 
     Raises:
@@ -125,7 +125,7 @@ def _check_size(path: Path, size: int, most: int) -> None:
         raise UserError(f"{path} has {size} bytes; at most {most} are read")
 
 
-def parse(content: bytes | str, what: str, *, surrogates: bool = False) -> Any:
+def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> Any:
     """Parse JSON text.
 
     Args:
@@ -146,8 +146,8 @@ def parse(content: bytes | str, what: str, *, surrogates: bool = False) -> Any:
         raise UserError(f"{what} is not JSON: {str(error)[:_SHOWN]}") from error
     level, held = 0, [value]
     while held:
-        if level > DEEPEST:
-            raise UserError(f"{what} is not usable: its lists and objects stand more than {DEEPEST} deep")
+        if level > MAX_NESTING:
+            raise UserError(f"{what} is not usable: its lists and objects stand more than {MAX_NESTING} deep")
         _check_integers(held, what)
         inner = [each.values() if isinstance(each, dict) else each for each in held if isinstance(each, dict | list)]
         level, held = level + 1, [item for items in inner for item in items]
@@ -170,7 +170,7 @@ def _check_text(value: Any, what: str) -> None:
         raise UserError(f"{what} is not usable: it holds half a surrogate pair, which is no text") from error
 
 
-def as_object(value: Any, what: str) -> dict[str, Any]:
+def require_object(value: Any, what: str) -> dict[str, Any]:
     """Return the value if it is an object.
 
     Raises:

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformer.config import UserError, closest
-from transformer.installation import checkout
+from transformer.command_invocation import find_checkout
+from transformer.config import UserError, close_matches
 
 
-def is_project(name: str) -> bool:
+def is_project_module(name: str) -> bool:
     """Whether a dotted path is that of a project's module: code of the checkout, trusted like the library."""
     return name.startswith("experiments.")
 
@@ -30,7 +30,7 @@ def import_projects(named: str) -> None:
     Raises:
         UserError: If the library is installed, without projects, or another `experiments` is imported already.
     """
-    root = checkout()
+    root = find_checkout()
     if root is None:
         raise UserError(
             f"{named} is of a project of Headwise's repository, which an installed library does not hold: clone the "
@@ -57,7 +57,7 @@ def import_projects(named: str) -> None:
         )
 
 
-class Exports[T]:
+class ModuleRegistry[T]:
     """The objects that modules of a package export under one name, such as TASK.
 
     A name without a dot is a module of the package; a dotted one is any module on Python's path, and therefore code
@@ -84,11 +84,11 @@ class Exports[T]:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
         module = name if "." in name else f"{self._package}.{name}"
-        if is_project(name):
+        if is_project_module(name):
             import_projects(f"{self._key}={name!r}")
         try:
             # From the checkout, only modules that define the attribute are imported.
-            found = not is_project(name) or self._is_defined_in(_file_of(name))
+            found = not is_project_module(name) or self._is_defined_in(_file_of(name))
             exported = getattr(importlib.import_module(module), self._attribute, None) if found else None
         except ModuleNotFoundError as error:
             if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
@@ -101,7 +101,7 @@ class Exports[T]:
                 f"{self._key}={name!r}: the module exports no {self._attribute}; define {self._attribute} = "
                 f"{self._kind.__name__}(...) in it"
             )
-        known = self._names.setdefault(exported.config, name)  # type: ignore[attr-defined]
+        known = self._names.setdefault(exported.config_class, name)  # type: ignore[attr-defined]
         if known != name:
             raise UserError(
                 f"{self._key}={name!r}: its {self._attribute} has the config class of {known!r}; a config is known by "
@@ -111,16 +111,16 @@ class Exports[T]:
 
     def all_names(self) -> list[str]:
         """Return the names of all that the package and the projects of this checkout export."""
-        return [*self.names(), *self.names_of_projects()]
+        return [*self.names(), *self.project_names()]
 
     def names(self) -> list[str]:
         """Return the names of all that the package exports."""
         path = importlib.import_module(self._package).__path__
         return [module.name for module in pkgutil.iter_modules(path) if self._exports(module.name)]
 
-    def names_of_projects(self) -> list[str]:
+    def project_names(self) -> list[str]:
         """Return the dotted paths of all that the projects of this checkout export; [] in an installed library."""
-        root = checkout()
+        root = find_checkout()
         files = () if root is None else sorted((root / "experiments").glob("*/*.py"))
         return [f"experiments.{file.parent.name}.{file.stem}" for file in files if self._is_defined_in(file)]
 
@@ -153,7 +153,7 @@ class Exports[T]:
 
     def _advice(self, name: str) -> str:
         names = self.all_names()
-        close = closest(str(name), names)
+        close = close_matches(str(name), names)
         known = ", ".join((*close, *sorted(set(names) - set(close))))
         meant = f"did you mean {close[0]!r}? " if close else ""
         return (
@@ -167,7 +167,7 @@ def _file_of(project: str) -> Path:
     Raises:
         ModuleNotFoundError: If no project has it.
     """
-    root, parts = checkout(), project.split(".")
+    root, parts = find_checkout(), project.split(".")
     file = None if root is None or len(parts) != 3 else root.joinpath(*parts).with_suffix(".py")
     if file is None or not file.is_file():
         raise ModuleNotFoundError(f"no project has {project}", name=project)

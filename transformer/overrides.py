@@ -15,10 +15,10 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, choice, convert, likeness, to_config
+from transformer.config import UserError, convert_value, lookup_by_name, name_similarity, to_config
 
 
-class Leaf(NamedTuple):
+class SchemaValue(NamedTuple):
     """A key with a value.
 
     Attributes:
@@ -30,26 +30,26 @@ class Leaf(NamedTuple):
     default: Any = dataclasses.MISSING
 
 
-class Group(NamedTuple):
+class SchemaSection(NamedTuple):
     """A key with keys of its own: a section.
 
     Attributes:
         keys: Its keys.
-        each: What other names hold, if the section maps names chosen by the user to sections or values.
-        chosen: What determines the keys, in words, such as "family decoder".
+        entry_schema: What other names hold, if the section maps names chosen by the user to sections or values.
+        chosen_by: What determines the keys, in words, such as "family decoder".
         optional: Whether the section may be None.
     """
 
-    keys: "Mapping[str, Leaf | Group]"
-    each: "Leaf | Group | None" = None
-    chosen: str = ""
+    keys: "Mapping[str, SchemaValue | SchemaSection]"
+    entry_schema: "SchemaValue | SchemaSection | None" = None
+    chosen_by: str = ""
     optional: bool = False
 
 
-Read = Callable[[Leaf, Any, str], Any]
+ReadValue = Callable[[SchemaValue, Any, str], Any]
 
 
-def group_of(cls: type, default: Any = dataclasses.MISSING) -> Group:
+def section_schema(cls: type, default: Any = dataclasses.MISSING) -> SchemaSection:
     """Return the keys of a dataclass.
 
     Args:
@@ -65,11 +65,11 @@ def group_of(cls: type, default: Any = dataclasses.MISSING) -> Group:
             own = field.default_factory()
         else:
             own = field.default
-        keys[field.name] = schema_node_of(hints[field.name], own)
-    return Group(keys)
+        keys[field.name] = field_schema(hints[field.name], own)
+    return SchemaSection(keys)
 
 
-def schema_node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Group:
+def field_schema(hint: Any, default: Any = dataclasses.MISSING) -> SchemaValue | SchemaSection:
     """Return what a field holds: a value, a section, or a section of names chosen by the user.
 
     Args:
@@ -79,23 +79,23 @@ def schema_node_of(hint: Any, default: Any = dataclasses.MISSING) -> Leaf | Grou
     members = _members(hint)
     one = members[0]
     if len(members) == 1 and dataclasses.is_dataclass(one):
-        return group_of(typing.cast(type, one), default)._replace(optional=_takes_none(hint))
+        return section_schema(typing.cast(type, one), default)._replace(optional=_takes_none(hint))
     if len(members) == 1 and (typing.get_origin(one) or one) in _MAPPINGS:
         (_, held) = typing.get_args(one) or (str, Any)
-        return Group({}, each=schema_node_of(held), optional=_takes_none(hint))
-    return Leaf(hint, default if default is dataclasses.MISSING else to_config(default))
+        return SchemaSection({}, entry_schema=field_schema(held), optional=_takes_none(hint))
+    return SchemaValue(hint, default if default is dataclasses.MISSING else to_config(default))
 
 
-def leaves(tree: Group, prefix: str = "") -> Iterator[str]:
+def value_keys(tree: SchemaSection, prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of all values in a tree."""
     for name, node in tree.keys.items():
-        if isinstance(node, Group):
-            yield from leaves(node, f"{prefix}{name}.")
+        if isinstance(node, SchemaSection):
+            yield from value_keys(node, f"{prefix}{name}.")
         else:
             yield prefix + name
 
 
-def find(tree: Group, key: str, given: Any = None) -> Leaf | Group:
+def find_key(tree: SchemaSection, key: str, given: Any = None) -> SchemaValue | SchemaSection:
     """Return the node of a dotted key.
 
     Args:
@@ -106,23 +106,25 @@ def find(tree: Group, key: str, given: Any = None) -> Leaf | Group:
     Raises:
         UserError: If the key is unknown, with the key that was probably meant, or is inside a value.
     """
-    node: Leaf | Group = tree
+    node: SchemaValue | SchemaSection = tree
     walked = "config"
     for name in key.split("."):
-        if isinstance(node, Leaf):
+        if isinstance(node, SchemaValue):
             raise UserError(f"{walked} is a value and has no key {name!r}: write --{walked}=VALUE")
         if name in node.keys:
             node = node.keys[name]
-        elif node.each is not None:
-            node = node.each
+        elif node.entry_schema is not None:
+            node = node.entry_schema
         else:
-            of = f" of {node.chosen}" if node.chosen else ""
+            of = f" of {node.chosen_by}" if node.chosen_by else ""
             raise UserError(f"unknown key {walked}.{name}{of}: {_advice(tree, node, walked, key, given)}")
         walked = f"{walked}.{name}"
     return node
 
 
-def override(base: Mapping[str, Any], overrides: Mapping[str, Any], tree: Group, read: Read) -> dict[str, Any]:
+def set_keys(
+    base: Mapping[str, Any], overrides: Mapping[str, Any], tree: SchemaSection, read: ReadValue
+) -> dict[str, Any]:
     """Return a copy of a config with some keys replaced.
 
     A mapping replaces a whole group, before the keys inside it are set.
@@ -152,7 +154,7 @@ def override(base: Mapping[str, Any], overrides: Mapping[str, Any], tree: Group,
     return result
 
 
-def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
+def read_key(tree: SchemaSection, key: str, given: Any, read: ReadValue) -> Any:
     """Return the plain value that is given for a dotted key.
 
     Args:
@@ -164,8 +166,8 @@ def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
     Raises:
         UserError: If the key is unknown, a group is set to a value, or `read` refuses the value.
     """
-    node, path = find(tree, key, given), f"config.{key}"
-    if isinstance(node, Leaf):
+    node, path = find_key(tree, key, given), f"config.{key}"
+    if isinstance(node, SchemaValue):
         return read(node, given, path)
     if isinstance(given, Mapping):
         return copy.deepcopy(dict(given))
@@ -175,16 +177,16 @@ def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
     raise UserError(f"{path}={given!r}: that key is a group; set one of its keys, as --{path}.{inside}=VALUE")
 
 
-def from_value(leaf: Leaf, value: Any, path: str) -> Any:
+def plain_value(leaf: SchemaValue, value: Any, path: str) -> Any:
     """Convert a Python value to the plain value of a key.
 
     Raises:
         UserError: If it has another type or is out of range.
     """
-    return to_config(convert(leaf.hint, value, path))
+    return to_config(convert_value(leaf.hint, value, path))
 
 
-def from_text(leaf: Leaf, text: str, path: str) -> Any:
+def parse_value(leaf: SchemaValue, text: str, path: str) -> Any:
     """Convert a word of the command line to the plain value of a key; a sequence is written 1,2 or (1, 2).
 
     Raises:
@@ -193,19 +195,19 @@ def from_text(leaf: Leaf, text: str, path: str) -> Any:
     return to_config(_read(leaf.hint, text, path))
 
 
-def as_flags(overrides: Mapping[str, Any]) -> list[str] | None:
+def overrides_to_flags(overrides: Mapping[str, Any]) -> list[str] | None:
     """Return the flags that set the overrides; None if one of them replaces a whole group."""
     if any(isinstance(value, Mapping) for value in overrides.values()):
         return None
-    return [flag(key, value) for key, value in overrides.items()]
+    return [override_flag(key, value) for key, value in overrides.items()]
 
 
-def flag(key: str, value: Any) -> str:
+def override_flag(key: str, value: Any) -> str:
     """Return the flag that sets a dotted key to a plain value, from which `from_text` reads the same value."""
     return f"--config.{key}={_written(value)}"
 
 
-def describe(overrides: Mapping[str, Any]) -> str:
+def describe_overrides(overrides: Mapping[str, Any]) -> str:
     """Write overrides in one line: model.norm_placement=post optimizer.learning_rate=0.001."""
     return " ".join(f"{key}={_short(value)}" for key, value in overrides.items()) or "(the config as it is)"
 
@@ -225,7 +227,7 @@ def _takes_none(hint: Any) -> bool:
     return type(None) in typing.get_args(hint)
 
 
-def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
+def _advice(tree: SchemaSection, group: SchemaSection, path: str, key: str, given: Any) -> str:
     """Return what to write instead of an unknown key.
 
     A value that only one key of the group accepts among its choices shows which key was meant, whatever it was called.
@@ -239,18 +241,18 @@ def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
     """
     last = key.rpartition(".")[2]
     prefix = f"{path}.".removeprefix("config.")
-    inside = list(leaves(group, prefix))
+    inside = list(value_keys(group, prefix))
 
     def near(other: str) -> tuple[float, float]:
         name = other.rpartition(".")[2]
-        whole, end = likeness(key, other), 1.0 if last == _initials(name) else likeness(last, name)
+        whole, end = name_similarity(key, other), 1.0 if last == _initials(name) else name_similarity(last, name)
         # A prefix shared by the whole group is no evidence, unless the group is unknown.
         return (end if key == prefix + last else max(whole, end)), whole
 
-    takers = [other for other in inside if given in _choices(find(tree, other))]
+    takers = [other for other in inside if given in _choices(find_key(tree, other))]
     if len(takers) == 1 and max(near(other)[0] for other in inside) < 0.8:
         return f"did you mean config.{takers[0]}, which takes {given!r}?"
-    best = max(dict.fromkeys((*inside, *leaves(tree))), key=near)
+    best = max(dict.fromkeys((*inside, *value_keys(tree))), key=near)
     known = f"known: {', '.join(sorted(group.keys))}"
     if near(best)[0] < 0.6:
         return known
@@ -264,9 +266,9 @@ def _initials(name: str) -> str:
     return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
-def _choices(node: Leaf | Group) -> set[str]:
+def _choices(node: SchemaValue | SchemaSection) -> set[str]:
     """Return the words that a key with a closed list of values accepts."""
-    if isinstance(node, Group):
+    if isinstance(node, SchemaSection):
         return set()
     enums = [kind for kind in _members(node.hint) if isinstance(kind, type) and issubclass(kind, enum.Enum)]
     return {str(member.value) for kind in enums for member in kind}
@@ -302,7 +304,7 @@ def _read_one(kind: Any, text: str, path: str) -> Any:
             raise UserError(wrong)
         return number
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return choice(text, {str(member.value): member for member in kind}, path)
+        return lookup_by_name(text, {str(member.value): member for member in kind}, path)
     if typing.get_origin(kind) is tuple:
         return _read_items(typing.get_args(kind)[0], text, path)
     if kind is Any:
@@ -323,7 +325,7 @@ def _read_items(hint: Any, text: str, path: str) -> tuple[Any, ...]:
     if text.startswith(("(", "[")):
         items = _literal(text)
         if isinstance(items, (tuple, list)):
-            return typing.cast(tuple, convert(tuple[hint, ...], items, path))
+            return typing.cast(tuple, convert_value(tuple[hint, ...], items, path))
         if not isinstance(items, str) or text[-1:] not in (")", "]"):
             raise UserError(wrong)
         text = text[1:-1]

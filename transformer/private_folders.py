@@ -10,11 +10,11 @@ from transformer.config import UserError
 _LINKS = 40  # the most links in a path, as on Linux
 
 
-class NotPrivate(UserError):
+class NotPrivateError(UserError):
     """A folder that another user could have filled or replaced."""
 
 
-def private_folder(base: Path, *names: str, make: bool = True) -> Path:
+def private_folder(base: Path, *names: str, create: bool = True) -> Path:
     """Return the folder NAMES in `base`, whose content only the user controls.
 
     Only the user and root may write to `base` and to all folders that lead to it; it may be a link of theirs, as where
@@ -24,7 +24,7 @@ def private_folder(base: Path, *names: str, make: bool = True) -> Path:
     Args:
         base: An absolute path, such as ~/.cache.
         *names: The names of nested folders in it.
-        make: Whether missing folders are created.
+        create: Whether missing folders are created.
 
     Raises:
         NotPrivate: If a folder is not private; the message says which, and what to do.
@@ -32,25 +32,27 @@ def private_folder(base: Path, *names: str, make: bool = True) -> Path:
     """
     if not base.is_absolute():
         raise FileNotFoundError(f"{base} is not an absolute path")
-    if make:
+    if create:
         for missing in [folder for folder in (base, *base.parents) if not folder.exists()][::-1]:
             missing.mkdir(mode=0o700, exist_ok=True)  # pathlib would leave parents open
     for path, facts in _leading_to(base):
         _require_owner(path, facts, 0, os.getuid())
         # In a folder with the sticky bit, such as /tmp, only owners can rename or remove their files.
         if stat.S_ISDIR(facts.st_mode) and facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
-            raise NotPrivate(f"others may write to {path} ({_mode(facts)}): close it with chmod go-w {path}")
+            raise NotPrivateError(f"others may write to {path} ({_mode(facts)}): close it with chmod go-w {path}")
     folder = base
     for name in names:
         folder = folder / name
-        if make:
+        if create:
             folder.mkdir(mode=0o700, exist_ok=True)
         facts = folder.lstat()
         if stat.S_ISLNK(facts.st_mode):
-            raise NotPrivate(f"{folder} is a link: remove it, so that a folder is made in its place")
+            raise NotPrivateError(f"{folder} is a link: remove it, so that a folder is made in its place")
         _require_owner(folder, facts, os.getuid())
         if facts.st_mode & 0o022:
-            raise NotPrivate(f"others may write to {folder} ({_mode(facts)}), and may have: remove it with all in it")
+            raise NotPrivateError(
+                f"others may write to {folder} ({_mode(facts)}), and may have: remove it with all in it"
+            )
     if folder.lstat().st_mode & 0o077:
         folder.chmod(0o700)
     return folder
@@ -73,7 +75,7 @@ def _leading_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             continue
         links += 1
         if links > _LINKS:
-            raise NotPrivate(f"{path} leads over more than {_LINKS} links")
+            raise NotPrivateError(f"{path} leads over more than {_LINKS} links")
         target = Path(os.readlink(here))
         ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
         at = Path(target.anchor) if target.is_absolute() else at
@@ -81,7 +83,7 @@ def _leading_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _require_owner(path: Path, facts: os.stat_result, *owners: int) -> None:
     if facts.st_uid not in owners:
-        raise NotPrivate(f"{path} belongs to another user (number {facts.st_uid}), who decides what is in it")
+        raise NotPrivateError(f"{path} belongs to another user (number {facts.st_uid}), who decides what is in it")
 
 
 def _mode(facts: os.stat_result) -> str:

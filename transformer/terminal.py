@@ -8,7 +8,7 @@ from typing import Any, TextIO
 _LAYOUT = "\n\t"
 
 
-def printable(text: str, kept: str = "") -> str:
+def escape_control_characters(text: str, kept: str = "") -> str:
     r"""Escape all characters that control a terminal, as \x1b.
 
     Args:
@@ -18,7 +18,7 @@ def printable(text: str, kept: str = "") -> str:
     return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
-class Terminal:
+class EscapingStream:
     """A terminal's stream that shows control characters instead of passing them on.
 
     Attributes:
@@ -30,7 +30,7 @@ class Terminal:
 
     def write(self, text: str) -> int:
         """Write text with control characters escaped."""
-        self.raw.write(printable(text, _LAYOUT))
+        self.raw.write(escape_control_characters(text, _LAYOUT))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -43,14 +43,14 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def shown_safely() -> Iterator[None]:
+def escape_terminal_output() -> Iterator[None]:
     """Escape control characters in what is printed to a terminal while the context lasts.
 
     Pipes and files get the text unchanged.
     """
     streams = {name: stream for name in ("stdout", "stderr") if (stream := getattr(sys, name)).isatty()}
     for name, stream in streams.items():
-        setattr(sys, name, Terminal(stream))
+        setattr(sys, name, EscapingStream(stream))
     try:
         yield
     finally:
@@ -58,6 +58,6 @@ def shown_safely() -> Iterator[None]:
             setattr(sys, name, stream)
 
 
-def drawn_on(stream: TextIO) -> TextIO:
+def raw_terminal_stream(stream: TextIO) -> TextIO:
     """Return the raw stream, for code that moves the cursor and escapes foreign text itself."""
-    return stream.raw if isinstance(stream, Terminal) else stream
+    return stream.raw if isinstance(stream, EscapingStream) else stream

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError, hash_config, refuse_single_text
-from transformer.module_registry import is_project
-from transformer.private_folders import NotPrivate, private_folder
+from transformer.module_registry import is_project_module
+from transformer.private_folders import NotPrivateError, private_folder
 
 # Keys of the task that may name files outside of the folder of the data.
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")
 
 
-class Name(NamedTuple):
+class NamedResource(NamedTuple):
     """Something that a config names, and its dotted key."""
 
     key: str
@@ -23,7 +23,7 @@ class Name(NamedTuple):
 
 
 def check_trusted(
-    config: Mapping[str, Any], trusted: Collection[str], *, said: Collection[str] = (), training: bool = False
+    config: Mapping[str, Any], trusted: Collection[str], *, source: Collection[str] = (), training: bool = False
 ) -> None:
     """Refuse a recorded config that names code, files or other runs that the user does not trust.
 
@@ -33,7 +33,7 @@ def check_trusted(
     Args:
         config: The recorded config.
         trusted: The names that the user trusts: modules by dotted path, files, folders, runs.
-        said: The dotted keys that the user's own command line sets.
+        source: The dotted keys that the user's own command line sets.
         training: Whether the run is trained further, so that its source of initial parameters is read too.
 
     Raises:
@@ -41,10 +41,10 @@ def check_trusted(
         TypeError: If `trusted` is a single text.
     """
     refuse_single_text(trusted, "trust")
-    if "task.data_dir" in said:
-        said = {*said, *_FILES}  # files are then read from that folder only
-    code = [name for name in code_of(config) if name.key not in said]
-    named = code + [name for name in outside_of(config, training=training) if name.key not in said]
+    if "task.data_dir" in source:
+        source = {*source, *_FILES}  # files are then read from that folder only
+    code = [name for name in external_modules(config) if name.key not in source]
+    named = code + [name for name in external_paths(config, training=training) if name.key not in source]
     # A path may contain commas, which separate names in --trust.
     strange = [name for name in named if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)]
     strange_code = [name for name in code if name in strange]
@@ -62,27 +62,27 @@ def check_trusted(
     )
 
 
-def trust_words(config: Mapping[str, Any]) -> list[str]:
+def trust_flags(config: Mapping[str, Any]) -> list[str]:
     """Return the flags with which a command on this run trusts the code that its config names; [] if it names none.
 
     Raises:
         UserError: If a section is not a group of keys.
     """
-    code = code_of(config)
+    code = external_modules(config)
     return [_trust(code)] if code else []
 
 
-def code_of(config: Mapping[str, Any]) -> list[Name]:
+def external_modules(config: Mapping[str, Any]) -> list[NamedResource]:
     """Return the modules that a config names outside of this library and the projects of its checkout.
 
     Raises:
         UserError: If a section is not a group of keys.
     """
     names = [_name(config, "task.name"), _name(config, "model.family")]
-    return [name for name in names if "." in name.value and not is_project(name.value)]
+    return [name for name in names if "." in name.value and not is_project_module(name.value)]
 
 
-def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:
+def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedResource]:
     """Return the files, folders and runs that a config makes a process open.
 
     Args:
@@ -97,35 +97,35 @@ def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:
         names = [folder]  # file names cannot lead out of it
     else:
         said = [_name(config, key) for key in _FILES]
-        names = [Name(key, file) for key, value in said for file in value.split(",") if _is_file(file)]
+        names = [NamedResource(key, file) for key, value in said for file in value.split(",") if _is_file(file)]
     return names + ([origin] if training and origin.value else [])
 
 
-def names_in(config: Mapping[str, Any]) -> set[str]:
+def named_resources(config: Mapping[str, Any]) -> set[str]:
     """Return all that a user trusts by writing this config: the code, data set, files and run that it names.
 
     Raises:
         UserError: If a section is not a group of keys.
     """
-    names = [*code_of(config), *outside_of(config, training=True), _name(config, "task.dataset")]
+    names = [*external_modules(config), *external_paths(config, training=True), _name(config, "task.dataset")]
     return {name.value for name in names if name.value}
 
 
-def remember(config: Mapping[str, Any]) -> None:
+def remember_config(config: Mapping[str, Any]) -> None:
     """Record that this account has started a run of this config, so that what it names may be opened again.
 
     If the account has no folder that is closed to others, nothing is recorded, and --trust is needed each time.
     """
-    if not outside_of(config, training=True):
+    if not external_paths(config, training=True):
         return
-    with contextlib.suppress(OSError, NotPrivate):
+    with contextlib.suppress(OSError, NotPrivateError):
         (_remembered(make=True) / hash_config(config)).touch(mode=0o600)
 
 
 def _is_remembered(config: Mapping[str, Any]) -> bool:
     try:
         return (_remembered(make=False) / hash_config(config)).is_file()
-    except (OSError, NotPrivate):
+    except (OSError, NotPrivateError):
         return False
 
 
@@ -137,20 +137,20 @@ def _remembered(*, make: bool) -> Path:
         OSError: If there is no such folder.
     """
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.environ.get("HOME", ""), ".local", "state")
-    return private_folder(Path(state), "headwise", "begun", make=make)
+    return private_folder(Path(state), "headwise", "begun", create=make)
 
 
-def _trust(names: Sequence[Name]) -> str:
+def _trust(names: Sequence[NamedResource]) -> str:
     return f"--trust={','.join(dict.fromkeys(name.value for name in names))}"
 
 
-def _name(config: Mapping[str, Any], key: str) -> Name:
+def _name(config: Mapping[str, Any], key: str) -> NamedResource:
     section, _, last = key.partition(".")
     values = config.get(section) or {}
     if not isinstance(values, Mapping):
         raise UserError(f"config.{section}={values!r} must be a group of keys")
     value = values.get(last)
-    return Name(key, "" if value is None else str(value))
+    return NamedResource(key, "" if value is None else str(value))
 
 
 def _is_file(name: str) -> bool:

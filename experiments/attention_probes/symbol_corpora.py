@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from experiments.attention_probes.probe_corpus import Question, Words, choose, most_frequent, shuffled
-from transformer.config import Config, Positive, Range
+from transformer.config import Config, PositiveInt, Range
 
 COLORS = ("red", "blue", "green", "black", "white", "gold", "grey", "pink")
 SHAPES = ("circle", "square", "star", "cross", "ring", "moon", "heart", "arrow")
@@ -277,7 +277,7 @@ class Motifs(Config):
 
     motif: Annotated[int, Range(4, 40)] = 16
     repeats: Annotated[int, Range(2, 8)] = 3
-    max_gap: Positive = 4
+    max_gap: PositiveInt = 4
 
     sources: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
     needs_future: ClassVar[bool] = False

@@ -16,7 +16,15 @@ from experiments.attention_probes.sentence_corpora import Agreement, Coreference
 from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrieval, Sorting, TwoOffsetCopy
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, sites_between
-from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError, from_config, nearest
+from transformer.config import (
+    BatchSize,
+    Config,
+    NumDisplayedExamples,
+    NumExamples,
+    UserError,
+    from_config,
+    suggest_nearest,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
@@ -27,7 +35,7 @@ from transformer.tasks.base_task import (
     check_batch_size,
     check_input_texts,
     describe_top_classes,
-    make_capture,
+    make_capture_function,
     refuse_decoding,
 )
 from transformer.tasks.losses import token_loss
@@ -66,7 +74,7 @@ def open_corpus(dataset: str) -> Corpus:
     """
     name, _, options = dataset.partition("/")
     if name not in CORPORA:
-        raise UserError(f"config.task.dataset={dataset!r} is no corpus: {nearest(name, CORPORA)}")
+        raise UserError(f"config.task.dataset={dataset!r} is no corpus: {suggest_nearest(name, CORPORA)}")
     first = dataclasses.fields(CORPORA[name])[0]
     corpus: Corpus = from_config(CORPORA[name], parse_int_options(name, options, f"{first.name}={first.default}"), name)
     return corpus
@@ -107,9 +115,9 @@ class AttentionProbesConfig(Config, path="config.task"):
 
     dataset: str = "coreference"
     direction: Direction = Direction.CAUSAL
-    batch_size: BatchRows = 64
-    num_eval_examples: Examples = 512
-    num_probe_examples: DisplayedExampleCount = 32
+    batch_size: BatchSize = 64
+    num_eval_examples: NumExamples = 512
+    num_probe_examples: NumDisplayedExamples = 32
 
     def _check(self) -> None:
         if self.corpus.needs_future and self.direction is Direction.CAUSAL:
@@ -142,14 +150,14 @@ class AttentionProbes(BaseTask):
         self._shown = sample_texts(self.corpus, (VALIDATION_SEED, 2), config.num_probe_examples, held_out=True)
         self.probe_batch = pad_texts(self.corpus, self._shown)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of texts that are sampled anew at every step, none of them held out."""
         corpus, rows = self.corpus, self.config.batch_size
         return GeneratedBatches(
             lambda random: make_batch(corpus, sample_texts_from(corpus, random, rows, held_out=False)), seed
         )
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of questions."""
         return {"marks": jnp.sum(jnp.asarray(batch["labels"]) != PAD).astype(jnp.float32)}
 
@@ -160,14 +168,14 @@ class AttentionProbes(BaseTask):
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=capture)
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""] | None
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""] | None
     ) -> tuple[Array, LossAux]:
         """Return the mean over questions of -log p(answer), in nats."""
         logits_BxTxV, aux = self._logits(view, batch, key, view.capture)
         labels_BxT = jnp.asarray(batch["labels"])
         sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
-        metrics = {"loss": sums.cross_entropy / totals["marks"], "accuracy": sums.correct / totals["marks"]}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {"loss": sums.cross_entropy / denominators["marks"], "accuracy": sums.correct / denominators["marks"]}
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     @functools.cached_property
     def _counted(self) -> FrequencyBaselines:
@@ -184,7 +192,12 @@ class AttentionProbes(BaseTask):
             sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
             right_BxT = (jnp.argmax(logits_BxTxV, axis=-1) == labels_BxT) | (labels_BxT == PAD)
             whole = jnp.sum(jnp.all(right_BxT, axis=1)).astype(jnp.float32)
-            return {"loss": sums.cross_entropy, "accuracy": sums.correct, "whole": whole, **self.totals(batch)}, None
+            return {
+                "loss": sums.cross_entropy,
+                "accuracy": sums.correct,
+                "whole": whole,
+                **self.denominators(batch),
+            }, None
 
         @functools.cache
         def baselines() -> dict[str, float]:
@@ -237,17 +250,17 @@ class AttentionProbes(BaseTask):
             for number, of_split in enumerate(texts.values())
             for batch in self._batches(of_split, gold=True)
         ]
-        return Evaluation("heads", split, batches, step, finish, at_end=split == "test", reads=ITSELF)
+        return Evaluation("heads", split, batches, step, finish, at_end=split == "test", required_axes=ITSELF)
 
     def _batches(self, texts: Sequence[Words], *, gold: bool = False) -> list[dict[str, np.ndarray]]:
         rows = self.config.batch_size
         return [make_batch(self.corpus, texts[start : start + rows], gold=gold) for start in range(0, len(texts), rows)]
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the words, each text's answers as its title, and gold alignments to the sources."""
         return make_labels(self.corpus, self._shown, sites)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Answer the questions of each text, with the probability of each answer.
 
         Raises:
@@ -263,7 +276,7 @@ class AttentionProbes(BaseTask):
             positions = [question.position for question in self.corpus.find_questions(words)]
             said = describe_top_classes(logits_TxV[positions][:, : len(names)], names)
             lines.append(", ".join(f"{words[at]} = {word}" for at, word in zip(positions, said, strict=True)))
-        return Predictions(lines, make_labels(self.corpus, rows, view.model.sites), make_capture(view, inputs))
+        return Predictions(lines, make_labels(self.corpus, rows, view.model.sites), make_capture_function(view, inputs))
 
 
 def gold_hits(weights_LxBxHxQxK: Float[Array, "L B H Q K"], gold_BxQxK: Bool[Array, "B Q K"]) -> Float[Array, "L H"]:
@@ -439,5 +452,5 @@ def read_texts(config: AttentionProbesConfig, view: StateView, kept: object, sen
 
 
 TASK = TaskSpec(
-    AttentionProbesConfig, AttentionProbes, reader=InputReader(make_interface, read_texts, lambda directory: None)
+    AttentionProbesConfig, AttentionProbes, input_reader=InputReader(make_interface, read_texts, lambda directory: None)
 )

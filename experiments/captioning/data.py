@@ -14,7 +14,7 @@ def caption_words(scene_generator: SceneGenerator) -> tuple[str, ...]:
 
 def max_caption_length(scene_generator: SceneGenerator) -> int:
     """Return the number of words of the longest caption: four an item, and commas between items."""
-    return 5 * scene_generator.most - 1
+    return 5 * scene_generator.max_items - 1
 
 
 def write_caption(scene_generator: SceneGenerator, items: Sequence[SceneItem]) -> tuple[str, ...]:
@@ -53,9 +53,9 @@ def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, 
             The message is one line.
     """
     items = [_parse_item(scene_generator, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)]
-    if not scene_generator.fewest <= len(items) <= scene_generator.most:
+    if not scene_generator.min_items <= len(items) <= scene_generator.max_items:
         raise ValueError(
-            f"it has {len(items)} items, and scenes have {scene_generator.fewest} to {scene_generator.most}"
+            f"it has {len(items)} items, and scenes have {scene_generator.min_items} to {scene_generator.max_items}"
         )
     for what, seen in (("cell", {item.cell for item in items}), ("kind", {item[1:] for item in items})):
         if len(seen) < len(items):
@@ -72,4 +72,4 @@ def _parse_item(scene_generator: SceneGenerator, said: Sequence[str]) -> SceneIt
         if word not in known:
             raise ValueError(f"{word!r} is no {what}: they are {', '.join(known)}")
     color, shape, row, column = said
-    return SceneItem(scene_generator.side * ROWS.index(row) + COLUMNS.index(column), shape, color)
+    return SceneItem(scene_generator.grid_size * ROWS.index(row) + COLUMNS.index(column), shape, color)

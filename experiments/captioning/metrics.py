@@ -98,7 +98,8 @@ def attention_mass_step(scene_generator: SceneGenerator) -> EvaluationStep:
         named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_steps(batch)
         weights = capture_weights(view, model_inputs(batch))
         cells = {
-            site: cell_of_patch(site.key, side=scene_generator.side, size=scene_generator.size) for site in weights
+            site: cell_of_patch(site.key, side=scene_generator.grid_size, size=scene_generator.image_size)
+            for site in weights
         }
         masses = {
             site: attention_mass_within(weights[site], named_cell_mask(named_BxT, cells[site])) for site in weights

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.sites import Axis, MapValues, Site
-from transformer.config import Amount, Config, Positive, Rate, UserError
+from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Builder, Functional, Precision
@@ -71,11 +71,11 @@ class CaptionerConfig(Config, path="config.model"):
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
-    width: Positive = 256
-    embedding: Positive = 128
+    width: PositiveInt = 256
+    embedding: PositiveInt = 128
     attention: CaptionerAttention = CaptionerAttention.SOFT
     gated: bool = True
-    doubly_stochastic: Amount = 0.0
+    doubly_stochastic: NonNegativeFloat = 0.0
     soft_attention_probability: Rate = 0.0
 
     def _check(self) -> None:

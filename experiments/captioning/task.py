@@ -12,14 +12,14 @@ from experiments.captioning import data as captions
 from experiments.captioning.metrics import attention_mass_report, attention_mass_step, caption_report, named_cell_mask
 from transformer.attention.sites import Site
 from transformer.config import (
-    Amount,
-    BatchRows,
-    Beams,
+    BatchSize,
     Config,
-    DisplayedExampleCount,
-    Examples,
-    Pixels,
-    Positive,
+    ImageSize,
+    NonNegativeFloat,
+    NumBeams,
+    NumDisplayedExamples,
+    NumExamples,
+    PositiveInt,
     Range,
     UserError,
 )
@@ -28,7 +28,7 @@ from transformer.data.images import scale_pixels
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
 from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
 from transformer.tasks.axis_labels import GoldLink
-from transformer.tasks.base_task import check_batch_size, mean_report
+from transformer.tasks.base_task import check_batch_size, report_means
 from transformer.tasks.hard_attention_reinforce import (
     initial_baseline,
     next_baseline,
@@ -73,15 +73,15 @@ class CaptioningConfig(Config, path="config.task"):
         UserError: If `min_items` is above `max_items`.
     """
 
-    min_items: Positive = 2
+    min_items: PositiveInt = 2
     max_items: Annotated[int, Range(1, 9)] = 3
-    pixels: Pixels = 16
-    batch_size: BatchRows = 64
-    num_eval_examples: Examples = 1000
-    num_beams: Beams = 1
-    num_probe_examples: DisplayedExampleCount = 6
-    reinforce_weight: Amount = 1.0
-    entropy_weight: Amount = 0.01
+    pixels: ImageSize = 16
+    batch_size: BatchSize = 64
+    num_eval_examples: NumExamples = 1000
+    num_beams: NumBeams = 1
+    num_probe_examples: NumDisplayedExamples = 6
+    reinforce_weight: NonNegativeFloat = 1.0
+    entropy_weight: NonNegativeFloat = 0.01
 
     def _check(self) -> None:
         if self.min_items > self.max_items:
@@ -90,7 +90,7 @@ class CaptioningConfig(Config, path="config.task"):
     @property
     def scene_generator(self) -> SceneGenerator:
         """The distribution of the scenes."""
-        return SceneGenerator(pixels=self.pixels, fewest=self.min_items, most=self.max_items)
+        return SceneGenerator(cell_pixels=self.pixels, min_items=self.min_items, max_items=self.max_items)
 
 
 class Captioning(ImageToSequenceTask):
@@ -99,7 +99,7 @@ class Captioning(ImageToSequenceTask):
     def __init__(self, config: CaptioningConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.scene_generator = config, config.scene_generator
-        size = {"size": self.scene_generator.size, "rows": config.batch_size, "num_beams": config.num_beams}
+        size = {"size": self.scene_generator.image_size, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__(
             "captions",
             captions.caption_words(self.scene_generator),
@@ -108,10 +108,10 @@ class Captioning(ImageToSequenceTask):
             separator=" ",
         )
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self.show(self._sample(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
+        self.set_probe_batch(self._sample(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of scenes and of words."""
         count = len(captions.caption_words(self.scene_generator))
         held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
@@ -119,7 +119,7 @@ class Captioning(ImageToSequenceTask):
             f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",
         )
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of scenes that are sampled anew at every step."""
         return GeneratedBatches(lambda random: self._sample(random, self.config.batch_size), seed)
 
@@ -136,28 +136,28 @@ class Captioning(ImageToSequenceTask):
         told = self.sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
         return {"image": image, "named": named, **told}
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """Return the initial REINFORCE baseline of a model with hard attention; nothing otherwise."""
-        return initial_baseline() if samples_attention(view.model) else super().init_extra(view, key)
+        return initial_baseline() if samples_attention(view.model) else super().init_task_state(view, key)
 
     def loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the cross-entropy in nats per word, plus the REINFORCE loss of hard attention."""
-        logits, aux, metrics = self.likelihood(view, batch, totals, key)
+        logits, aux, metrics = self.score_target(view, batch, denominators, key)
         loss = metrics["loss"]
         if not (view.train and "attention_log_prob" in aux.extras):
-            return loss, LossAux.of(aux, view.extra, metrics)
-        baseline, counts_BxT = view.extra["baseline"], predicted_steps(batch)
+            return loss, LossAux.from_aux(aux, view.task_state, metrics)
+        baseline, counts_BxT = view.task_state["baseline"], predicted_steps(batch)
         likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
         estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
-        loss += self.config.reinforce_weight * estimate.loss / totals["tokens"]
-        return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
+        loss += self.config.reinforce_weight * estimate.loss / denominators["tokens"]
+        return loss, LossAux.from_aux(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""
         source, count, at_end = (
-            self.source(seed),
+            self.training_batches(seed),
             -(-self.config.num_eval_examples // self.config.batch_size),
             split == "test",
         )
@@ -168,7 +168,7 @@ class Captioning(ImageToSequenceTask):
             return caption_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
 
         return (
-            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
             Evaluation("captions", split, batches, self.decoded, finish, at_end),
             Evaluation(
                 "looking",
@@ -177,7 +177,7 @@ class Captioning(ImageToSequenceTask):
                 attention_mass_step(self.scene_generator),
                 attention_mass_report,
                 at_end,
-                reads=TARGET_OVER_GRID,
+                required_axes=TARGET_OVER_GRID,
             ),
         )
 
@@ -186,11 +186,11 @@ class Captioning(ImageToSequenceTask):
 
         If the cell has several positions, each is a possible alignment and none is required.
         """
-        cells_K = cell_of_patch(site.key, side=self.scene_generator.side, size=self.scene_generator.size)
-        sure = len(cells_K) - site.key.leading == self.scene_generator.side**2
+        cells_K = cell_of_patch(site.key, side=self.scene_generator.grid_size, size=self.scene_generator.image_size)
+        sure = len(cells_K) - site.key.leading == self.scene_generator.grid_size**2
         return gold_links(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Render the scene that each text describes, and caption it.
 
         Raises:

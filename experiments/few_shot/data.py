@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, assert_never
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from transformer.config import Config, Positive, Range, UserError, from_config, nearest
+from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, describe_unread_archives, read_alphabets
@@ -99,9 +99,9 @@ class SyntheticCharacters(Config):
         UserError: If a split has no character, or there are fewer than two drawers.
     """
 
-    train: Positive = 200
-    validation: Positive = 40
-    test: Positive = 60
+    train: PositiveInt = 200
+    validation: PositiveInt = 40
+    test: PositiveInt = 60
     num_drawers: Annotated[int, Range(2)] = 20
     seed: int = 0
 
@@ -123,8 +123,8 @@ class HeldOutAlphabets(Config):
         UserError: If a number is less than 1.
     """
 
-    validation: Positive = 1
-    test: Positive = 2
+    validation: PositiveInt = 1
+    test: PositiveInt = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +140,8 @@ class HeldOutCharacters(Config):
         UserError: If a number is less than 1.
     """
 
-    validation: Positive = 20
-    test: Positive = 60
+    validation: PositiveInt = 20
+    test: PositiveInt = 60
     seed: int = 0
 
 
@@ -199,7 +199,7 @@ def _synthetic_characters(name: str) -> SyntheticCharacters:
     kind, _, options = name.partition("/")
     if kind != STROKES:
         known = (STROKES, OMNIGLOT, OF_ALL_ALPHABETS)
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
     return from_config(SyntheticCharacters, parse_int_options(kind, options, "train=100,num_drawers=10"), kind)
 
 

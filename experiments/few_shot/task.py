@@ -21,21 +21,21 @@ from experiments.few_shot.data import (
 )
 from transformer.attention.sites import AxisKind, Site, sites_between
 from transformer.config import (
-    BatchRows,
+    BatchSize,
     Config,
-    DisplayedExampleCount,
-    Examples,
-    Items,
-    Pixels,
-    Positive,
+    ImageSize,
+    NumDisplayedExamples,
+    NumExamples,
+    PositiveInt,
     Range,
+    TupleLimits,
     UserError,
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, mean_report
+from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, report_means
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, StateView, TaskSpec
 
@@ -67,14 +67,14 @@ class FewShotConfig(Config, path="config.task"):
 
     dataset: str = "strokes"
     data_dir: str | None = None
-    image_size: Pixels = 28
+    image_size: ImageSize = 28
     ways: Annotated[int, Range(2)] = 5
-    shots: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (1,)
+    shots: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)] = (1,)
     rotation_augmentation: RotationAugmentation = RotationAugmentation.ROTATIONS
     eval_rotation_augmentation: RotationAugmentation = RotationAugmentation.NONE
-    batch_size: BatchRows = 32
-    num_eval_examples: Examples = 1000
-    num_probe_examples: DisplayedExampleCount = 2
+    batch_size: BatchSize = 32
+    num_eval_examples: NumExamples = 1000
+    num_probe_examples: NumDisplayedExamples = 2
 
     @property
     def shots_by_turn(self) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class FewShotClassification(BaseTask):
         return {split: fingerprint([drawings]) for split, drawings in self._opened.splits.items()}
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line on the number of characters of each split, with the added ones."""
         sizes = {split: len(drawings) for split, drawings in self.splits.items()}
         return (describe_splits(self.config.dataset, sizes, "characters", self._opened.split_note),)
@@ -143,7 +143,7 @@ class FewShotClassification(BaseTask):
         config = self.config
         return make_batch(sample_episodes(random, self.splits[split], config.batch_size, config.ways, shots))
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of episodes that are sampled anew at every step."""
         draws = (functools.partial(self._draw, "train", shots) for shots in self.config.shots_by_turn)
         return AlternatingSources(tuple(GeneratedBatches(draw, seed) for draw in draws))
@@ -156,12 +156,12 @@ class FewShotClassification(BaseTask):
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean of -log p(class of the query); the support set has no loss."""
         sums, aux = self._sums(view, batch, key)
-        metrics = {name: value / totals["examples"] for name, value in sums.items()}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {name: value / denominators["examples"] for name, value in sums.items()}
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _evaluation(self, split: str, seed: int, shots: int) -> Evaluation:
         drawn = GeneratedBatches(functools.partial(self._draw, split, shots), seed + shots)
@@ -169,18 +169,18 @@ class FewShotClassification(BaseTask):
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             sums, _ = self._sums(view, batch, None)
             named = {f"{name}_{shots}_shot": value for name, value in sums.items()}
-            return {**named, **self.totals(batch)}, None
+            return {**named, **self.denominators(batch)}, None
 
         return Evaluation(
             name=f"{shots}_shot",
             split=split,
             batches=[drawn[number] for number in range(-(-self.config.num_eval_examples // self.config.batch_size))],
             step=step,
-            finish=functools.partial(mean_report, by="examples"),
+            finish=functools.partial(report_means, by="examples"),
             at_end=split != "validation",
         )
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each drawing with its class's letter and the query with a question mark.
 
         Gold alignments lead from the query to the shots of its class. The image of an episode has its drawings side by

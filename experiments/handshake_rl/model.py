@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Positive
+from transformer.config import Config, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
@@ -55,7 +55,7 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
         default_factory=lambda: GridEncoderConfig(channels=(32,), strides=(3,))
     )
     region_pooling: RegionPooling = RegionPooling.ATTENTION
-    width: Positive = 64
+    width: PositiveInt = 64
 
     @property
     def features(self) -> int:

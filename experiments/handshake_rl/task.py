@@ -33,7 +33,7 @@ from experiments.handshake_rl.q_learning import (
 )
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, sites_between
-from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Share, UserError
+from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, NumExamples, PositiveInt, UserError
 from transformer.data.batches import BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
 from transformer.logical_axes import with_logical_constraint
@@ -72,17 +72,17 @@ class HandshakeRLConfig(Config, path="config.task"):
         UserError: If a value is out of range.
     """
 
-    max_episode_steps: Positive = 14
-    episodes_per_step: Positive = 8
-    batch_size: BatchRows = 24
+    max_episode_steps: PositiveInt = 14
+    episodes_per_step: PositiveInt = 8
+    batch_size: BatchSize = 24
     replay_capacity: int = 4096
-    discount: Share = 0.95
-    final_epsilon: Share = 0.05
-    exploration_steps: Positive = 1000
+    discount: Fraction = 0.95
+    final_epsilon: Fraction = 0.05
+    exploration_steps: PositiveInt = 1000
     td_loss: TDLoss = TDLoss.HUBER
     target_network: str = "target"
-    num_eval_examples: Examples = 500
-    num_probe_examples: DisplayedExampleCount = 4
+    num_eval_examples: NumExamples = 500
+    num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
         if self.replay_capacity < self.episodes_per_step:
@@ -182,24 +182,24 @@ class HandshakeRL(BaseTask):
             for split, at_end in (("validation", False), ("test", True))
         )
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return the seeds of the environments of each step."""
         return GeneratedBatches(
             lambda random: {"worlds": random.integers(0, 2**31, self.config.episodes_per_step, np.uint32)}, seed
         )
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> ReplayBuffer:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> ReplayBuffer:
         """Return an empty replay buffer."""
         seeds = jnp.zeros(self.config.episodes_per_step, jnp.uint32)
         nothing = jax.eval_shape(lambda: run_episodes(_knows, None, seeds, self.config.max_episode_steps, key))
         return create_buffer(nothing, self.config.replay_capacity)
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, ReplayBuffer]:
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, ReplayBuffer]:
         """Act in new environments, add the episodes to the buffer, sample from it, and compute the targets."""
         config = self.config
         of_acting, of_replay = jax.random.split(key)
         epsilon = 1 - (1 - config.final_epsilon) * jnp.minimum(view.step / config.exploration_steps, 1)
-        replay = add_episodes(view.extra, self._live(view, jnp.asarray(batch["worlds"]), epsilon, of_acting))
+        replay = add_episodes(view.task_state, self._live(view, jnp.asarray(batch["worlds"]), epsilon, of_acting))
         drawn: EpisodeBatch = sample_episodes(replay, config.batch_size, of_replay)
         drawn = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
         inputs = drawn.inputs()
@@ -218,7 +218,7 @@ class HandshakeRL(BaseTask):
         first, _ = view.model.apply(view.variables, {"actions": seeds_R}, method="begin", train=False)
         return run_episodes(policy, first, seeds_R, self.config.max_episode_steps, key)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of real steps, which divides the loss, and of episodes."""
         return {
             "steps": jnp.sum(batch["lengths"]).astype(jnp.float32),
@@ -226,7 +226,7 @@ class HandshakeRL(BaseTask):
         }
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean loss over real steps; the metric `return` is of the replayed episodes, with exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
@@ -236,11 +236,11 @@ class HandshakeRL(BaseTask):
             real_BxT, td_errors(values_BxTxA, jnp.asarray(batch["chosen"]), jnp.asarray(batch["targets"])), 0
         )
         metrics = {
-            "loss": jnp.sum(self.config.td_loss(wrong_BxT)) / totals["steps"],
-            "value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / totals["steps"],
-            "return": jnp.sum(jnp.where(real_BxT, batch["rewards"], 0)) / totals["episodes"],
+            "loss": jnp.sum(self.config.td_loss(wrong_BxT)) / denominators["steps"],
+            "value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / denominators["steps"],
+            "return": jnp.sum(jnp.where(real_BxT, batch["rewards"], 0)) / denominators["episodes"],
         }
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _greedy(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum success, reward and length of the greedy policy, and the attention mass on the person."""
@@ -274,7 +274,7 @@ class HandshakeRL(BaseTask):
         """The model's inputs for the probe's episodes."""
         return jax.device_get(jax.jit(EpisodeBatch.inputs)(self._shown))
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with its action, its image and the person's regions.
 
         The images show both streams: red and green are the grayscale image, blue the depth.

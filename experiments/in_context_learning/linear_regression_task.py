@@ -16,7 +16,15 @@ from experiments.in_context_learning.linear_functions import (
     sample_functions,
 )
 from transformer.attention.sites import Site
-from transformer.config import Amount, BatchRows, Config, DisplayedExampleCount, Examples, Positive, UserError
+from transformer.config import (
+    BatchSize,
+    Config,
+    NonNegativeFloat,
+    NumDisplayedExamples,
+    NumExamples,
+    PositiveInt,
+    UserError,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -41,12 +49,12 @@ class LinearRegressionConfig(Config, path="config.task"):
         UserError: If a value is out of range.
     """
 
-    dimensions: Positive = 8
-    noise: Amount = 1.0
-    min_dimensions: Positive | None = None
-    batch_size: BatchRows = 64
-    num_eval_examples: Examples = 1024
-    num_probe_examples: DisplayedExampleCount = 2
+    dimensions: PositiveInt = 8
+    noise: NonNegativeFloat = 1.0
+    min_dimensions: PositiveInt | None = None
+    batch_size: BatchSize = 64
+    num_eval_examples: NumExamples = 1024
+    num_probe_examples: NumDisplayedExamples = 2
 
     def _check(self) -> None:
         if self.min_dimensions is not None and self.min_dimensions > self.dimensions:
@@ -78,11 +86,11 @@ class LinearRegression(BaseTask):
         shown = interleave(config.sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
         self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of functions that are sampled anew at every step."""
         return GeneratedBatches(lambda random: make_batch(self.config.sample(random, self.config.min_dimensions)), seed)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted points."""
         return {"points": jnp.float32(np.prod(batch["shown"].shape))}
 
@@ -93,12 +101,12 @@ class LinearRegression(BaseTask):
         return numbers_BxTx1[:, ::2, 0].astype(jnp.promote_types(numbers_BxTx1.dtype, jnp.float32)), aux
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean squared error of the next value, over all points of all functions."""
         answers_BxN, aux = self._answers(view, batch, key)
-        loss = jnp.sum(jnp.square(answers_BxN - jnp.asarray(batch["shown"]))) / totals["points"]
-        return loss, LossAux.of(aux, view.extra, {"loss": loss})
+        loss = jnp.sum(jnp.square(answers_BxN - jnp.asarray(batch["shown"]))) / denominators["points"]
+        return loss, LossAux.from_aux(aux, view.task_state, {"loss": loss})
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         drawn = GeneratedBatches(lambda random: self.config.sample(random)._asdict(), seed)
@@ -117,7 +125,7 @@ class LinearRegression(BaseTask):
         batches = [make_batch(each) for each in functions]
         return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the positions x_1, y_1, x_2, y_2, ... of each function."""
         names = tuple(f"{which}{point + 1}" for point in range(self.config.points) for which in ("x", "y"))
         count = len(self.probe_batch["vectors"])

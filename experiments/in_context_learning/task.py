@@ -28,15 +28,15 @@ from experiments.in_context_learning.data import (
 )
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
-    BatchRows,
+    BatchSize,
     Config,
-    Count,
-    DisplayedExampleCount,
-    Examples,
-    ExamplesIfAny,
-    Items,
-    Positive,
+    NonNegativeInt,
+    NumDisplayedExamples,
+    NumExamples,
+    NumExamplesOrZero,
+    PositiveInt,
     Range,
+    TupleLimits,
     UserError,
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
@@ -126,13 +126,13 @@ class InContextLearningConfig(Config, path="config.task"):
     num_letters: int = 6
     min_word_length: int = 3
     max_word_length: Letters = 3
-    shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (0, 1, 2, 4, 8)
+    shots: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (0, 1, 2, 4, 8)
     text_length: int = 96
-    prompt_length: Positive = 48
-    batch_size: BatchRows = 32
-    num_eval_examples: Examples = 512
-    num_probe_examples: DisplayedExampleCount = 2
-    num_repeated_sequences: ExamplesIfAny = 1
+    prompt_length: PositiveInt = 48
+    batch_size: BatchSize = 32
+    num_eval_examples: NumExamples = 512
+    num_probe_examples: NumDisplayedExamples = 2
+    num_repeated_sequences: NumExamplesOrZero = 1
 
     def _check(self) -> None:
         for field in dataclasses.fields(self):
@@ -244,7 +244,7 @@ class InContextLearning(BaseTask):
         drawn = [rules.sample(random, config.pairs, unseen=unseen) for _ in range(count)]
         return [EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule, each) for each in drawn]
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of episodes that are sampled anew at every step."""
         return GeneratedBatches(
             lambda random: self._batch(self._draw(random, self.config.batch_size, unseen=False)), seed
@@ -261,7 +261,7 @@ class InContextLearning(BaseTask):
         lengths = np.array([len(numbers) - 1 for numbers in encoded], np.int32)
         return {"tokens": tokens, "lengths": lengths, "labels": labels, "shots": shots}
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens."""
         return {"tokens": jnp.sum(jnp.asarray(batch["lengths"])).astype(jnp.float32)}
 
@@ -273,13 +273,16 @@ class InContextLearning(BaseTask):
         return token_loss(logits_BxTxV, jnp.asarray(batch["labels"]), real_positions(batch), label_smoothing=0.0)
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean of -log p(next token) over all tokens of the episodes, including unpredictable ones."""
         logits_BxTxV, aux = self._logits(view, batch, key)
         sums = self._sums(logits_BxTxV, batch)
-        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {
+            "loss": sums.cross_entropy / denominators["tokens"],
+            "accuracy": sums.correct / denominators["tokens"],
+        }
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[EpisodeRow]]:
         """Return batches of at least `num_eval_examples` episodes."""
@@ -303,7 +306,7 @@ class InContextLearning(BaseTask):
                 "loss": self._sums(logits_BxTxV, batch).cross_entropy,
                 "right": correct_answers(logits_BxTxV, batch, shots),
                 "examples": jnp.float32(len(batch["tokens"])),
-                **self.totals(batch),
+                **self.denominators(batch),
             }, None
 
         @functools.cache
@@ -350,7 +353,7 @@ class InContextLearning(BaseTask):
 
         return Evaluation("style", split, [prompts(part) for part in drawn], step, finish, at_end=split == "test")
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the characters; each episode has its rule as title.
 
         For word translation, gold alignments link each predicted letter with the positions where its translation is
@@ -371,7 +374,7 @@ class InContextLearning(BaseTask):
             labels, links={site.name: links for site in sites_between(sites, "tokens", "tokens")}
         )
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Continue the prompts: with the answer to the last word, or with a text in the author's style.
 
         Raises:
@@ -435,4 +438,4 @@ def synthetic(config: InContextLearningConfig, rows_multiple: int = 1) -> InCont
     return InContextLearning(config, character_tokenizer([config.alphabet]), rows_multiple)
 
 
-TASK = TaskSpec(InContextLearningConfig, synthetic, build, InputReader(make_interface, CONTINUATION_READER.read))
+TASK = TaskSpec(InContextLearningConfig, synthetic, build, InputReader(make_interface, CONTINUATION_READER.encode))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from experiments.instruction_following.transition_tables import follow_moves, next_place, observations_at
 from transformer.attention.sites import Axis, Site
-from transformer.config import Config, Positive
+from transformer.config import Config, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.beam_rows import as_rows, by_example
 from transformer.layers.embedding import Embedding, padded_vocab_size
@@ -60,8 +60,8 @@ class ListenAttendWalkConfig(Config, path="config.model"):
         vocab_size: Rows of the embedding table, by default as many as there are words.
     """
 
-    width: Positive = 128
-    embedding: Positive = 64
+    width: PositiveInt = 128
+    embedding: PositiveInt = 64
     aligner: Aligner = Aligner.MULTI_LEVEL
     direction: Direction = Direction.BIDIRECTIONAL
     vocab_size: int | None = None

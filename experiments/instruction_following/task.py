@@ -15,7 +15,7 @@ from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import follow_moves
 from transformer.attention.sites import Site, sites_between
-from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
+from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
 from transformer.tasks.attention_mass import (
@@ -25,14 +25,14 @@ from transformer.tasks.attention_mass import (
     head_with_most_mass,
 )
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import check_batch_size, make_capture, mean_report
+from transformer.tasks.base_task import check_batch_size, make_capture_function, report_means
 from transformer.tasks.sequence_generation import (
     END,
     PAD,
     SPECIAL,
     SymbolSequenceTask,
     gold_links,
-    gold_links_of_correct,
+    gold_links_where_correct,
 )
 from transformer.tasks.task import (
     Batch,
@@ -85,10 +85,10 @@ class InstructionFollowingConfig(Config, path="config.task"):
     maze_size: Annotated[int, Range(2, 20)] = 6
     max_clauses: NumClauses = 3
     max_actions: int = 13
-    batch_size: BatchRows = 32
-    num_eval_examples: Examples = 1000
-    num_beams: Beams = 1
-    num_probe_examples: DisplayedExampleCount = 6
+    batch_size: BatchSize = 32
+    num_eval_examples: NumExamples = 1000
+    num_beams: NumBeams = 1
+    num_probe_examples: NumDisplayedExamples = 6
 
     def _check(self) -> None:
         # Two to turn around, or a straight way through a maze, and a turn.
@@ -135,10 +135,10 @@ class InstructionFollowing(SymbolSequenceTask):
         super().__init__("walking", ACTIONS, config.max_actions, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples)
-        self.show(self._batch(self._told))
+        self.set_probe_batch(self._batch(self._told))
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of mazes, words and instructions."""
         config, held = self.config, -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
@@ -147,7 +147,7 @@ class InstructionFollowing(SymbolSequenceTask):
             f"{held:,} validation and {held:,} test",
         )
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of instructions in the training mazes, sampled anew at every step."""
         return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.batch_size)), seed)
 
@@ -201,9 +201,9 @@ class InstructionFollowing(SymbolSequenceTask):
             return success_report(sums, samples)
 
         return (
-            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
             Evaluation("walks", split, batches, self._walks, finish, at_end),
-            Evaluation("looking", split, batches, self._looking, attention_mass_report, at_end, reads=AXES),
+            Evaluation("looking", split, batches, self._looking, attention_mass_report, at_end, required_axes=AXES),
         )
 
     def _walks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -240,9 +240,9 @@ class InstructionFollowing(SymbolSequenceTask):
             **attention_mass_sums(masses),
         }, None
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words, the actions, the image at each action, and the words of the clause that each follows."""
-        return self._describe(self._told, self.shown, sites, np.ones(len(self._told), bool))
+        return self._describe(self._told, self.probe_examples, sites, np.ones(len(self._told), bool))
 
     def _describe(
         self,
@@ -265,12 +265,12 @@ class InstructionFollowing(SymbolSequenceTask):
             for (world, _, _), of_walk in zip(told, places, strict=True)
         ]
         own = clause_mask(batch["clause_of_action"], batch["clause_of_word"])
-        links = gold_links_of_correct(gold_links(own, sure=False), right_B)
+        links = gold_links_where_correct(gold_links(own, sure=False), right_B)
         gold = {site.name: links for site in sites_between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
         return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """FollowClause each text in a maze sampled by `--seed`, from a place where it can be followed.
 
         Raises:
@@ -290,7 +290,7 @@ class InstructionFollowing(SymbolSequenceTask):
             asked = "as asked" if right[-1] else f"asked for {_place_name(world.maze, walk.places[-1])}"
             lines.append(f"{' '.join(self.said_in(row)) or 'stays'}: {where}, {asked}")
         labels = self._describe(told, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
-        return Predictions(lines, labels, make_capture(view, self.inputs_of(said)))
+        return Predictions(lines, labels, make_capture_function(view, self.inputs_of(said)))
 
     def _placed(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """Place a text's instruction in a sampled maze."""
@@ -318,7 +318,7 @@ class InstructionFollowing(SymbolSequenceTask):
         return tuple(WORDS[number] for number in row.tolist() if number != PAD)
 
     def _places(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
-        """Return the place of each action of a row of `labels`, and where the last one leads."""
+        """Return the place of each action of a row of `axis_labels`, and where the last one leads."""
         places = [walk.places[0]]
         for action in self.said_in(row):
             places.append(maze.next_place(places[-1], ACTIONS.index(action)))

@@ -23,7 +23,7 @@ from experiments.meta_rl.data import (
     sample_mdps,
 )
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, Range, UserError
+from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, PositiveInt, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -63,14 +63,14 @@ class MetaRLConfig(Config, path="config.task"):
         UserError: If a value is out of range, or the teacher cannot be computed.
     """
 
-    num_states: Positive = 1
+    num_states: PositiveInt = 1
     num_actions: Annotated[int, Range(2)] = 5
-    horizon: Positive = 1
-    num_episodes: Positive = 10
+    horizon: PositiveInt = 1
+    num_episodes: PositiveInt = 10
     teacher: Teacher = Teacher.BAYES_OPTIMAL
-    batch_size: BatchRows = 64
-    num_eval_examples: Examples = 2000
-    num_probe_examples: DisplayedExampleCount = 2
+    batch_size: BatchSize = 64
+    num_eval_examples: NumExamples = 2000
+    num_probe_examples: NumDisplayedExamples = 2
 
     def _check(self) -> None:
         if self.teacher is Teacher.BAYES_OPTIMAL:
@@ -139,7 +139,7 @@ class MetaRL(BaseTask):
         bayes = config.teacher is Teacher.BAYES_OPTIMAL
         return run_episodes(random, worlds, config.horizon, config.num_episodes, randomness, bayes=bayes)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of MDPs and episodes that are sampled anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -149,12 +149,12 @@ class MetaRL(BaseTask):
 
         return GeneratedBatches(draw, seed)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of steps of all rows."""
         return {"steps": jnp.float32(np.prod(batch["best"].shape[:2]))}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean over steps of -sum over actions of b_a log p(a), b being uniform over the best actions.
 
@@ -167,10 +167,10 @@ class MetaRL(BaseTask):
         said_BxTx1 = jnp.argmax(log_BxTxA, axis=-1, keepdims=True)
         agrees_BxTx1 = jnp.take_along_axis(best_BxTxA, said_BxTx1, axis=-1) > 0
         metrics = {
-            "loss": -jnp.sum(best_BxTxA * log_BxTxA) / totals["steps"],
-            "agreement": jnp.sum(agrees_BxTx1) / totals["steps"],
+            "loss": -jnp.sum(best_BxTxA * log_BxTxA) / denominators["steps"],
+            "agreement": jnp.sum(agrees_BxTx1) / denominators["steps"],
         }
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         config, batches, worlds = self.config, [], []
@@ -237,7 +237,7 @@ class MetaRL(BaseTask):
 
         return Evaluation("every_history", "test", batches, step, finish, at_end=True)
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with what the model reads: the state, if there are several, and the last outcome."""
         names = []
         for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
-from transformer.config import Config, Layers, Positive
+from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
@@ -30,8 +30,8 @@ class LSTMControllerConfig(Config, path="config.model"):
     """
 
     cell: Cell = Cell.LSTM
-    width: Positive = 256
-    layers: Layers = 3
+    width: PositiveInt = 256
+    layers: NumLayers = 3
 
     @property
     def stack(self) -> RecurrentConfig:

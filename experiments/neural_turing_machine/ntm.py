@@ -19,7 +19,7 @@ from transformer.attention.capture import (
 from transformer.attention.component import normal
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Count, Heads, Positive, UserError
+from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_cell import Alignment, scan_steps
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import RecurrentInitialization
@@ -67,12 +67,12 @@ class NTMConfig(Config, path="config.model"):
     """
 
     controller: Controller = Controller.FEED_FORWARD
-    width: Positive = 100
-    read_heads: Heads = 1
-    write_heads: Heads = 1
-    slots: Positive = 128
-    slot_width: Positive = 20
-    shift_range: Count = 1
+    width: PositiveInt = 100
+    read_heads: NumHeads = 1
+    write_heads: NumHeads = 1
+    slots: PositiveInt = 128
+    slot_width: PositiveInt = 20
+    shift_range: NonNegativeInt = 1
     memory_init: MemoryInit = MemoryInit.LEARNED
 
     def _check(self) -> None:

@@ -13,11 +13,11 @@ from jaxtyping import Array, Key
 
 from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, format_bits
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, UserError
+from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import BaseTask, make_capture
+from transformer.tasks.base_task import BaseTask, make_capture_function
 from transformer.tasks.task import (
     Batch,
     Evaluation,
@@ -38,9 +38,9 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 class AlgorithmsConfig(Config, path="config.task"):
     """Algorithmic sequences of random sizes, sampled anew at every step.
 
-    A batch is padded to the first of `lengths` that holds it, each of which is a program to compile; if none does, to
-    the longest sequence of training. `bits`, `repeats`, `item`, `context` and `answered` are fields of some problems
-    (experiments.neural_turing_machine.data) and by default the paper's.
+    A batch is padded to the first of `bucket_lengths` that holds it, each of which is a program to compile; if none
+    does, to the longest sequence of training. `bits`, `repeats`, `item`, `context` and `answered` are fields of some
+    problems (experiments.neural_turing_machine.data) and by default the paper's.
 
     Attributes:
         problem: The problem.
@@ -52,7 +52,7 @@ class AlgorithmsConfig(Config, path="config.task"):
         batch_size: Sequences in a batch.
         min_size: The smallest size in training.
         max_size: The largest size in training.
-        lengths: The numbers of steps that batches are padded to.
+        bucket_lengths: The numbers of steps that batches are padded to.
         eval_sizes: The sizes of held-out sequences.
         num_eval_examples: Validation sequences, and as many test sequences, of each size.
         num_probe_examples: Sequences whose maps are stored, with sizes from `min_size` to `max_size`.
@@ -68,13 +68,13 @@ class AlgorithmsConfig(Config, path="config.task"):
     item: int | None = None
     context: int | None = None
     answered: int | None = None
-    batch_size: BatchRows = 16
+    batch_size: BatchSize = 16
     min_size: int = 1
     max_size: int = 20
-    lengths: tuple[int, ...] = ()
+    bucket_lengths: tuple[int, ...] = ()
     eval_sizes: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
-    num_eval_examples: Examples = 64
-    num_probe_examples: DisplayedExampleCount = 4
+    num_eval_examples: NumExamples = 64
+    num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
         least = self.algorithm.smallest
@@ -94,7 +94,7 @@ class AlgorithmsConfig(Config, path="config.task"):
     def padded(self, steps: int) -> int:
         """Return the number of steps that a training batch of so many steps is padded to."""
         max_size = self.algorithm.steps(self.max_size)
-        return min((length for length in self.lengths if length >= steps), default=max(max_size, steps))
+        return min((length for length in self.bucket_lengths if length >= steps), default=max(max_size, steps))
 
 
 class Algorithms(BaseTask):
@@ -149,7 +149,7 @@ class Algorithms(BaseTask):
         sizes = np.linspace(config.max_size, config.min_size, config.num_probe_examples).round().astype(int)
         return [self.problem.draw(random, 1, int(size), hardest=True) for size in sizes]
 
-    def source(self, seed: int) -> GeneratedBatches:
+    def training_batches(self, seed: int) -> GeneratedBatches:
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -157,14 +157,14 @@ class Algorithms(BaseTask):
         drawn = self.problem.draw(random, self._rows, size, hardest=self._hardest)
         return make_batch(drawn, self.config.padded(len(drawn.asked)))
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of expected bits and of sequences."""
         asked_BxT, outputs = jnp.asarray(batch["asked"]), batch["targets"].shape[-1]
         examples = jnp.float32(len(asked_BxT))
         return {"bits": jnp.sum(asked_BxT).astype(jnp.float32) * outputs, "examples": examples}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean over all expected bits of -log p(bit), in nats."""
         inputs = {name: batch[name] for name in BIT_SEQUENCE_PREDICTION.inputs}
@@ -176,25 +176,25 @@ class Algorithms(BaseTask):
         wrong_BxTxO = ((logits_BxTxO > 0) != (targets_BxTxO > 0.5)) & asked_BxTx1
         exact = jnp.sum(~jnp.any(wrong_BxTxO, axis=(1, 2)))
         metrics = {
-            "loss": nats / totals["bits"],
-            "bits_wrong": jnp.sum(wrong_BxTxO) / totals["bits"],
-            "bits_per_sequence": nats / np.log(2) / totals["examples"],
-            "exact": exact / totals["examples"],
+            "loss": nats / denominators["bits"],
+            "bits_wrong": jnp.sum(wrong_BxTxO) / denominators["bits"],
+            "bits_per_sequence": nats / np.log(2) / denominators["examples"],
+            "exact": exact / denominators["examples"],
         }
         if "optimum" in batch:
-            metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimum"]) / np.log(2) / totals["examples"]
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+            metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimum"]) / np.log(2) / denominators["examples"]
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         one = jnp.float32(1)
         _, aux = self._loss(view, batch, {"bits": one, "examples": one}, key)
-        return {**aux.metrics, **self.totals(batch)}, None
+        return {**aux.metrics, **self.denominators(batch)}, None
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with what it shows, or with the expected answer."""
         return make_labels(self._probe)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Copy the texts, words of bits such as 10110011 00110101; the other problems cannot answer texts.
 
         Raises:
@@ -215,7 +215,7 @@ class Algorithms(BaseTask):
             " ".join(format_bits(bits) for bits in (logits > 0)[asked])
             for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
         ]
-        return Predictions(lines, make_labels(given), make_capture(view, inputs))
+        return Predictions(lines, make_labels(given), make_capture_function(view, inputs))
 
 
 def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:

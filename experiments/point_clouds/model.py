@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.config import Config, Heads, LayersIfAny, Positive, Rate
+from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
@@ -58,10 +58,10 @@ class SetTransformerConfig(Config, path="config.model"):
         UserError: If a value is out of range.
     """
 
-    layers: LayersIfAny = 2
-    width: Positive = 64
-    heads: Heads = 4
-    feed_forward: Positive = 128
+    layers: NumLayersOrZero = 2
+    width: PositiveInt = 64
+    heads: NumHeads = 4
+    feed_forward: PositiveInt = 128
     pooling: Pooling = Pooling.ATTENTION
     activation: Activation = Activation.RELU
     norm_placement: NormPlacement = NormPlacement.PRE

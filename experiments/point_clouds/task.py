@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, DisplayedExampleCount, Examples, Positive, UserError
+from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, PositiveInt, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.synthetic_glyphs import DIGITS, draw_point_clouds
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import BaseTask, check_batch_size, mean_report
+from transformer.tasks.base_task import BaseTask, check_batch_size, report_means
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, StateView, TaskSpec
 
@@ -36,11 +36,11 @@ class PointCloudsConfig(Config, path="config.task"):
         UserError: If a value is out of range.
     """
 
-    min_points: Positive = 24
+    min_points: PositiveInt = 24
     max_points: int = 48
-    batch_size: BatchRows = 64
-    num_eval_examples: Examples = 512
-    num_probe_examples: DisplayedExampleCount = 4
+    batch_size: BatchSize = 64
+    num_eval_examples: NumExamples = 512
+    num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
         if self.min_points > self.max_points:
@@ -62,11 +62,11 @@ class PointClouds(BaseTask):
         self.interface = TaskInterface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        first = self.source(VALIDATION_SEED + 1)[0]
+        first = self.training_batches(VALIDATION_SEED + 1)[0]
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
         self.probe_batch = {name: self._shown[name] for name in ("points", "lengths")}
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of clouds that are sampled anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
@@ -83,28 +83,31 @@ class PointClouds(BaseTask):
         }
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean over clouds of -log p(class), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in POINT_CLASSIFICATION.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         labels_B = jnp.asarray(batch["labels"])
         sums = class_loss(logits_BxC, labels_B, jnp.ones_like(labels_B, bool))
-        metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {
+            "loss": sums.cross_entropy / denominators["examples"],
+            "accuracy": sums.correct / denominators["examples"],
+        }
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn = self.source(seed)
+        drawn = self.training_batches(seed)
         batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // self.config.batch_size))]
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             _, aux = self._loss(view, batch, {"examples": jnp.float32(1)}, key)
-            return {**aux.metrics, **self.totals(batch)}, None
+            return {**aux.metrics, **self.denominators(batch)}, None
 
-        finish = functools.partial(mean_report, by="examples")
+        finish = functools.partial(report_means, by="examples")
         return Evaluation("classification", split, batches, step, finish, at_end=split == "test")
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each point with its coordinates, each cloud with its digit."""
         rows = zip(self._shown["points"], self._shown["lengths"], strict=True)
         points = tuple(tuple(f"{x:.2f}, {y:.2f}" for x, y in cloud[:length]) for cloud, length in rows)

@@ -18,7 +18,7 @@ from transformer.attention.capture import (
 )
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Layers, UserError
+from transformer.config import Config, NumLayers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows, repeat_rows
 from transformer.layers.functional_module import Builder, Functional, Precision
@@ -63,7 +63,7 @@ class PointerNetworkConfig(Config, path="config.model"):
     """
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
-    decoder_layers: Layers = 1
+    decoder_layers: NumLayers = 1
     decoder_input: DecoderInput = DecoderInput.POINT
 
     def _check(self) -> None:

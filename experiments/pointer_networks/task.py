@@ -21,11 +21,20 @@ from experiments.pointer_networks.data import (
 from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, indices_of
 from experiments.pointer_networks.metrics import geometry_metrics
 from transformer.attention.sites import Site, sites_between
-from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Items, Range, UserError
+from transformer.config import (
+    BatchSize,
+    Config,
+    NumBeams,
+    NumDisplayedExamples,
+    NumExamples,
+    Range,
+    TupleLimits,
+    UserError,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import BaseTask, check_batch_size, make_capture, mean_report, refuse_options
+from transformer.tasks.base_task import BaseTask, check_batch_size, make_capture_function, refuse_options, report_means
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
@@ -89,11 +98,11 @@ class GeometryConfig(Config, path="config.task"):
     min_points: Points = 5
     max_points: int = 10
     point_order: PointOrder = PointOrder.DRAWN
-    batch_size: BatchRows = 128
-    eval_sizes: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
-    num_eval_examples: Examples = 1000
-    num_beams: Beams = 1
-    num_probe_examples: DisplayedExampleCount = 4
+    batch_size: BatchSize = 128
+    eval_sizes: Annotated[tuple[Points, ...], TupleLimits(min_length=1, distinct=True)] = (5, 10)
+    num_eval_examples: NumExamples = 1000
+    num_beams: NumBeams = 1
+    num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
         if self.min_points > self.max_points:
@@ -126,7 +135,7 @@ class Geometry(BaseTask):
         probed = self._fixed(config.max_points, config.num_probe_examples, (VALIDATION_SEED, 0, 0))
         self.probe_batch = {name: probed[name] for name in ("points", "lengths", "target")}
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of examples that are sampled anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
@@ -146,28 +155,31 @@ class Geometry(BaseTask):
         places_BxN = self.config.point_order.of(points_BxNx2, lengths_B)
         return make_batch(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of steps of all answers, including their ends."""
         return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths", "target")}
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, jnp.asarray(batch["labels"]), _counts(batch), label_smoothing=0.0)
-        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {
+            "loss": sums.cross_entropy / denominators["tokens"],
+            "accuracy": sums.correct / denominators["tokens"],
+        }
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
-        return {**aux.metrics, **self.totals(batch)}, None
+        return {**aux.metrics, **self.denominators(batch)}, None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, and of constrained and free answers for each number of points."""
         config, at_end = self.config, split == "test"
         like_training = [
-            self.source(seed)[number] for number in range(-(-config.num_eval_examples // config.batch_size))
+            self.training_batches(seed)[number] for number in range(-(-config.num_eval_examples // config.batch_size))
         ]
         longest = max(config.eval_sizes)
         batches = [
@@ -177,7 +189,7 @@ class Geometry(BaseTask):
             for count in config.eval_sizes
         ]
         return (
-            Evaluation("loss", split, like_training, self._loss_sums, mean_report, at_end),
+            Evaluation("loss", split, like_training, self._loss_sums, report_means, at_end),
             self._answers("constrained", split, batches, at_end),
             self._answers("free", split, batches, at_end),
         )
@@ -214,12 +226,12 @@ class Geometry(BaseTask):
 
         return step
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the points and answers of the probe, with gold alignments of each step."""
         points_BxNx2 = self.probe_batch["points"]
         return make_labels(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Return the indices of the points of each text's answer, from 0; triangles are joined by commas.
 
         Decoding is constrained to valid answers.
@@ -240,7 +252,7 @@ class Geometry(BaseTask):
         points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
         steps = config.problem.steps(longest)
-        decoding = DecodingConfig.asked(
+        decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=steps, num_beams=config.num_beams, length_penalty=0.0
         )
 
@@ -253,7 +265,7 @@ class Geometry(BaseTask):
         said = batch | sequences(answers, steps)
         named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
         lines = [format_answer(config.problem, one) for one in named]
-        return Predictions(lines, make_labels(said, view.model.sites, places_BxN), make_capture(view, said))
+        return Predictions(lines, make_labels(said, view.model.sites, places_BxN), make_capture_function(view, said))
 
 
 def make_batch(

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Items, Positive, UserError
+from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
 from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
@@ -49,10 +49,10 @@ class SaganConfig(Config, path="config.model"):
         UserError: If a value is out of range.
     """
 
-    channels: Annotated[tuple[Positive, ...], Items(least=2)] = (32, 64, 128)
-    attention: Annotated[tuple[int, ...], Items(distinct=True)] = ()
-    reduction: Positive = 8
-    classifier_channels: tuple[Positive, ...] = ()
+    channels: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=2)] = (32, 64, 128)
+    attention: Annotated[tuple[int, ...], TupleLimits(distinct=True)] = ()
+    reduction: PositiveInt = 8
+    classifier_channels: tuple[PositiveInt, ...] = ()
 
     @property
     def halvings(self) -> int:

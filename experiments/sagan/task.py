@@ -14,7 +14,7 @@ from experiments.sagan.data import ClassifierReading, NearestNeighborClassifier,
 from experiments.sagan.metrics import ClassifierReadings, sample_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Config, DisplayedExampleCount, Positive, Range, Share, UserError
+from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, PositiveInt, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
 from transformer.data.png import encode_png
@@ -60,11 +60,11 @@ class PairedDigitsConfig(Config, path="config.task"):
 
     digits: str = "0123456789"
     pixels: Annotated[int, Range(8, 2**12, ": smaller digits are not told apart")] = 16
-    noise: Positive = 32
-    batch_size: BatchRows = 64
+    noise: PositiveInt = 32
+    batch_size: BatchSize = 64
     num_eval_examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
-    confidence: Share = 0.9
-    num_probe_examples: DisplayedExampleCount = 4
+    confidence: Fraction = 0.9
+    num_probe_examples: NumDisplayedExamples = 4
     eval_parameters: str = "raw"
 
     def _check(self) -> None:
@@ -92,14 +92,14 @@ class PairedDigits(BaseTask):
         }
         # A judge may be a run of image_classification, which knows all digits.
         self.interface = TaskInterface(inputs, {"classes": len(DIGITS)}, output=IMAGE_GENERATION.output)
-        discriminator = Objective("discriminator", self._discriminator_loss, trains=("discriminator/*",))
-        self.objectives = (discriminator, Objective("generator", self._generator_loss, trains=("generator/*",)))
+        discriminator = Objective("discriminator", self._discriminator_loss, trainable=("discriminator/*",))
+        self.objectives = (discriminator, Objective("generator", self._generator_loss, trainable=("generator/*",)))
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        first = self.source(VALIDATION_SEED + 1)[0]
+        first = self.training_batches(VALIDATION_SEED + 1)[0]
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
         self.probe_batch = {name: self._shown[name] for name in ("noise", "image")}
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of images and noise that are sampled anew at every step."""
         return GeneratedBatches(self._draw, seed)
 
@@ -111,7 +111,7 @@ class PairedDigits(BaseTask):
         return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyphs]}
 
     def _discriminator_loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4).
 
@@ -123,25 +123,27 @@ class PairedDigits(BaseTask):
         capture = view.capture
         scores, aux = view.model.apply(view.variables, both, method="score", train=view.train, capture=capture)
         real_B, fake_B = jnp.split(scores.astype(jnp.float32), 2)
-        loss = jnp.sum(jax.nn.relu(1 - real_B) + jax.nn.relu(1 + fake_B)) / totals["examples"]
-        means = {"real": jnp.sum(real_B) / totals["examples"], "fake": jnp.sum(fake_B) / totals["examples"]}
-        return loss, LossAux.of(aux, view.extra, {"loss": loss, **means, **_gammas(aux, len(real_B), totals)})
+        loss = jnp.sum(jax.nn.relu(1 - real_B) + jax.nn.relu(1 + fake_B)) / denominators["examples"]
+        means = {"real": jnp.sum(real_B) / denominators["examples"], "fake": jnp.sum(fake_B) / denominators["examples"]}
+        return loss, LossAux.from_aux(
+            aux, view.task_state, {"loss": loss, **means, **_gammas(aux, len(real_B), denominators)}
+        )
 
     def _generator_loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return -E[D(G(z))] (equation 4); the discriminator's state is not updated."""
         made, aux = self._made(view, batch)
         scores, _ = view.model.apply(view.variables, {"image": made}, method="score", train=view.train)
-        loss = -jnp.sum(scores.astype(jnp.float32)) / totals["examples"]
-        return loss, LossAux.of(aux, view.extra, {"loss": loss, **_gammas(aux, len(scores), totals)})
+        loss = -jnp.sum(scores.astype(jnp.float32)) / denominators["examples"]
+        return loss, LossAux.from_aux(aux, view.task_state, {"loss": loss, **_gammas(aux, len(scores), denominators)})
 
     def _made(self, view: StateView, batch: Batch) -> tuple[Float[Array, "B Y X 1"], Aux]:
         inputs = {"noise": jnp.asarray(batch["noise"])}
         return view.model.apply(view.variables, inputs, train=view.train, capture=view.capture)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn, rows = self.source(seed), self.config.batch_size
+        drawn, rows = self.training_batches(seed), self.config.batch_size
         batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // rows))]
 
         def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> EvaluationReport:
@@ -202,12 +204,12 @@ class PairedDigits(BaseTask):
         """Return the generator's maps for fixed noise, and the discriminator's for real images."""
         return _both(view, self.probe_batch, capture)
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the discriminator's maps with the real images; generated ones change during training."""
         titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
         return shown_on(sites, "discriminator", self._shown["image"], titles)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Generate an image for each text, a seed of its noise, and classify it by the nearest drawings.
 
         Maps of both players are for the generated images.
@@ -244,9 +246,9 @@ def _both(view: StateView, inputs: Batch, capture: Capture) -> Aux:
     return aux._replace(maps={**of_generator.maps, **aux.maps})
 
 
-def _gammas(aux: Aux, rows: int, totals: Mapping[str, Array]) -> dict[str, Array]:
+def _gammas(aux: Aux, rows: int, denominators: Mapping[str, Array]) -> dict[str, Array]:
     """Return |gamma| of every attention, weighted by this microbatch's fraction of the batch."""
-    return {name: value.astype(jnp.float32) * rows / totals["examples"] for name, value in aux.extras.items()}
+    return {name: value.astype(jnp.float32) * rows / denominators["examples"] for name, value in aux.extras.items()}
 
 
 def _seed(text: str) -> int:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Layers, Positive
+from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Builder, Functional, Precision
@@ -52,8 +52,8 @@ class ShowAttendReadConfig(Config, path="config.model"):
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    width: Positive = 512
-    layers: Layers = 2
+    width: PositiveInt = 512
+    layers: NumLayers = 2
     attention: AttentionInput = AttentionInput.NEIGHBORS
 
     @property

@@ -8,12 +8,21 @@ import numpy as np
 
 from experiments.scene_text.data import ALPHABET, RenderedText, TextLine, TextRenderer, render_text
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Pixels, Share, UserError
+from transformer.config import (
+    BatchSize,
+    Config,
+    Fraction,
+    ImageSize,
+    NumBeams,
+    NumDisplayedExamples,
+    NumExamples,
+    UserError,
+)
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.images import scale_pixels
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
 from transformer.tasks.axis_labels import GoldLink
-from transformer.tasks.base_task import check_batch_size, mean_report
+from transformer.tasks.base_task import check_batch_size, report_means
 from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_links
 from transformer.tasks.string_metrics import attention_mass_report, attention_mass_step, inside, string_report
 from transformer.tasks.task import Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView, TaskSpec
@@ -43,13 +52,13 @@ class SceneTextConfig(Config, path="config.task"):
 
     min_length: int = 3
     max_length: int = 5
-    pixels: Pixels = 56
+    pixels: ImageSize = 56
     alphabet: str = ALPHABET
-    curved_fraction: Share = 0.5
-    batch_size: BatchRows = 32
-    num_eval_examples: Examples = 1000
-    num_beams: Beams = 1
-    num_probe_examples: DisplayedExampleCount = 6
+    curved_fraction: Fraction = 0.5
+    batch_size: BatchSize = 32
+    num_eval_examples: NumExamples = 1000
+    num_beams: NumBeams = 1
+    num_probe_examples: NumDisplayedExamples = 6
 
     def _check(self) -> None:
         try:
@@ -74,10 +83,10 @@ class SceneText(ImageToSequenceTask):
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
         bent = -(-config.num_probe_examples // 2)
-        self.show(self._sample(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
+        self.set_probe_batch(self._sample(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of strings and of glyphs."""
         held = 2 * -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
@@ -85,7 +94,7 @@ class SceneText(ImageToSequenceTask):
             f"{len(self.config.alphabet)} glyphs",
         )
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of strings that are sampled anew at every step."""
         rows, curved_fraction = self.config.batch_size, self.config.curved_fraction
 
@@ -127,7 +136,7 @@ class SceneText(ImageToSequenceTask):
 
             name = line.value
             evaluations += [
-                Evaluation(f"{name}_loss", split, batches, self.loss_sums, mean_report, at_end),
+                Evaluation(f"{name}_loss", split, batches, self.loss_sums, report_means, at_end),
                 Evaluation(name, split, batches, self.decoded, finish, at_end),
                 Evaluation(
                     f"{name}_looking",
@@ -136,7 +145,7 @@ class SceneText(ImageToSequenceTask):
                     attention_mass_step,
                     attention_mass_report,
                     at_end,
-                    reads=TARGET_OVER_GRID,
+                    required_axes=TARGET_OVER_GRID,
                 ),
             ]
         return tuple(evaluations)
@@ -150,7 +159,7 @@ class SceneText(ImageToSequenceTask):
         """Return gold alignments: every grid position of each step's glyph is possible, none is required."""
         return gold_links(inside(site.key, batch), sure=False)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Render each string, "A4K" or "straight A4K", along a curved or a straight line, and recognize it.
 
         Raises:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.speech.synthetic_speech import Voice
-from transformer.config import Config, Positive, Range, UserError, from_config, nearest
+from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.local_files import (
     describe_left_out,
@@ -187,7 +187,7 @@ class SyntheticSpeakers(Config):
         UserError: If there is no speaker, or there are fewer takes than splits.
     """
 
-    num_speakers: Positive = 12
+    num_speakers: PositiveInt = 12
     num_takes: Annotated[int, Range(3, note=": the first tests and the second validates")] = 8
     seed: int = 0
 
@@ -230,11 +230,11 @@ def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str 
         recordings, tests, validates = _of_archive(archive), _TESTS, _VALIDATES
         unread = unread_members(archive, _NAME, ".wav")
     else:
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (SYNTHETIC, FSDD))}")
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, (SYNTHETIC, FSDD))}")
     speakers = sorted({recording.speaker for recording, _ in recordings})
     if held_out and held_out not in speakers:
         raise UserError(
-            f"config.task.held_out_speaker={held_out!r} is no speaker of {name}: {nearest(held_out, speakers)}"
+            f"config.task.held_out_speaker={held_out!r} is no speaker of {name}: {suggest_nearest(held_out, speakers)}"
         )
     if held_out and len(speakers) == 1:
         raise UserError(

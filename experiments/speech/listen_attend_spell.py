@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Layers, Positive, Rate
+from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
@@ -45,12 +45,12 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
-    listener_width: Positive = 256
-    pyramid: tuple[Positive, ...] = (2, 2, 2)
-    speller_width: Positive = 512
-    speller_layers: Layers = 2
-    embedding: Positive = 64
-    attention: Positive = 128
+    listener_width: PositiveInt = 256
+    pyramid: tuple[PositiveInt, ...] = (2, 2, 2)
+    speller_width: PositiveInt = 512
+    speller_layers: NumLayers = 2
+    embedding: PositiveInt = 64
+    attention: PositiveInt = 128
     scheduled_sampling: Rate = 0.1
     vocab_size: int | None = None
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind
-from transformer.config import Positive, UserError
+from transformer.config import PositiveInt, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialize
@@ -42,8 +42,8 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
-    kernel: Positive = 5
-    channels: Positive = 256
+    kernel: PositiveInt = 5
+    channels: PositiveInt = 256
 
     def encoded_length(self, samples: int) -> int:
         """Return the number of encoder positions of so many audio samples."""

@@ -15,7 +15,7 @@ from experiments.speech.data import RecordingSet, SpokenDigitSet, Utterance, ope
 from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotonicity_report, transcript_report
 from experiments.speech.synthetic_speech import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
-from transformer.config import BatchRows, Beams, Config, DisplayedExampleCount, Examples, Range, UserError
+from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import encode_wav, read_wav
@@ -23,7 +23,13 @@ from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel
 from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, capture_weights
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import check_batch_size, check_input_texts, describe_splits, make_capture, mean_report
+from transformer.tasks.base_task import (
+    check_batch_size,
+    check_input_texts,
+    describe_splits,
+    make_capture_function,
+    report_means,
+)
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.sequence_generation import (
     BEGIN,
@@ -32,7 +38,7 @@ from transformer.tasks.sequence_generation import (
     SPECIAL,
     SymbolSequenceTask,
     gold_links,
-    gold_links_of_correct,
+    gold_links_where_correct,
 )
 from transformer.tasks.task import (
     Batch,
@@ -110,10 +116,10 @@ class SpokenDigitRecognitionConfig(Config, path="config.task"):
     max_digits: Digits = 4
     max_seconds: Annotated[float, Range(0.1, 60)] = 3.0
     output_units: OutputUnits = OutputUnits.LETTERS
-    batch_size: BatchRows = 32
-    num_eval_examples: Examples = 500
-    num_beams: Beams = 1
-    num_probe_examples: DisplayedExampleCount = 4
+    batch_size: BatchSize = 32
+    num_eval_examples: NumExamples = 500
+    num_beams: NumBeams = 1
+    num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
         if self.min_digits > self.max_digits:
@@ -159,9 +165,9 @@ class Transcription(SymbolSequenceTask):
         lengths = np.array([len(spoken.samples) for spoken in strings], np.int32)
         return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.sequences(said)}
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the labels of the probe."""
-        return self.describe(self.shown, sites)
+        return self.describe(self.probe_examples, sites)
 
     def describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
@@ -185,7 +191,7 @@ class Transcription(SymbolSequenceTask):
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
         gold = {site.name: gold_links(_within(site.key, batch), sure=False) for site in sites_between(sites, *HEARD)}
         if right_B is not None:
-            gold = {name: gold_links_of_correct(links, right_B) for name, links in gold.items()}
+            gold = {name: gold_links_where_correct(links, right_B) for name, links in gold.items()}
         files = [encode_wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]
         return AxisLabels(
             tokens,
@@ -195,7 +201,7 @@ class Transcription(SymbolSequenceTask):
             sounds=dict.fromkeys(axes, tuple(files)),
         )
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Transcribe each .wav file, or digits such as "3 1 4", which the synthetic speaker says.
 
         Raises:
@@ -207,7 +213,7 @@ class Transcription(SymbolSequenceTask):
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self.describe(said, view.model.sites, right_B)
-        return Predictions(self.lines(said["labels"]), labels, make_capture(view, self.inputs_of(said)))
+        return Predictions(self.lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
 
     def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
         """Read each .wav file, or synthesize digits.
@@ -239,14 +245,14 @@ class SpokenDigitRecognition(Transcription):
         super().__init__(config)
         self.opened = opened
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self.show(
+        self.set_probe_batch(
             self._drawn(
                 opened.splits["validation"], np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples
             )
         )
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line on the number of recordings of each split, and how they were divided."""
         sizes = {split: len(recordings) for split, recordings in self.opened.splits.items()}
         return (
@@ -260,7 +266,7 @@ class SpokenDigitRecognition(Transcription):
             for split, recordings in self.opened.splits.items()
         }
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of strings that are joined anew at every step."""
         recordings, rows = self.opened.splits["train"], self.config.batch_size
         return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
@@ -285,14 +291,14 @@ class SpokenDigitRecognition(Transcription):
             return transcript_report(self._written(rows["tokens"]), references, shown=_SHOWN)
 
         evaluations = (
-            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
             Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
         )
         if self.config.max_digits == 1:  # attention has nowhere to move on to
             return evaluations
         return (
             *evaluations,
-            Evaluation("listening", split, batches, self._listening, monotonicity_report, at_end, reads=HEARD),
+            Evaluation("listening", split, batches, self._listening, monotonicity_report, at_end, required_axes=HEARD),
         )
 
     def _written(self, rows: Array | np.ndarray) -> list[str]:

@@ -17,7 +17,7 @@ from transformer.attention.capture import (
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Amount, Config, Positive, Rate
+from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding
@@ -84,9 +84,9 @@ class PointerGeneratorConfig(Config, path="config.model"):
         dropout: The rate of dropout on embeddings and on the input of the output layer.
     """
 
-    width: Positive = 256
-    embedding: Positive = 128
-    coverage: Amount | None = None
+    width: PositiveInt = 256
+    embedding: PositiveInt = 128
+    coverage: NonNegativeFloat | None = None
     dropout: Rate = 0.0
 
     @property

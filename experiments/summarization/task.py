@@ -21,21 +21,21 @@ from experiments.summarization.data import (
 from experiments.summarization.metrics import copying_report, copying_sums, summary_report
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
-    BatchRows,
-    Beams,
+    BatchSize,
     Config,
-    DisplayedExampleCount,
-    Examples,
-    Items,
-    Positive,
+    Fraction,
+    NumBeams,
+    NumDisplayedExamples,
+    NumExamples,
+    PositiveInt,
     Range,
-    Share,
+    TupleLimits,
     UserError,
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import check_batch_size, make_capture, mean_report, refuse_options
+from transformer.tasks.base_task import check_batch_size, make_capture_function, refuse_options, report_means
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.sequence_generation import (
     BEGIN,
@@ -106,17 +106,17 @@ class SummarizationConfig(Config, path="config.task"):
         UserError: If a value is out of range, or no article has so many facts or names.
     """
 
-    min_facts: Positive = 1
-    max_facts: Positive = 5
+    min_facts: PositiveInt = 1
+    max_facts: PositiveInt = 5
     num_fillers: NumFillers = 2
     num_known_names: NumNames = 100
-    oov_prob: Share = 0.5
+    oov_prob: Fraction = 0.5
     oov_target: OOVTarget = OOVTarget.COPIED
-    eval_sizes: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (3, 5)
-    batch_size: BatchRows = 32
-    num_eval_examples: Examples = 256
-    num_beams: Beams = 1
-    num_probe_examples: DisplayedExampleCount = 4
+    eval_sizes: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)] = (3, 5)
+    batch_size: BatchSize = 32
+    num_eval_examples: NumExamples = 256
+    num_beams: NumBeams = 1
+    num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
         if self.min_facts > self.max_facts:
@@ -160,7 +160,7 @@ class Summarization(TokenSequenceTask):
         asks = TRANSLATION_WITH_COPYING if copies else TRANSLATION
         shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest)}
         inputs = {name: InputSpec((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
-        self.given = tuple(name for name in inputs if name != "target")
+        self.condition_inputs = tuple(name for name in inputs if name != "target")
         decoded = self._steps(config.largest + _ROOM)
         self.interface = TaskInterface(
             inputs, vocabularies, PAD, BEGIN, END, output=asks.output, max_decoded_length=decoded
@@ -175,7 +175,7 @@ class Summarization(TokenSequenceTask):
         self.probe_batch = self.inputs_of(self._batch(self._shown, config.max_facts))
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of articles and of words."""
         held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         counts = ", ".join(map(str, self.config.eval_sizes))
@@ -184,7 +184,7 @@ class Summarization(TokenSequenceTask):
             f"{held:,} validation and {held:,} test, a vocabulary of {len(self.lexicon.words)}",
         )
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of articles that are sampled anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -195,13 +195,13 @@ class Summarization(TokenSequenceTask):
 
         return GeneratedBatches(draw, seed)
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words of the probe's articles and summaries, with gold alignments of each name."""
         articles = [article.words for article in self._shown]
         told = tuple(tuple(GoldLink(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
         return self._describe(articles, [write_summary(article.facts) for article in self._shown], sites, told)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Summarize each text, whose words may be copied.
 
         Raises:
@@ -210,7 +210,7 @@ class Summarization(TokenSequenceTask):
         """
         refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)
-        decoding = DecodingConfig.asked(
+        decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=steps, num_beams=self.config.num_beams, length_penalty=0.0
         )
         if decoding.max_new_tokens > steps:
@@ -219,12 +219,12 @@ class Summarization(TokenSequenceTask):
             )
         texts = [self._words_of(text) for text in request.texts]
         read = self.lexicon.encode_articles(texts, self.longest, PAD)
-        said = self._lines(self.rows_said(view, read, decoding), texts)
+        said = self._lines(self.decode_tokens(view, read, decoding), texts)
         inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.max_new_tokens + 1)})
         return Predictions(
             [" ".join(words) for words in said],
             self._describe(texts, said, view.model.sites),
-            make_capture(view, inputs),
+            make_capture_function(view, inputs),
         )
 
     def _words_of(self, text: str) -> tuple[str, ...]:
@@ -256,7 +256,7 @@ class Summarization(TokenSequenceTask):
     def _taught(
         self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
     ) -> dict[str, Int[np.ndarray, "B T"]]:
-        """Encode summaries as `target` and `labels`."""
+        """Encode summaries as `target` and `axis_labels`."""
         return teacher_forcing_arrays(
             [self.lexicon.encode_words(words, text) for words, text in zip(said, texts, strict=True)], steps
         )
@@ -266,7 +266,7 @@ class Summarization(TokenSequenceTask):
         return [self.lexicon.decode_words(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
 
     def _copying_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        _, aux, _ = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
+        _, aux, _ = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)
         copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
         return copying_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
 
@@ -285,8 +285,8 @@ class Summarization(TokenSequenceTask):
         usual = range(config.min_facts, config.max_facts + 1)
         batches = [self._batch(articles(usual, number), config.max_facts) for number in range(count)]
         found = [
-            Evaluation("loss", split, batches, self.loss_sums, mean_report, at_end),
-            Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, reads=_ORIGINS),
+            Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
+            Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, required_axes=_ORIGINS),
         ]
         for facts in config.eval_sizes:
             drawn = [articles((facts,), number) for number in range(count)]

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import UInt8
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 from transformer.data.batches import Batch, BatchSource
 from transformer.data.images import scale_pixels
 
@@ -72,7 +72,7 @@ class QuestionVocabulary:
             raise UserError(f"{' '.join(words)!r} has {len(words)} words: a question has 1 to {self.longest}")
         for word in words:
             if word not in self.words:
-                raise UserError(f"{word!r} is no word of these questions: {nearest(word, self.words)}")
+                raise UserError(f"{word!r} is no word of these questions: {suggest_nearest(word, self.words)}")
         return [self.words.index(word) + 1 for word in words]
 
     def batch(

@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
 from transformer.data.datasets.image_files import decode_image
 from transformer.data.datasets.local_files import archive_errors
-from transformer.json_files import read_value
+from transformer.json_files import read_json
 
 _COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
 _SHAPES = ("circle", "rectangle", "triangle")
@@ -128,7 +128,9 @@ class QuestionBatches:
         bucket, chosen = self._plan[step]
         split = self._split
         return QUESTION_VOCABULARY.batch(
-            [split.questions[int(number)] for number in chosen], split.images[split.image_index[chosen]], bucket.rows
+            [split.questions[int(number)] for number in chosen],
+            split.images[split.image_index[chosen]],
+            bucket.batch_size,
         )
 
 
@@ -175,7 +177,7 @@ def _split(folder: Any) -> Split:
     if not file.is_file():
         raise UserError(f"easy_vqa: no file {file}: {_HOW}")
     try:
-        rows = read_value(file)
+        rows = read_json(file)
         asked = [_question(*row) for row in rows]
         about = np.array([number for *_, number in rows], int)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:

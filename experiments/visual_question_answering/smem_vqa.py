@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.rng import draw_array, dropout
-from transformer.config import Config, Hops, Positive, Rate
+from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -38,8 +38,8 @@ class SMemVQAConfig(Config, path="config.model"):
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
-    width: Positive = 128
-    num_hops: Hops = 2
+    width: PositiveInt = 128
+    num_hops: NumHops = 2
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     readout: ImageReadout = ImageReadout.ATTENTION

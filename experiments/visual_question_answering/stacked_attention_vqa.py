@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.rng import dropout
-from transformer.config import Config, Hops, Positive, Rate
+from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -42,10 +42,10 @@ class StackedAttentionConfig(Config, path="config.model"):
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
-    embedding: Positive = 64
+    embedding: PositiveInt = 64
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
-    num_glimpses: Hops = 2
-    hidden: Positive = 128
+    num_glimpses: NumHops = 2
+    hidden: PositiveInt = 128
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     readout: ImageReadout = ImageReadout.ATTENTION

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
-from transformer.config import Config, Positive, Range, UserError, from_config
+from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
@@ -52,9 +52,9 @@ class SceneQuestions(Config, path="scenes"):
     pixels: Annotated[int, Range(4)] = 16
     min_items: Annotated[int, Range(2, note=": relations are of two items")] = 3
     max_items: int = 5
-    questions_per_scene: Positive = 4
-    validation: Positive = 1000
-    test: Positive = 2000
+    questions_per_scene: PositiveInt = 4
+    validation: PositiveInt = 1000
+    test: PositiveInt = 2000
 
     def _check(self) -> None:
         try:
@@ -77,7 +77,7 @@ class SceneQuestions(Config, path="scenes"):
         longest = len(tokenize_question("what color is the thing right of the red thing ?"))
         answers = (*kind.colors, *kind.shapes, *places)
         kinds = (*ONE_HOP, *RELATIONAL)
-        return QuestionVocabulary(tuple(sorted(spoken)), answers, kinds, longest, kind.size, _SIDE, RELATIONAL)
+        return QuestionVocabulary(tuple(sorted(spoken)), answers, kinds, longest, kind.image_size, _SIDE, RELATIONAL)
 
     @property
     def description(self) -> str:
@@ -205,10 +205,10 @@ def all_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[
             names.append(f"{item.color} thing")
             yield _asked(f"what shape is {item.color} ?", item.shape, "shape", item.cell)
         for name, (relation, (down, right)) in itertools.product(names, RELATIONS.items()):
-            row, column = item.cell // kind.side + down, item.cell % kind.side + right
-            if not (0 <= row < kind.side and 0 <= column < kind.side):
+            row, column = item.cell // kind.grid_size + down, item.cell % kind.grid_size + right
+            if not (0 <= row < kind.grid_size and 0 <= column < kind.grid_size):
                 continue
-            if (other := at.get(row * kind.side + column)) is not None:
+            if (other := at.get(row * kind.grid_size + column)) is not None:
                 cells = (item.cell, other.cell)
                 where = f"{relation} the {name} ?"
                 yield _asked(f"what color is the thing {where}", other.color, "neighbor_color", *cells)

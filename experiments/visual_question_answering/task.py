@@ -16,7 +16,7 @@ from experiments.visual_question_answering.easy_vqa_data import easy_vqa, placeh
 from experiments.visual_question_answering.metrics import AXES, attention_report, attention_sums, cell_positions, report
 from experiments.visual_question_answering.synthetic_scenes import scene_questions
 from transformer.attention.sites import Site, sites_between
-from transformer.config import BatchRows, Config, DisplayedExampleCount, UserError, nearest
+from transformer.config import BatchSize, Config, NumDisplayedExamples, UserError, suggest_nearest
 from transformer.data.batches import BatchSource
 from transformer.data.images import unscale_pixels
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
@@ -25,7 +25,7 @@ from transformer.tasks.base_task import (
     BaseTask,
     check_batch_size,
     describe_top_classes,
-    make_capture,
+    make_capture_function,
     real_rows,
     refuse_decoding,
 )
@@ -72,7 +72,7 @@ def check_name(name: str) -> None:
     """
     kind, _, options = name.partition("/")
     if kind not in KNOWN:
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, KNOWN)}")
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, KNOWN)}")
     if options and kind == "easy_vqa":
         raise UserError(f"config.task.dataset={name!r}: easy_vqa has no options")
 
@@ -98,8 +98,8 @@ class VisualQuestionAnsweringConfig(Config, path="config.task"):
 
     dataset: str = "scenes"
     data_dir: str | None = None
-    batch_size: BatchRows = 128
-    num_probe_examples: DisplayedExampleCount = 6
+    batch_size: BatchSize = 128
+    num_probe_examples: NumDisplayedExamples = 6
 
     def _check(self) -> None:
         check_name(self.dataset)
@@ -132,7 +132,7 @@ class VisualQuestionAnswering(BaseTask):
         self.probe_batch = {name: self._shown[name] for name in inputs}
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """A line that describes the question set."""
         return (self.questions.description,)
 
@@ -140,23 +140,26 @@ class VisualQuestionAnswering(BaseTask):
         """Return the fingerprint of every split that was read."""
         return self.questions.fingerprint()
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return the training questions in the order of a seed."""
         return self.questions.training_batches(self.config.batch_size, seed)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of questions, without rows that only fill a batch."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean over questions of -log p(answer), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
-        metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {
+            "loss": sums.cross_entropy / denominators["examples"],
+            "accuracy": sums.correct / denominators["examples"],
+        }
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _evaluations(self, split: str, batches: Sequence[Batch]) -> tuple[Evaluation, ...]:
         """Return the evaluations of right answers by kind and, if cells are known, of the attention mass on them."""
@@ -168,7 +171,7 @@ class VisualQuestionAnswering(BaseTask):
 
         found = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
         if self.question_vocabulary.side:
-            found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, reads=AXES))
+            found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, required_axes=AXES))
         return tuple(found)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -185,7 +188,7 @@ class VisualQuestionAnswering(BaseTask):
     def _looks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
         return attention_sums(view, batch, self.question_vocabulary), None
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the probe with images, questions, answers and the relevant cells."""
         shown = self._shown
         questions = [
@@ -196,7 +199,7 @@ class VisualQuestionAnswering(BaseTask):
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
         return make_labels(self.question_vocabulary, sites, shown["image"], titles, shown["cells"])
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Return the most probable answer to each question, with its probability.
 
         A text is a question, after the number of an image of the test split: "3: where is the star ?". Without a number
@@ -220,7 +223,7 @@ class VisualQuestionAnswering(BaseTask):
         lines = describe_top_classes(logits_BxC, self.question_vocabulary.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
         labels = make_labels(self.question_vocabulary, view.model.sites, batch["image"], titles, None)
-        return Predictions(lines, labels, make_capture(view, inputs))
+        return Predictions(lines, labels, make_capture_function(view, inputs))
 
 
 def make_labels(

@@ -14,8 +14,8 @@ from typing import IO, NamedTuple
 
 from launch.clusters.launcher_common import DRY_RUN, TrainCommand, run_launcher, shell_line
 from launch.command import Arguments, Command, Flag
+from transformer.command_invocation import subprocess_command
 from transformer.config import UserError
-from transformer.installation import process_words
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 COMMAND = Command(
@@ -102,7 +102,7 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
     return [
         ProcessSpec(
             (
-                *process_words("train"),
+                *subprocess_command("train"),
                 *training.words,
                 coordinator,
                 f"--num_processes={count}",

@@ -19,11 +19,11 @@ from launch.clusters.launcher_common import (
     train_words,
 )
 from launch.command import Arguments, Command, Flag
+from transformer.command_invocation import find_checkout
 from transformer.config import UserError
-from transformer.installation import checkout
 
 # The nodes share this machine's disk. A checkout's environment is in it; an installed library's is this one.
-PYTHON = sys.executable if checkout() is None else ".venv/bin/python"
+PYTHON = sys.executable if find_checkout() is None else ".venv/bin/python"
 COMMAND = Command(
     name="clusters.slurm",
     description=(

@@ -8,7 +8,7 @@ import math
 import re
 from typing import NamedTuple
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 
 
 class TpuGeneration(NamedTuple):
@@ -110,7 +110,7 @@ def parse_slice(flag: str | None, pod: str) -> TpuSlice:
     name, colon, sizes = text.partition(":")
     if name not in GENERATIONS:
         raise UserError(
-            f"{origin}={text} is not a TPU slice such as v5e:4x4 or v5p:4x8x8: {nearest(name, GENERATIONS)}"
+            f"{origin}={text} is not a TPU slice such as v5e:4x4 or v5p:4x8x8: {suggest_nearest(name, GENERATIONS)}"
         )
     if not colon or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", sizes, flags=re.ASCII):
         raise UserError(f"{origin}={text} has no shape: write for example {name}:{example_shape(name)}")

@@ -24,8 +24,8 @@ from launch.clusters.launcher_common import (
 )
 from launch.clusters.tpu_slices import TpuSlice, default_shape, parse_slice
 from launch.command import Arguments, Command, Flag
+from transformer.command_invocation import shell_command
 from transformer.config import UserError
-from transformer.installation import command_words
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 COMMAND = Command(
@@ -97,7 +97,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         raise UserError(
             f"{tpu.name}:{tpu.topology} is not a TPU VM: {tpu.accelerator_type} is "
             f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; use that, or "
-            f"{shlex.join(command_words('clusters.gke'))}"
+            f"{shlex.join(shell_command('clusters.gke'))}"
         )
     calls = gcloud_commands(arguments, training, tpu, run_name(arguments.name, training.workdir))
     if arguments.dry_run:

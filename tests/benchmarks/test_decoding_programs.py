@@ -44,7 +44,7 @@ def test_each_token_is_read_from_all_before_it() -> None:
     draws = np.random.default_rng(2)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     variables = jax.tree.map(lambda leaf: jnp.asarray(draws.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
-    prompt = task.source(0)[0]["tokens"][:, :3]
+    prompt = task.training_batches(0)[0]["tokens"][:, :3]
     text = np.asarray(prompt)
     for _ in range(9):
         logits, _ = model.apply(variables, {"tokens": text}, train=False)

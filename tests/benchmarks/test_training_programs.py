@@ -18,14 +18,14 @@ def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:
 def test_a_pairs_target_is_what_it_predicts_behind_a_begin_token() -> None:
     tiny = settings("encoder_decoder_base", "headwise", layers=1, width=8, heads=2, feed_forward=16, vocabulary=20)
     _, task = build_encoder_decoder(tiny)
-    batch = task.source(0)[3]
+    batch = task.training_batches(0)[3]
     assert {name: value.shape for name, value in batch.items()} == dict.fromkeys(
         ("source", "target", "labels"), (8, 32)
     )
     np.testing.assert_array_equal(batch["target"][:, 0], 1)
     np.testing.assert_array_equal(batch["target"][:, 1:], batch["labels"][:, :-1])
     assert min(batch["source"].min(), batch["labels"].min()) == 3
-    assert not np.array_equal(batch["source"], task.source(0)[4]["source"])
+    assert not np.array_equal(batch["source"], task.training_batches(0)[4]["source"])
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ TRANSLATION = {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
         "vocabulary": 200,
-        "lengths": (48,),
+        "bucket_lengths": (48,),
         "tokens_per_batch": 16 * 48,
         "num_probe_examples": 3,
     },
@@ -46,9 +46,9 @@ COPYING = {
     "name": "contract",
     "task": {
         **TRANSLATION["task"],
-        "dataset": "copy/length=5,symbols=8,train=64,validation=16,test=16",
+        "dataset": "copy/length=5,num_symbols=8,train=64,validation=16,test=16",
         "vocabulary": 24,
-        "lengths": (6,),
+        "bucket_lengths": (6,),
         "tokens_per_batch": 16 * 6,
     },
 }
@@ -123,7 +123,7 @@ ALGORITHMS = {
         "name": "experiments.neural_turing_machine.task",
         "bits": 2,
         "max_size": 3,
-        "lengths": (8,),
+        "bucket_lengths": (8,),
         "eval_sizes": (2, 4),
         "num_eval_examples": 8,
         "num_probe_examples": 3,
@@ -135,9 +135,9 @@ CLASSIFICATION = {
     "name": "contract",
     "task": {
         "name": "classification",
-        "dataset": "word_order/longest=4,train=32,validation=8,test=8",
+        "dataset": "word_order/max_length=4,train=32,validation=8,test=8",
         "vocabulary": 288,
-        "lengths": (8,),
+        "bucket_lengths": (8,),
         "batch_size": 16,
         "num_probe_examples": 3,
     },
@@ -237,7 +237,7 @@ FINE_TUNING = {
         "name": "fine_tuning",
         "dataset": "grammar/choice/train=32,validation=8,test=8",
         "vocabulary": 285,
-        "lengths": (40,),
+        "bucket_lengths": (40,),
         "batch_size": 16,
         "num_probe_examples": 1,
     },
@@ -255,7 +255,7 @@ FINE_TUNING = {
 
 def the_memory_is_of_what_was_read(state: TrainState) -> None:
     """Each row's is full and its own."""
-    memory_BxN = np.asarray(state.extra["memory"]).reshape(16, -1)
+    memory_BxN = np.asarray(state.task_state["memory"]).reshape(16, -1)
     assert np.all(memory_BxN != 0)
     assert len(np.unique(memory_BxN, axis=0)) == 16
 
@@ -347,7 +347,7 @@ def toy(task: str, family: str = "", **choices: Any) -> dict[str, Any]:
 
 
 def baseline_follows_the_reward(state: TrainState) -> None:
-    assert 0.6 < float(state.extra["baseline"]) <= 1
+    assert 0.6 < float(state.task_state["baseline"]) <= 1
 
 
 def direction_is_the_largest_singular_one(state: TrainState) -> None:
@@ -376,8 +376,8 @@ def statistics_have_moved(state: TrainState) -> None:
 
 
 def the_replay_has_wrapped_and_the_target_lags(state: TrainState) -> None:
-    assert int(state.extra.written) == 40 * 8
-    assert (np.asarray(state.extra.episodes.lengths) > 0).all()
+    assert int(state.task_state.written) == 40 * 8
+    assert (np.asarray(state.task_state.episodes.lengths) > 0).all()
     values = {path: np.asarray(leaf) for path, leaf in leaves_by_path(state.variables.params).items()}
     behind = [np.abs(np.asarray(leaf) - values[path]).max() for path, leaf in state.averages["target"].items()]
     assert len(behind) == len(values)

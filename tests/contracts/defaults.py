@@ -24,12 +24,12 @@ class Toy(BaseTask):
     def draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         raise NotImplementedError
 
-    def source(self, seed):
+    def training_batches(self, seed):
         return GeneratedBatches(self.draw, seed)
 
     @property
     def probe_batch(self):
-        return {name: x[:4] for name, x in self.source(12345)[0].items()}
+        return {name: x[:4] for name, x in self.training_batches(12345)[0].items()}
 
 
 def task_spec(task: type) -> TaskSpec:

@@ -42,18 +42,18 @@ class FindTheMark(Toy):
         scene[..., 0] = np.eye(PLACES)[random.integers(0, PLACES, 32)]
         return {"scene": scene}
 
-    def init_extra(self, view, key):
+    def init_task_state(self, view, key):
         return {"baseline": jnp.float32(0)}
 
-    def loss(self, view, batch, totals, key):
+    def loss(self, view, batch, denominators, key):
         seen, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
-        reward, baseline = seen[:, 0], view.extra["baseline"]
-        loss = -jnp.sum((reward - baseline) * aux.extras["log_probability"]) / totals["examples"]
+        reward, baseline = seen[:, 0], view.task_state["baseline"]
+        loss = -jnp.sum((reward - baseline) * aux.extras["log_probability"]) / denominators["examples"]
         extra = {"baseline": DECAY * baseline + (1 - DECAY) * jnp.mean(reward)}
-        metrics = {"loss": loss, "reward": jnp.sum(reward) / totals["examples"]}
-        return loss, LossAux.of(aux, extra, metrics)
+        metrics = {"loss": loss, "reward": jnp.sum(reward) / denominators["examples"]}
+        return loss, LossAux.from_aux(aux, extra, metrics)
 
-    def labels(self, sites):
+    def axis_labels(self, sites):
         marked = self.probe_batch["scene"][..., :1].argmax(axis=1)
         return labeled({"look": np.ones_like(marked)}, "glimpse", marked)
 

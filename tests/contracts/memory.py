@@ -52,16 +52,16 @@ class Classify(Toy):
         symbols = random.integers(1, SYMBOLS + 1, (32, LENGTH))
         return {"symbols": np.where(np.arange(LENGTH) < random.integers(1, LENGTH + 1, (32, 1)), symbols, PAD)}
 
-    def totals(self, batch):
+    def denominators(self, batch):
         return {"tokens": jnp.sum(batch["symbols"] != PAD).astype(jnp.float32)}
 
-    def loss(self, view, batch, totals, key):
+    def loss(self, view, batch, denominators, key):
         logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, batch["symbols"] % CLASSES, batch["symbols"] != PAD, label_smoothing=0.0)
-        means = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-        return means["loss"], LossAux.of(aux, view.extra, means)
+        means = {"loss": sums.cross_entropy / denominators["tokens"], "accuracy": sums.correct / denominators["tokens"]}
+        return means["loss"], LossAux.from_aux(aux, view.task_state, means)
 
-    def labels(self, sites):
+    def axis_labels(self, sites):
         return labeled({"symbols": self.probe_batch["symbols"]}, SITE)
 
 

@@ -57,14 +57,17 @@ class WhereIsTheBlob(Toy):
         image = bright + 0.3 * random.normal(size=bright.shape)
         return {"image": image[..., None].astype(np.float32), "label": where}
 
-    def loss(self, view, batch, totals, key):
+    def loss(self, view, batch, denominators, key):
         logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
         every = jnp.ones_like(batch["label"][:, None], bool)
         sums = token_loss(logits[:, None], batch["label"][:, None], every, label_smoothing=0.0)
-        means = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
-        return means["loss"], LossAux.of(aux, view.extra, means)
+        means = {
+            "loss": sums.cross_entropy / denominators["examples"],
+            "accuracy": sums.correct / denominators["examples"],
+        }
+        return means["loss"], LossAux.from_aux(aux, view.task_state, means)
 
-    def labels(self, sites):
+    def axis_labels(self, sites):
         images = np.repeat((255 * self.probe_batch["image"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
         links = tuple((GoldLink(0, 1 + int(where), True),) for where in self.probe_batch["label"])
         labels = AxisLabels({}, tuple(f"image {n}" for n in range(len(links))), {SITE: links})

@@ -55,16 +55,16 @@ class WhereIsIt(Toy):
         asked = np.where(real, np.take_along_axis(given, place, axis=1), PAD)
         return {"given": np.where(real, given, PAD), "asked": asked, "place": place}
 
-    def totals(self, batch):
+    def denominators(self, batch):
         return {"tokens": jnp.sum(batch["asked"] != PAD).astype(jnp.float32)}
 
-    def loss(self, view, batch, totals, key):
+    def loss(self, view, batch, denominators, key):
         logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, batch["place"], batch["asked"] != PAD, label_smoothing=0.0)
-        means = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-        return means["loss"], LossAux.of(aux, view.extra, means)
+        means = {"loss": sums.cross_entropy / denominators["tokens"], "accuracy": sums.correct / denominators["tokens"]}
+        return means["loss"], LossAux.from_aux(aux, view.task_state, means)
 
-    def labels(self, sites):
+    def axis_labels(self, sites):
         probed = self.probe_batch
         return labeled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
 

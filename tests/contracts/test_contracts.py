@@ -31,7 +31,8 @@ from transformer.tasks.registry import TASKS, synthetic, task_config
 from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, check_before_compiling
 from transformer.training.checked_batches import CheckedBatches
-from transformer.training.evaluate import compile_evaluations, compile_probe
+from transformer.training.compiled_evaluation import compile_evaluations
+from transformer.training.compiled_probe import compile_probe
 from transformer.training.initial_state import trained_parameters
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
 from transformer.training.state import TrainState, derive_key
@@ -114,7 +115,7 @@ class Trial:
         state = train_loop(
             state,
             step,
-            CheckedBatches(self.setting.task.source(seed=5), self.setting.task.interface),
+            CheckedBatches(self.setting.task.training_batches(seed=5), self.setting.task.interface),
             steps=steps,
             reporter=Reporter(
                 Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
@@ -164,7 +165,7 @@ def resumed(trial: Trial) -> None:
 def mapped(trial: Trial) -> None:
     """The maps of every site are probabilities, are stored at their steps, and come back."""
     half, sites = trial.case.steps // 2, trial.setting.model.sites
-    labels = trial.setting.task.labels(sites).completed(sites)
+    labels = trial.setting.task.axis_labels(sites).completed(sites)
     store = MapStore.open_existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
     for step, maps in zip((0, trial.case.steps), seen_by(trial.setting, trial.first, trial.final), strict=True):
@@ -196,14 +197,14 @@ def vectorized(trial: Trial) -> None:
     states = [trial.alone.initial(trial.case.descending(lane.rate), lane.key) for lane in LANES]
     together = jax.jit(vmap_step(trial.alone.made(1 if trial.case.sampled else MICRO_BATCHES)))
     state = stack_states(states, trial.setting.placement)
-    batches = StackedBatches([task.source(lane.key) for lane in LANES])
+    batches = StackedBatches([task.training_batches(lane.key) for lane in LANES])
     for number in range(VECTORIZED):
         state, seen = together(state, batches[number])
         for lane, of_lane in enumerate(LANES):
             # As the loop calls it: the program is the one that trained.
-            states[lane], metrics = step(states[lane], task.source(of_lane.key)[number], False)
-            found = {name: float(value[lane]) for name, value in (seen.totals | seen.values).items()}
-            expected = {name: float(value) for name, value in (metrics.totals | metrics.values).items()}
+            states[lane], metrics = step(states[lane], task.training_batches(of_lane.key)[number], False)
+            found = {name: float(value[lane]) for name, value in (seen.denominators | seen.values).items()}
+            expected = {name: float(value) for name, value in (metrics.denominators | metrics.values).items()}
             assert found == pytest.approx(expected, rel=trial.case.rounding, abs=1e-6), f"lane {lane}, step {number}"
     for lane, alone in enumerate(states):
         here, there = (
@@ -222,7 +223,7 @@ def seen_by(setting: TrainingComponents, *states: TrainState) -> list[dict[str, 
 
     @jax.jit
     def look(state: TrainState) -> Any:
-        view = StateView(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
+        view = StateView(setting.model, state.variables, state.averages, state.task_state, state.step, train=False)
         return setting.task.probe(view, capture, derive_key(state.key, state.step, "probe")).maps
 
     maps = [jax.device_get(look(state._replace(optimizers={}))) for state in states]

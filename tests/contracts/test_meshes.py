@@ -62,7 +62,7 @@ class Trained(NamedTuple):
     losses: list[dict[str, float]]
     gradients: dict[str, np.ndarray]
     bits: dict[str, bytes]
-    totals: list[dict[str, float]]
+    denominators: list[dict[str, float]]
 
 
 def descending(case: Case) -> ExperimentConfig:
@@ -72,18 +72,18 @@ def descending(case: Case) -> ExperimentConfig:
 
 def train(step: Callable[[TrainState, Any], Any], state: TrainState, task: Task, steps: int) -> Trained:
     first = jax.device_get(state._replace(key=None))  # a step consumes its state
-    source, losses, totals, gradients = task.source(5), [], [], {}
+    source, losses, denominators, gradients = task.training_batches(5), [], [], {}
     for number in range(steps):
         state, metrics = step(state, source[number])
-        values, counted = jax.device_get((metrics.values, metrics.totals))
+        values, counted = jax.device_get((metrics.values, metrics.denominators))
         losses.append({name: float(value) for name, value in values.items() if name.endswith("loss")})
-        totals.append({name: float(value) for name, value in counted.items()})
+        denominators.append({name: float(value) for name, value in counted.items()})
         if not gradients:
             traces = {path: leaf for path, leaf in leaves_by_path(state.optimizers).items() if "mu" in path.split("/")}
             gradients = {path: np.asarray(leaf) for path, leaf in traces.items()}
     state = jax.device_get(state._replace(key=jax.random.key_data(state.key)))
     return Trained(
-        first, losses, gradients, {path: leaf.tobytes() for path, leaf in leaves_by_path(state).items()}, totals
+        first, losses, gradients, {path: leaf.tobytes() for path, leaf in leaves_by_path(state).items()}, denominators
     )
 
 
@@ -150,7 +150,7 @@ def test_a_mesh_computes_what_one_device_does(
     first = expected.first if case.meshes == (mesh,) else None
     run = Run(case, make_placement(config, jax.devices()[:count]), tmp_path / "task", first)
     found = run.train(STEPS)
-    assert found.totals == expected.totals  # the very same examples, at every step
+    assert found.denominators == expected.denominators  # the very same examples, at every step
     for number, (losses, of_one) in enumerate(zip(found.losses, expected.losses, strict=True)):
         assert losses == pytest.approx(of_one, rel=case.rounding, abs=case.rounding), f"step {number}"
     assert found.gradients.keys() == expected.gradients.keys() != set()

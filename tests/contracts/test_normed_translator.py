@@ -86,7 +86,7 @@ def test_the_cache_can_be_reordered_and_its_examples_are_not_tiled(model: Model,
 @pytest.mark.slow
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_run_that_drops_the_next_state_is_caught(one: Alone, drops: bool) -> None:
-    state, source = one.initial(one.experiment), one.setting.task.source(5)
+    state, source = one.initial(one.experiment), one.setting.task.training_batches(5)
     for number in range(one.case.steps):
         before = jax.device_get(state.variables.state)  # a step consumes its state
         state, _ = one.step(state, source[number], False)

@@ -41,19 +41,19 @@ class NextToken:
     def __init__(self) -> None:
         self.objectives = (Objective("language", self.loss),)
 
-    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
         return {}
 
-    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
-        return batch, view.extra
+    def prepare_batch(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
+        return batch, view.task_state
 
-    def totals(self, batch: Any) -> dict[str, Any]:
+    def denominators(self, batch: Any) -> dict[str, Any]:
         return {"tokens": jnp.float32(batch["tokens"].size)}
 
-    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
         logits, aux = view.model.apply(view.variables, {"tokens": batch["tokens"]}, train=view.train, key=key)
-        loss = token_loss(logits, batch["labels"], batch["labels"] >= 0, 0.0).smoothed / totals["tokens"]
-        return loss, LossAux(aux.state, view.extra, {"loss": loss})
+        loss = token_loss(logits, batch["labels"], batch["labels"] >= 0, 0.0).smoothed / denominators["tokens"]
+        return loss, LossAux(aux.state, view.task_state, {"loss": loss})
 
 
 class Training(NamedTuple):

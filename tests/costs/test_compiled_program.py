@@ -209,7 +209,7 @@ def test_arguments_are_parameters_optimizer_and_batch() -> None:
         {
             "parameters": state.variables,
             "optimizer": state.optimizers,
-            "rest": (state.step, state.key, state.averages, state.extra, state.hyperparameters),
+            "rest": (state.step, state.key, state.averages, state.task_state, state.hyperparameters),
             "batch": made.batch,
         }
     )

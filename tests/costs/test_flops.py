@@ -504,7 +504,7 @@ def test_a_step_of_every_family_has_the_products_of_its_formula(name: str) -> No
 def test_a_step_is_traced_once_for_each_shape_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     components, traced = assembled("attention_probes x decoder"), []
     monkeypatch.setattr(building, "training_flops", lambda *given: traced.append(given) or training_flops(*given))
-    count, batch = flops_counter(components), components.task.source(0)[0]
+    count, batch = flops_counter(components), components.task.training_batches(0)[0]
     half = {name: array[: len(array) // 2] for name, array in batch.items()}
     assert [count(each) for each in (batch, half, batch, half)] == [1_904_640, 952_320] * 2
     assert len(traced) == 2
@@ -517,7 +517,7 @@ def test_what_cannot_be_counted_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
         raise UncountableError("for a reason")
 
     monkeypatch.setattr(flops, "count_matmul_flops", refuse)
-    count, batch = flops_counter(components), components.task.source(0)[0]
+    count, batch = flops_counter(components), components.task.training_batches(0)[0]
     with caplog.at_level(logging.WARNING):
         assert count(batch) is None
         assert count({name: array[:8] for name, array in batch.items()}) is None

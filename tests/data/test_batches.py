@@ -144,7 +144,7 @@ def test_what_fits_no_length_is_left_out_and_counted() -> None:
     assert made.left_out == 3
     assert sorted(indices(epoch(made))) == [0, 3]
     with pytest.raises(ValueError, match=r"no example fits lengths=\(4, 8, 12\); the shortest has 13"):
-        batches(pairs.part([1, 2]))
+        batches(pairs.select([1, 2]))
 
 
 @given(
@@ -179,7 +179,7 @@ def test_the_stream_is_the_indexing_from_anywhere(start: int, stop: int) -> None
 
 
 def test_a_part_is_those_examples_in_that_order() -> None:
-    part = PAIRS.part([7, 2])
+    part = PAIRS.select([7, 2])
     assert len(part) == 2
     np.testing.assert_array_equal(part.sources[0], PAIRS.sources[7])
     np.testing.assert_array_equal(part.targets[1], PAIRS.targets[2])

@@ -159,7 +159,7 @@ def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
     write(tmp_path, {f"books/{name}": text for name, text in files.items()})
     (tmp_path / "run").mkdir()
     values = {**TEXT_TASK, "probe_length": 4, "dataset": "books", "data_dir": str(tmp_path)}
-    (said,) = build(task_config(values), tmp_path / "run").said
+    (said,) = build(task_config(values), tmp_path / "run").data_summary
     assert said.endswith(
         "; train, validation, test by the names of files and folders; 5 of 5 validation lines of 40 letters and more "
         "are in train as well; 1 of 1 test lines of 40 letters and more are in train as well"
@@ -173,7 +173,7 @@ def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
     values = {"dataset": "x.tsv", "data_dir": str(tmp_path), "validation_files": "dev.tsv"}
     labeled = {"name": "classification", "classes": ("a", "b"), "tokenizer": "bytes"}
     for of_task, what in ((labeled, "texts"), ({"name": "translation", "vocabulary": 60}, "sources")):
-        said = "; ".join(build(task_config({**of_task, **values}), tmp_path / "run").said)
+        said = "; ".join(build(task_config({**of_task, **values}), tmp_path / "run").data_summary)
         assert f"3 of 4 validation {what} are in train as well" in said
         for file in (tmp_path / "run").iterdir():
             file.unlink()
@@ -216,7 +216,7 @@ def test_further_splits_are_told(tmp_path: Path) -> None:
     images(tmp_path, {"test/a/0.png": IMAGE, "extra/b/0.png": png(np.full((4, 4), 9, np.uint8))})
     (tmp_path / "run").mkdir()
     values = {"name": "image_classification", "dataset": "pets", "data_dir": str(tmp_path)}
-    assert build(task_config(values), tmp_path / "run").said == (
+    assert build(task_config(values), tmp_path / "run").data_summary == (
         "data pets: 6 train, 6 validation, 1 test images; splits that are not used: extra",
     )
 

@@ -100,7 +100,7 @@ def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
         ("tfds/../tiny", "high", "is no set of images"),
         ("tfds/tiny", "high", "has the class 2 in train; its classes are 0 to 1"),
         ("tfds/tiny", "text", "is no JPEG or PNG image"),
-        ("tfds/tiny", "sizes", "give config.task.side"),
+        ("tfds/tiny", "sizes", "give config.task.image_size"),
         ("tfds/tiny", "lines", "label.labels.txt has 1 lines for 2 classes"),
         ("tfds/tiny", "more", "holds 1 files of records that its dataset_info.json does not name, such as tiny-train"),
         ("minst", None, "is unknown"),

@@ -121,7 +121,7 @@ def test_shuffling_exchanges_squares_in_all_images_alike() -> None:
     assert sorted(squares[:, 0]) == list(range(20))
     assert not np.array_equal(squares[:, 0], np.arange(20))
     np.testing.assert_array_equal(shuffle_patches(numbered, 0), numbered)
-    with pytest.raises(UserError, match=r"config\.task\.shuffled=3 does not divide"):
+    with pytest.raises(UserError, match=r"config\.task\.shuffled_patch_size=3 does not divide"):
         shuffle_patches(numbered, 3)
 
 
@@ -226,7 +226,7 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
     refused("size=4 must be at least 8", "digits/size=4")
     refused("say the size of drawn images by digits/size=20", "digits", resizing=Resizing(20))
     (root / "train" / "dog" / "000.png").write_bytes(png_of(np.zeros((7, 6, 3), np.uint8)))
-    refused("has images of 6 x 6 and of 6 x 7 pixels: give config.task.side")
+    refused("has images of 6 x 6 and of 6 x 7 pixels: give config.task.image_size")
     (root / "train" / "dog" / "000.png").write_bytes(b"GIF89a")
     refused("dog/000.png is no JPEG or PNG image")
     (root / "train" / "dog" / "000.png").unlink()
@@ -294,6 +294,6 @@ def test_the_middle_of_a_resized_image_is_kept() -> None:
     whole = np.asarray(image.fromarray(pixels).resize((16, 16), 3))
     read = decode_image(png_of(pixels), "x", Resizing(12, 16, ResampleFilter.BICUBIC))
     np.testing.assert_array_equal(read, whole[2:14, 2:14])
-    for values in ({"side": 0}, {"resize_side": 8}, {"side": 8, "resize_side": 7}):
+    for values in ({"image_size": 0}, {"resize_side": 8}, {"image_size": 8, "resize_side": 7}):
         with pytest.raises(UserError, match="must be at least"):
             Resizing(**values)

@@ -35,7 +35,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_word_order_has_pairs_of_the_same_words_in_two_orders_and_classes() -> None:
-    opened = open_labeled_texts("word_order/longest=6,train=300,validation=20,test=20")
+    opened = open_labeled_texts("word_order/max_length=6,train=300,validation=20,test=20")
     assert [len(opened.split(name)) for name in ("train", "validation", "test")] == [600, 40, 40]
     assert opened.classes == class_names("word_order") == ("cat", "dog")
     train = opened.split("train")
@@ -49,7 +49,7 @@ def test_word_order_has_pairs_of_the_same_words_in_two_orders_and_classes() -> N
         assert animals[1] == opened.classes[label]
     assert {len(each.text.split()) for each in train} == {3, 4, 5, 6}
     assert open_labeled_texts(opened.name).splits == opened.splits
-    other = open_labeled_texts("word_order/longest=6,train=300,validation=20,test=20,seed=1")
+    other = open_labeled_texts("word_order/max_length=6,train=300,validation=20,test=20,seed=1")
     assert other.split("train") != train
     assert list(opened.split("test")) != list(opened.split("validation"))
 
@@ -100,9 +100,9 @@ def test_the_real_sets_have_their_published_sizes() -> None:
         ("glue/SST2", "did you mean 'glue/SST-2'"),
         ("imdb", "config.task.dataset='imdb' is unknown: known: FILE.jsonl, FILE.tsv, glue/CoLA, "),
         ("word_order/longst=5", "did you mean"),
-        ("word_order/train=many", "must give a whole number, as in word_order/longest=6,train=512"),
-        ("word_order/shortest=2", "word_order.shortest=2 must be at least 3"),
-        ("word_order/longest=3,shortest=4", "shortest=4 and longest=3"),
+        ("word_order/train=many", "must give a whole number, as in word_order/max_length=6,train=512"),
+        ("word_order/min_length=2", "word_order.min_length=2 must be at least 3"),
+        ("word_order/max_length=3,min_length=4", "min_length=4 and max_length=3"),
         ("word_order/test=0", "test=0 must be at least 1"),
         ("glue/CoLA", "glue/CoLA needs its files: give the folder that holds CoLA/raw/in_domain_train.tsv, "),
     ],

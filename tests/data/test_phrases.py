@@ -15,7 +15,7 @@ from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignme
 from transformer.data.phrases import lexicon, number_words
 from transformer.data.phrases.generate import (
     SPLITS,
-    PhrasesConfig,
+    PhrasesDatasetConfig,
     SampledPhrase,
     sample_phrases,
     split_of,
@@ -315,7 +315,7 @@ def half_hours(split: str, size: int, rounded: int) -> Counter[tuple[int, str]]:
 
 def test_half_hours_train_and_other_half_hours_test() -> None:
     # The demo's own phrases: the default sizes, half of the times rounded.
-    config = PhrasesConfig(rounded=50)
+    config = PhrasesDatasetConfig(rounded=50)
     found = {split: half_hours(split, getattr(config, split), config.rounded) for split in SPLITS}
     hours = {split: {hour for hour, _ in halves} for split, halves in found.items()}
     texts = {split: {text for _, text in halves} for split, halves in found.items()}
@@ -362,4 +362,4 @@ def test_the_draw_is_a_function_of_split_size_and_seed() -> None:
 )
 def test_a_wrong_config_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        PhrasesConfig(**arguments)
+        PhrasesDatasetConfig(**arguments)

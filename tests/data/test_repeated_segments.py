@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, RepeatedSegmentsConfig
+from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, RepeatedSegmentsDatasetConfig
 from transformer.data.datasets.text import open_text_dataset
 
-OPTIONS = "repeated/symbols=16,shortest=3,longest=7,length=20,train=600,validation=40,test=40"
+OPTIONS = "repeated/num_symbols=16,min_segment_length=3,max_segment_length=7,length=20,train=600,validation=40,test=40"
 
 
 def periods(text: str, least: int, most: int) -> list[int]:
@@ -29,7 +29,9 @@ def test_a_document_is_one_random_segment_over_and_over(tmp_path: Path) -> None:
 
 
 def test_the_least_loss_is_that_of_knowing_every_probability() -> None:
-    config = RepeatedSegmentsConfig(symbols=16, shortest=4, longest=9, length=30, train=3000)
+    config = RepeatedSegmentsDatasetConfig(
+        num_symbols=16, min_segment_length=4, max_segment_length=9, length=30, train=3000
+    )
     # The probability of a document is the mean over segments' lengths of that of its segment, if it repeats so.
     nats = []
     for text in config.draw("train"):
@@ -62,13 +64,13 @@ def test_it_opens_without_options() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("symbosl=16", "did you mean 'symbols'"),
+        ("num_symbosl=16", "did you mean 'num_symbols'"),
         ("symbols", "must give a whole number"),
-        ("symbols=-3", "must give a whole number"),
-        ("symbols=1", "symbols=1 must be at least 2"),
-        ("symbols=9999", "symbols=9999 must be at most"),
-        ("shortest=1", "shortest=1"),
-        ("shortest=30,longest=20", "shortest=30, longest=20"),
+        ("num_symbols=-3", "must give a whole number"),
+        ("num_symbols=1", "num_symbols=1 must be at least 2"),
+        ("num_symbols=9999", "num_symbols=9999 must be at most"),
+        ("min_segment_length=1", "min_segment_length=1"),
+        ("min_segment_length=30,max_segment_length=20", "min_segment_length=30, max_segment_length=20"),
         ("length=24", "length=24"),
         ("test=0", "test=0 must be at least 1"),
     ],

@@ -39,7 +39,7 @@ def test_drawings_of_a_glyph_differ_and_are_those_of_their_generator() -> None:
 
 
 def test_scenes_hold_different_items_in_different_cells() -> None:
-    random, kind = np.random.default_rng(0), SceneGenerator(fewest=2, most=6, one_of_each=True)
+    random, kind = np.random.default_rng(0), SceneGenerator(min_items=2, max_items=6, one_of_each=True)
     scenes = [kind.draw(random) for _ in range(200)]
     assert {len(items) for items in scenes} == {2, 3, 4, 5, 6}
     for items in scenes:
@@ -64,11 +64,11 @@ def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"fewest": 0}, "must rise"),
-        ({"most": 10}, "must rise"),
+        ({"min_items": 0}, "must rise"),
+        ({"max_items": 10}, "must rise"),
         ({"shapes": ("dragon",)}, "dragon"),
         ({"shapes": ("star",), "colors": ("red",)}, "cannot all differ"),
-        ({"most": 7, "one_of_each": True}, "cannot all differ"),
+        ({"max_items": 7, "one_of_each": True}, "cannot all differ"),
     ],
 )
 def test_unfit_scenes_are_refused(wrong: dict, message: str) -> None:

@@ -7,12 +7,12 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, SymbolPairsConfig
+from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, SymbolPairsDatasetConfig
 from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, load_splits, word_of_each_piece
 
-OPTIONS = "reversal/length=5,symbols=7,train=300,validation=30,test=40"
+OPTIONS = "reversal/length=5,num_symbols=7,train=300,validation=30,test=40"
 
 
 def opened(options: str = OPTIONS) -> TranslationDataset:
@@ -37,9 +37,9 @@ def test_a_target_is_its_source_backwards_word_by_word() -> None:
 
 
 def test_a_copy_is_its_source_word_by_word() -> None:
-    copied = opened("copy/length=5,symbols=7,train=50")
+    copied = opened("copy/length=5,num_symbols=7,train=50")
     assert copied.languages == ("symbols", "copied")
-    backwards = opened("reversal/length=5,symbols=7,train=50").split("train")
+    backwards = opened("reversal/length=5,num_symbols=7,train=50").split("train")
     for pair, reverse in zip(copied.split("train"), backwards, strict=True):
         assert pair.source == pair.target == reverse.source
         assert pair.links is not None
@@ -47,7 +47,7 @@ def test_a_copy_is_its_source_word_by_word() -> None:
 
 
 def test_every_link_joins_a_word_with_itself() -> None:
-    for pair in opened("reversal/length=6,shortest=2,symbols=300,train=200").split("train"):
+    for pair in opened("reversal/length=6,min_length=2,num_symbols=300,train=200").split("train"):
         assert pair.links is not None
         assert pair.links.sure == pair.links.possible
         source, target = pair.source.split(), pair.target.split()
@@ -57,10 +57,10 @@ def test_every_link_joins_a_word_with_itself() -> None:
 
 
 def test_lengths_are_all_alike_or_equally_likely() -> None:
-    lengths = [len(pair.source.split()) for pair in opened("reversal/shortest=3,length=7,train=2000").split("train")]
+    lengths = [len(pair.source.split()) for pair in opened("reversal/min_length=3,length=7,train=2000").split("train")]
     assert np.bincount(lengths)[3:] == pytest.approx([400] * 5, abs=80)
     assert min(lengths) == 3
-    tested = opened("copy/shortest=3,length=7,tested=6,train=200,test=50")
+    tested = opened("copy/min_length=3,length=7,test_length=6,train=200,test=50")
     assert {len(pair.source.split()) for pair in tested.split("test")} == {6}
     assert {len(pair.source.split()) for pair in tested.split("train")} == set(range(3, 8))
     by_default = opened("reversal/train=50,test=1,validation=1").split("train")
@@ -78,11 +78,11 @@ def test_pairs_are_a_function_of_their_seed_and_no_split_holds_anothers() -> Non
 
 
 def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation, SentencePair]:
-    lengths = (1 + SymbolPairsConfig().length,)
+    lengths = (1 + SymbolPairsDatasetConfig().length,)
     config = TranslationConfig(
         dataset=dataset,
         vocabulary=vocabulary,
-        lengths=lengths,
+        bucket_lengths=lengths,
         tokens_per_batch=26,
         num_beams=1,
         num_decoded_examples=2,
@@ -95,8 +95,8 @@ def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation
 
 @pytest.mark.parametrize("symbols", [16, 300])
 def test_every_symbol_is_one_token(tmp_path: Path, symbols: int) -> None:
-    task, pair = encoded(f"reversal/symbols={symbols},train=400,test=40", tmp_path / "run", 2 * symbols + 5)
-    batch = task.source(0)[0]
+    task, pair = encoded(f"reversal/num_symbols={symbols},train=400,test=40", tmp_path / "run", 2 * symbols + 5)
+    batch = task.training_batches(0)[0]
     ends = {"source": task.interface.end, "labels": task.interface.end}
     assert {name: set(batch[name][:, -1].tolist()) for name in ends} == {name: {end} for name, end in ends.items()}
     np.testing.assert_array_equal(batch["labels"][:, :-1], batch["source"][:, -2::-1])
@@ -108,7 +108,7 @@ def test_alignment_is_evaluated_and_labeled_with_the_truth(tmp_path: Path) -> No
     task, _ = encoded("reversal/train=400,validation=8,test=8", tmp_path / "run", 37)
     assert "alignment" in [evaluation.name for evaluation in task.evaluations]
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))
-    labels = task.labels([site])
+    labels = task.axis_labels([site])
     assert labels.links is not None
     for links in labels.links["decoder/cross"]:
         assert {(link.query, link.key) for link in links} == {(place, 11 - place) for place in range(12)}
@@ -120,13 +120,13 @@ def test_alignment_is_evaluated_and_labeled_with_the_truth(tmp_path: Path) -> No
     [
         ("lenght=5", "did you mean 'length'"),
         ("length", "must give a whole number"),
-        ("symbols=-3", "must give a whole number"),
-        ("symbols=1", "symbols=1 must be at least 2"),
-        ("symbols=9999", "symbols=9999 must be at most"),
+        ("num_symbols=-3", "must give a whole number"),
+        ("num_symbols=1", "num_symbols=1 must be at least 2"),
+        ("num_symbols=9999", "num_symbols=9999 must be at most"),
         ("length=0", "length=0"),
-        ("shortest=0", "shortest=0 must be at least 1"),
-        ("shortest=6,length=5", "shortest=6 must be at most length=5"),
-        ("tested=13", "tested=13 must be at most length=12"),
+        ("min_length=0", "min_length=0 must be at least 1"),
+        ("min_length=6,length=5", "min_length=6 must be at most length=5"),
+        ("test_length=13", "test_length=13 must be at most length=12"),
         ("test=0", "test=0 must be at least 1"),
     ],
 )

@@ -133,9 +133,9 @@ def test_options_that_do_not_fit_are_refused() -> None:
         with pytest.raises(UserError, match=r"config\.task\.coverage_penalty"):
             TranslationConfig(**{"num_beams": 1, **given})  # type: ignore[arg-type]
     # A task's own penalty goes with its own beams.
-    assert DecodingConfig.asked({"temperature": 1.0}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
-    assert DecodingConfig.asked({"num_beams": 1}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
-    assert DecodingConfig.asked({"num_beams": 2}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
+    assert DecodingConfig.with_request({"temperature": 1.0}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert DecodingConfig.with_request({"num_beams": 1}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert DecodingConfig.with_request({"num_beams": 2}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
     model, variables = made(context_vector=ContextVector.LAST)
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=False)
     tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)

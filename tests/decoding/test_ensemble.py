@@ -20,8 +20,9 @@ from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.training import run_loading, train
+from transformer.training.compiled_evaluation import compile_evaluations, evaluation_view
+from transformer.training.compiled_probe import Probe
 from transformer.training.config import resolve_config
-from transformer.training.evaluate import Probe, compile_evaluations, evaluation_view
 from transformer.training.run_loading import load_ensemble, load_run
 from transformer.training.run_setup import compile_run_probe
 
@@ -67,7 +68,7 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
 
 def nothing_seen(*given: Any) -> Probe:
     """The probe of a model without sites."""
-    return Probe(dataclasses.replace(compile_run_probe(*given).plan, sites=()), lambda state: {})
+    return Probe(dataclasses.replace(compile_run_probe(*given).capture_plan, sites=()), lambda state: {})
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ):
             task = {
                 "name": "translation",
-                "dataset": f"copy/length=3,symbols={symbols},train=40,validation=8,test=8",
+                "dataset": f"copy/length=3,num_symbols={symbols},train=40,validation=8,test=8",
                 "vocabulary": 2 * symbols + 5,
-                "lengths": (4,),
+                "bucket_lengths": (4,),
                 "tokens_per_batch": 32,
                 "num_beams": 2,
             }
@@ -109,7 +110,9 @@ def test_runs_are_evaluated_as_one(runs: list[Path], capsys: pytest.CaptureFixtu
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 0
     told = capsys.readouterr().out
     _, components, state = load_ensemble(runs[:2])
-    batch = {name: value for name, value in components.task.source(0)[0].items() if name in ("source", "target")}
+    batch = {
+        name: value for name, value in components.task.training_batches(0)[0].items() if name in ("source", "target")
+    }
     mean = np.mean(
         [np.exp(np.asarray(jax.nn.log_softmax(model.apply(v, batch, train=False)[0]))) for model, v in parts(runs[:2])],
         axis=0,
@@ -135,7 +138,9 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     averaged = evaluation_view(components.model, state, "mean").variables
     assert (averaged.params["output"]["kernel"] != state.variables.params["output"]["kernel"]).any()
     _, ensemble, joint = load_ensemble([tmp_path / "averaged", runs[1]])
-    batch = {name: value for name, value in components.task.source(0)[0].items() if name in ("source", "target")}
+    batch = {
+        name: value for name, value in components.task.training_batches(0)[0].items() if name in ("source", "target")
+    }
     logits = [
         model.apply(variables, batch, train=False)[0]
         for model, variables in ((components.model, averaged), (other.model, of_other.variables))

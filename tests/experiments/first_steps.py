@@ -23,7 +23,7 @@ import numpy as np
 
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, FILES, variants_of
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.training.build import TrainingComponents, build_components, compile_train_step, flops_counter
 from transformer.training.config import apply_overrides, resolve_config
 
@@ -91,7 +91,7 @@ def parameters_of(components: TrainingComponents) -> int:
 def first_steps(name: str, data: Path | None) -> dict[str, Any]:
     """What the first steps of a config compute: the metrics of each, exactly, and a digest of the last state."""
     values = load_config(str(CHECKOUT / name)).to_dict()
-    flat = flatten(resolve_config(values).to_config())
+    flat = flatten_config(resolve_config(values).to_config())
     values = apply_overrides(values, {f"sharding.{key}": value for key, value in ONE_DEVICE.items()})
     values.pop("initialize_from", None)  # other runs
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
             experiment, components, source = assembled(values, data, Path(folder))
         step = compile_train_step(experiment, components)
         state = components.init_state(jax.random.key(experiment.run.seed))
-        batches = components.task.source(experiment.run.seed)
+        batches = components.task.training_batches(experiment.run.seed)
         flops = flops_counter(components)
         steps = []
         for index in range(STEPS):

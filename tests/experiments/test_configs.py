@@ -16,9 +16,9 @@ import pytest
 from launch.command import split_override
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, FILES, arguments_of
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
-from transformer.overrides import Leaf, find, flag, leaves
+from transformer.overrides import SchemaValue, find_key, override_flag, value_keys
 from transformer.training.config import apply_text_overrides, config_schema, format_as_flags, resolve_config
 
 NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in arguments_of(file)]
@@ -69,9 +69,9 @@ KEPT = {"wmt14.py": {"optimizer.warmup_steps": "the learning rate beside it is c
 def differing(name: str) -> dict[str, bool]:
     """The keys that a config states, and whether with another value than the default."""
     values = load_config(name).to_dict()
-    tree, resolved = config_schema(values), flatten(resolve_config(values).to_config())
-    nodes = {key: find(tree, key) for key in flatten(values)}
-    return {key: isinstance(node, Leaf) and node.default != resolved[key] for key, node in nodes.items()}
+    tree, resolved = config_schema(values), flatten_config(resolve_config(values).to_config())
+    nodes = {key: find_key(tree, key) for key in flatten_config(values)}
+    return {key: isinstance(node, SchemaValue) and node.default != resolved[key] for key, node in nodes.items()}
 
 
 def needless(file: Path, kept: Mapping[str, str]) -> list[str]:
@@ -125,22 +125,22 @@ def test_the_overrides_of_the_commands_page_are_found() -> None:
     assert {"model.score": "additive"} in named
     assert {"head_statistics_every": "7"} in named
     assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
-    known = {key for name in NAMES for key in leaves(config_schema(values_of(name)))}
+    known = {key for name in NAMES for key in value_keys(config_schema(values_of(name)))}
     assert {key for overrides in named for key in overrides} <= known
 
 
 def whole(values: Any) -> dict[str, Any] | str:
     """The whole config, or why it is refused."""
     try:
-        return flatten(resolve_config(values).to_config())
+        return flatten_config(resolve_config(values).to_config())
     except UserError as refused:
         return str(refused)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_override_of_the_commands_page_works(name: str) -> None:
-    values, before = values_of(name), flatten(resolve_config(values_of(name)).to_config())
-    known = set(leaves(config_schema(values)))
+    values, before = values_of(name), flatten_config(resolve_config(values_of(name)).to_config())
+    known = set(value_keys(config_schema(values)))
     sizes = {size for size, published in SIZES.items() if published.family == before["model.family"]}
     for overrides in named_in_commands():
         if not set(overrides) <= known:
@@ -149,7 +149,8 @@ def test_every_override_of_the_commands_page_works(name: str) -> None:
             continue
         # A key that the page names without a value is set to the one that it has.
         words = {
-            key: flag("", before[key]).partition("=")[2] if text is None else text for key, text in overrides.items()
+            key: override_flag("", before[key]).partition("=")[2] if text is None else text
+            for key, text in overrides.items()
         }
         after = whole(apply_text_overrides(values, words.items()))
         if isinstance(after, str):
@@ -158,7 +159,7 @@ def test_every_override_of_the_commands_page_works(name: str) -> None:
             assert all(f"config.{key}={text} " in after for key, text in words.items())
             continue
         for key, text in words.items():
-            assert flag(key, after[key]) == f"--config.{key}={text}"
+            assert override_flag(key, after[key]) == f"--config.{key}={text}"
         changed = {key for key in after if after[key] != before.get(key)}
         if "model.size" not in overrides:
             # A model that departs from its size has none; nothing else changes.
@@ -176,7 +177,7 @@ def test_the_shown_config_is_the_whole_config_as_words(name: str) -> None:
     page = format_as_flags(values_of(name))
     words = words_of(page)
     keys = [key for key, _ in words]
-    assert sorted(keys) == sorted(key for key, value in flatten(expected).items() if value != {})
+    assert sorted(keys) == sorted(key for key, value in flatten_config(expected).items() if value != {})
     empty = {"task": {}, "model": {}, "optimizer": {}}
     assert resolve_config(apply_text_overrides(empty, words)).to_config() == expected
     marked = {word.split("=")[0] for word in re.findall(r"--config\.(\S+=.*?) +# \*", page)}

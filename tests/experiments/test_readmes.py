@@ -11,8 +11,8 @@ from launch import cli, generate_docs
 from launch.config_files import load_config
 from launch.generate_docs import TOPICS
 from tests.experiments.variants import CHECKOUT, FILES, arguments_of
-from transformer.config import flatten
-from transformer.overrides import leaves
+from transformer.config import flatten_config
+from transformer.overrides import value_keys
 from transformer.training.config import config_schema
 
 PROJECTS = sorted(path for path in (CHECKOUT / "experiments").iterdir() if (path / "__init__.py").is_file())
@@ -78,7 +78,7 @@ def keys_of(project: Path) -> set[str]:
     files = [file for file in FILES if project_of(file) == project]
     names = [f"{file}{argument}" for file in files for argument in arguments_of(file)]
     configs = [load_config(name).to_dict() for name in names]
-    keys = {key for values in configs for key in (*leaves(config_schema(values)), *flatten(values))}
+    keys = {key for values in configs for key in (*value_keys(config_schema(values)), *flatten_config(values))}
     keys |= {key[:end] for key in keys for end, letter in enumerate(key) if letter == "."}
     return keys | {key.removeprefix("model.").removeprefix("task.") for key in keys}
 

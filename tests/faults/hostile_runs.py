@@ -12,7 +12,7 @@ from tests.faults.hostile_words import declared
 from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 from transformer.config import UserError
-from transformer.trust import outside_of
+from transformer.trust import external_paths
 
 DEEP = "[" * 100_000
 READERS: Sequence[tuple[str, tuple[str, ...]]] = (
@@ -183,7 +183,7 @@ CONFIG: dict[str, Spoil] = {
         "optimizer": None,
         "model.width": 1_000_000,
         "model.norm_epsilon": 1e300,
-        "task.lengths": [10**20],
+        "task.bucket_lengths": [10**20],
         "task.vocabulary": -1,
         "precision": {"parameters": "object"},
         "maps": {"max_megabytes": -1.0},
@@ -237,7 +237,7 @@ def trust(command: str, config: Any, folder: Path) -> list[str]:
         return []
     try:
         with contextlib.chdir(folder):
-            named = [name.value for name in outside_of(config, training=True) if "://" not in name.value]
+            named = [name.value for name in external_paths(config, training=True) if "://" not in name.value]
     except UserError:  # the config has a section that is none
         return []
     return [f"--trust={','.join(named)}"] if named else []

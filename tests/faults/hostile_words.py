@@ -120,13 +120,13 @@ def _values(flag: Flag) -> Sequence[str]:
 def keys(originals: Originals) -> Iterator[Case]:
     """Every number of the config with values that it cannot have, and every text with some that it should not."""
     from tests.faults.originals import TRANSLATION
-    from transformer.overrides import Leaf, find, leaves
+    from transformer.overrides import SchemaValue, find_key, value_keys
     from transformer.training.config import config_schema
 
     tree = config_schema(TRANSLATION)
-    for key in leaves(tree):
-        node = find(tree, key)
-        kind = str(getattr(node, "hint", "")) if isinstance(node, Leaf) else ""
+    for key in value_keys(tree):
+        node = find_key(tree, key)
+        kind = str(getattr(node, "hint", "")) if isinstance(node, SchemaValue) else ""
         number = "int" in kind or "float" in kind
         for value in NUMBERS if number else TEXTS:
             word = f"--config.{key}={value}"
@@ -190,12 +190,12 @@ def too_large(originals: Originals) -> Iterator[Case]:
 def values(originals: Originals) -> Iterator[Case]:
     """Every number of the config at 0 and below, up to where a run would begin, which a model beyond any machine does not."""
     from tests.faults.originals import TRANSLATION
-    from transformer.overrides import Leaf, find, leaves
+    from transformer.overrides import SchemaValue, find_key, value_keys
     from transformer.training.config import config_schema
 
     tree = config_schema(TRANSLATION)
-    for key in leaves(tree):
-        kind = str(getattr(node, "hint", "")) if isinstance(node := find(tree, key), Leaf) else ""
+    for key in value_keys(tree):
+        kind = str(getattr(node, "hint", "")) if isinstance(node := find_key(tree, key), SchemaValue) else ""
         if "int" not in kind and "float" not in kind:
             continue
         for value in ("0", "-1", "-1,2", "2147483647") if "tuple" in kind else ("0", "-1", "2147483647"):

@@ -28,7 +28,7 @@ TRANSLATION: dict[str, Any] = {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
         "vocabulary": 200,
-        "lengths": [48],
+        "bucket_lengths": [48],
         "tokens_per_batch": 8 * 48,
         "num_decoded_examples": 1,
         "num_probe_examples": 2,

@@ -21,7 +21,7 @@ from tests.faults.originals import TRANSLATION
 from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from transformer.config import RunConfig, UserError, from_config
-from transformer.json_files import read_as
+from transformer.json_files import read_dataclass
 from transformer.maps.report.head_history import read_head_statistics
 from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
@@ -165,7 +165,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "trials.jsonl": _read_sweep,
     "ledger": _read_sweep,
     "about.json": read_metadata,
-    "vmapped": lambda folder: read_as(VmapSpeedup, folder / "vmapped" / "x" / "gain-2.json"),
+    "vmapped": lambda folder: read_dataclass(VmapSpeedup, folder / "vmapped" / "x" / "gain-2.json"),
 }
 OURS = [kind for kind in KINDS if kind.pattern.partition("/")[0] in READERS and "state/" not in kind.pattern]
 # Orbax's own file, whose every field but a few it reads itself.
@@ -216,8 +216,8 @@ def test_each_schema_that_is_read_is_attacked(root: Path) -> None:
     attacked = {kind.schema.__name__ for kind in KINDS if kind.schema is not None} | inside
     for file in (root / "transformer").rglob("*.py"):
         text = file.read_text()
-        for node in ast.walk(ast.parse(text)) if "checked(" in text or "read_as(" in text else ():
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("checked", "read_as"):
+        for node in ast.walk(ast.parse(text)) if "parse_dataclass(" in text or "read_dataclass(" in text else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("parse_dataclass", "read_dataclass"):
                 first = node.args[0]
                 assert not isinstance(first, ast.Name) or first.id in attacked | {"schema"}, f"{file}: {first.id}"
 

@@ -177,7 +177,7 @@ def test_a_way_of_reading_files_that_ours_is_not_is_refused_by_its_key(wrong: di
 
 
 def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None:
-    for values in ({"side": 12}, {"side": 12, "resize_side": 16, "resample": "bicubic"}):
+    for values in ({"image_size": 12}, {"image_size": 12, "resize_side": 16, "resample": "bicubic"}):
         task = task_config({"name": "image_classification", "dataset": "pets", **values})
         said = preprocessor_config("vit", 12, task, 3)
         read = read_preprocessor(said, "vit", 12)

@@ -18,11 +18,12 @@ from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.partitioning import single_device_placement
 
 QUICK = ("language_modeling x recurrent_decoder", "classification x recurrent_classifier")
-READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.all_names()}
+READERS = {name: tasks.TASKS[name].input_reader for name in tasks.TASKS.all_names()}
 READ = [
     case
     for case in CASES
-    if (reader := READERS.get(case.config["task"]["name"])) is not None and reader.kept is load_run_tokenizer
+    if (reader := READERS.get(case.config["task"]["name"])) is not None
+    and reader.load_preprocessor is load_run_tokenizer
 ]
 
 
@@ -32,11 +33,11 @@ READ = [
 )
 def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     experiment = case.experiment(OptimizerAlgorithm.ADAM, 0.01)
-    reader = tasks.TASKS[tasks.name_of(experiment.task)].reader
+    reader = tasks.TASKS[tasks.name_of(experiment.task)].input_reader
     assert reader is not None
     task = build_components(experiment, tmp_path, single_device_placement()).task
     tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
-    interfaces = (reader.interface(experiment.task, tokenizer), task.interface)
+    interfaces = (reader.make_interface(experiment.task, tokenizer), task.interface)
     # How long a run's own prompts are only their data say.
     read, own = (dataclasses.replace(interface, max_decoded_length=0) for interface in interfaces)
     assert read == own

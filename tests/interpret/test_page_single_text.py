@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.interpret.load import Loaded
 from transformer.interpret.show import AttentionPage
-from transformer.tasks.base_task import make_capture
+from transformer.tasks.base_task import make_capture_function
 
 pytestmark = pytest.mark.browser
 TEXT = "the qu 🙂 the qu the qu the qu"
@@ -38,7 +38,7 @@ def captured(model: Loaded) -> CapturedAttention:
     """What lies beneath the page's maps."""
     reading, _ = model._read(TEXT, None, None)
     capture = Capture(("decoder/self",), value_norms=True, query_key_query_key_vectors=True)
-    return make_capture(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
+    return make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
 
 
 def test_a_page_of_one_sentence_is_of_that_sentence(looked: AttentionPage, visit: Any) -> None:  # noqa: F811

@@ -266,7 +266,7 @@ def test_another_study_in_the_directory_is_refused_with_the_difference(capsys, t
 
 def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     base = apply_overrides(load_config(str(study)).to_dict(), {"model.width": 16})
-    trial = make_trial(base, {"seed": 3, "task.lengths": (48, 96), "optimizer.learning_rate": 3e-3})
+    trial = make_trial(base, {"seed": 3, "task.bucket_lengths": (48, 96), "optimizer.learning_rate": 3e-3})
     words = shlex.split(
         retrain_command(str(study), ["--config.model.width=16"], trial, recorded="there", workdir="a b", data_dir="d")
     )

@@ -10,7 +10,7 @@ import pytest
 from launch import alignment_error_rate, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation_dataset
-from transformer.tasks.word_alignment import read_alignment_files, word_alignment_evaluation
+from transformer.tasks.word_alignment_evaluation import read_alignment_files, word_alignment_evaluation
 from transformer.training import build, partitioning, train
 from transformer.training.config import resolve_config
 from transformer.training.run_loading import load_run
@@ -18,7 +18,7 @@ from transformer.training.run_setup import compile_loop_evaluations
 
 pytestmark = pytest.mark.slow
 
-DATASET = "reversal/length=4,symbols=6,train=64,validation=8,test=9"
+DATASET = "reversal/length=4,num_symbols=6,train=64,validation=8,test=9"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "name": "translation",
             "dataset": DATASET,
             "vocabulary": 20,
-            "lengths": (5,),
+            "bucket_lengths": (5,),
             "tokens_per_batch": 40,
             "num_probe_examples": 2,
             "num_beams": 1,

@@ -14,7 +14,7 @@ import pytest
 from launch import cli, flag_parsing
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.training.config import apply_text_overrides, resolve_config
 
 CONFIG = """
@@ -24,7 +24,7 @@ def get_config():
     return ConfigDict({
         "name": "practice",
         "steps": 10,
-        "task": {"name": "translation", "lengths": (16, 24)},
+        "task": {"name": "translation", "bucket_lengths": (16, 24)},
         "model": {"family": "encoder_decoder", "width": 64, "encoder_layers": 3},
         "optimizer": {"learning_rate": 0.1},
         "parameter_averages": {"ema": {"kind": "exponential"}},
@@ -85,7 +85,7 @@ def test_flags_by_name_with_defaults_and_types(config_file):
 
 
 def value_of(config: dict, key: str) -> object:
-    return flatten(config)[key]
+    return flatten_config(config)[key]
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def value_of(config: dict, key: str) -> object:
         ("model.tie_embeddings=1", True),
         ("model.kv_heads=None", None),
         ("model.kv_heads=2", 2),
-        ("task.lengths=3,4,5", [3, 4, 5]),
-        ("task.lengths=(3,)", [3]),
-        ("task.lengths=3", [3]),
-        ("task.lengths=[3, 4]", [3, 4]),
+        ("task.bucket_lengths=3,4,5", [3, 4, 5]),
+        ("task.bucket_lengths=(3,)", [3]),
+        ("task.bucket_lengths=3", [3]),
+        ("task.bucket_lengths=[3, 4]", [3, 4]),
         ("model.attention_windows=()", []),
         ("task.languages=en,de", ["en", "de"]),
         ("task.languages=(en, de)", ["en", "de"]),
@@ -140,7 +140,7 @@ def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
 def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
     words = ["--config.model.token_types=3", "--config.model.family=encoder", "--config.task.name=masked_lm"]
     bare = tmp_path / "bare.py"
-    bare.write_text(CONFIG.replace('"lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
+    bare.write_text(CONFIG.replace('"bucket_lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
     for order in (words, words[::-1]):
         config = parsed(str(bare), *order, "--config.task.masked_lm_prob=0.5").config
         assert config["model"] == {"family": "encoder", "width": 64, "token_types": 3}
@@ -150,11 +150,11 @@ def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
     assert "config.model.encoder_layers=3 is said in the config, but the family encoder, which" in str(told.value)
     with pytest.raises(UserError) as told:
         parsed(config_file, words[2]).config  # noqa: B018
-    assert "config.task.lengths=(16, 24) is said in the config, but the task masked_lm," in str(told.value)
+    assert "config.task.bucket_lengths=(16, 24) is said in the config, but the task masked_lm," in str(told.value)
 
 
 def resolved(config: dict) -> dict:
-    return flatten(resolve_config(config).to_config())
+    return flatten_config(resolve_config(config).to_config())
 
 
 def test_a_size_is_changed_and_departed_from(tmp_path):
@@ -223,10 +223,10 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
             ["--config.model.tie_embeddings=maybe"],
             "config.model.tie_embeddings='maybe' is no switch: write true or false",
         ),
-        (["--config.task.lengths=1,x"], "config.task.lengths[1]='x' is not an integer"),
-        (["--config.task.lengths=(1, 2.5)"], "config.task.lengths[1]=2.5 is a float; it must be a int"),
-        (["--config.task.lengths=(3)"], "config.task.lengths='(3)' is not a sequence"),
-        (["--config.task.lengths=(3"], "config.task.lengths='(3' is not a sequence"),
+        (["--config.task.bucket_lengths=1,x"], "config.task.bucket_lengths[1]='x' is not an integer"),
+        (["--config.task.bucket_lengths=(1, 2.5)"], "config.task.bucket_lengths[1]=2.5 is a float; it must be a int"),
+        (["--config.task.bucket_lengths=(3)"], "config.task.bucket_lengths='(3)' is not a sequence"),
+        (["--config.task.bucket_lengths=(3"], "config.task.bucket_lengths='(3' is not a sequence"),
         (["--config.model.width"], "malformed override '--config.model.width'"),
         (["--config.model.width", "8"], "malformed override"),
         (["--config.=3"], "malformed override '--config.=3'"),
@@ -273,7 +273,7 @@ def test_a_missing_config_file_names_those_that_exist(capsys, monkeypatch, tmp_p
     (tmp_path / "experiments" / "demo.py").write_text(CONFIG)
     (tmp_path / "experiments" / "__init__.py").write_text("")
     (tmp_path / "experiments" / "translation" / "pairs.py").write_text(CONFIG)
-    monkeypatch.setattr("transformer.installation.BESIDE", tmp_path)
+    monkeypatch.setattr("transformer.command_invocation.PACKAGE_PARENT", tmp_path)
     monkeypatch.chdir(tmp_path)
     line = refusal(capsys, "--config=experiments/dmeo.py", "--workdir=runs/x")
     assert "no config file 'experiments/dmeo.py': did you mean 'experiments/demo.py'?" in line

@@ -29,7 +29,7 @@ TRANSLATION = (
     *SMALL,
     "--config.task.dataset=phrases/train=32,validation=8,test=8",
     "--config.task.vocabulary=200",
-    "--config.task.lengths=(48,)",
+    "--config.task.bucket_lengths=(48,)",
     "--config.task.tokens_per_batch=192",
 )
 TRUST = "--trust=lab.bahdanau,lab.sorting"

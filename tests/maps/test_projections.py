@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.maps.report import projections as module
 from transformer.maps.report.payload import Block
 from transformer.maps.report.projections import encode_projections
-from transformer.tasks.base_task import make_capture
+from transformer.tasks.base_task import make_capture_function
 
 
 def numbers(blocks: list[Block], name: str) -> np.ndarray:
@@ -28,7 +28,7 @@ def test_the_pages_query_key_vectors_give_the_models_logits_within_half_precisio
     model = transformer.load(folders["gpt2"])
     reading, _ = model._read(["the qu the qu the", "the qu"], None, None)
     capture = Capture(("decoder/self",), value_norms=True, query_key_vectors=True)
-    captured = make_capture(model._view(), reading.inputs, method=reading.method)(capture)
+    captured = make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)
     (facts,), blocks = encode_projections(
         model.sites, reading.labels.completed(model.sites), captured, query_key_vectors=True
     )
@@ -64,7 +64,7 @@ def test_of_each_site_it_is_known_whether_its_logits_are_the_products_alone(
     model = transformer.load(folders["t5"])
     reading, _ = model._read("the fox", "der Fuchs", None)
     capture = Capture(tuple(site.name for site in model.sites), maps=False, value_norms=True, query_key_vectors=True)
-    captured = make_capture(model._view(), reading.inputs, method=reading.method)(capture)
+    captured = make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)
     facts, _ = encode_projections(model.sites, reading.labels.completed(model.sites), captured, query_key_vectors=True)
     whole = {site.name: each["queryKeyVectors"]["whole"] for site, each in zip(model.sites, facts, strict=True)}
     assert whole == {"encoder/self": False, "decoder/self": False, "decoder/cross": True}

@@ -16,7 +16,7 @@ from transformer.attention.capture import TopWeights
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.config import UserError
 from transformer.data.wav import encode_wav
-from transformer.json_files import checked
+from transformer.json_files import parse_dataclass
 from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.capture_plan import StoredMaps, Tiers, map_levels, quantize_maps
@@ -41,7 +41,7 @@ SITES = (
 def test_all_that_a_site_is_comes_back(values):
     slots, patches = Axis("memory", AxisKind.SLOTS, size=3), Axis("patches", AxisKind.GRID, shape=(2, 3), leading=1)
     site = Site("memory/read", patches, slots, ("0", "1"), ("read",), causal=True, values=values)
-    assert checked(Site, json.loads(json.dumps(site_metadata(site))), "a site") == site
+    assert parse_dataclass(Site, json.loads(json.dumps(site_metadata(site))), "a site") == site
 
 
 def some_weights(seed: int) -> dict[str, np.ndarray]:

@@ -56,7 +56,7 @@ def test_a_resolved_size_can_be_read_again(name: str) -> None:
     config = registry.model_config({"size": name})
     written = json.loads(json.dumps({"family": registry.name_of(config), **to_config(config)}))
     assert written["size"] == name
-    assert written["width"] == SIZES[name].values["width"]
+    assert written["width"] == SIZES[name].config_values["width"]
     assert registry.model_config(written) == config
 
 

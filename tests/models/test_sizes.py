@@ -19,7 +19,7 @@ UNSCORED: dict[str, Any] = {"output_bias": False}
 
 def shapes(name: str, vocabulary: int | None = None, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(registry.model_config({"size": name}), **changes)
-    size = SIZES[name].vocabulary if vocabulary is None else vocabulary
+    size = SIZES[name].vocab_size if vocabulary is None else vocabulary
     interface = TaskInterface({}, {"tokens": size, "joint": size}, pad=0, begin=1, end=2)
     return registry.build(config, interface, Precision()).functional.shapes()
 
@@ -177,8 +177,8 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
     config = registry.model_config({"size": name})
     fields = {field.name for field in dataclasses.fields(config)}
     free = {"dropout", "attention_dropout", "stochastic_depth", "backend", "remat", "scan_unroll"}
-    assert not free & set(size.values)
-    assert {"width", "heads", "kv_heads", "head_dim", "feed_forward", "positions"} <= set(size.values) <= fields
+    assert not free & set(size.config_values)
+    assert {"width", "heads", "kv_heads", "head_dim", "feed_forward", "positions"} <= set(size.config_values) <= fields
     assert config.heads * config.resolved_head_dim == config.width
     assert config.resolved_kv_heads == config.heads
 

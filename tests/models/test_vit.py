@@ -165,8 +165,8 @@ def test_learned_rows_and_columns_are_shared() -> None:
 
 def formula(size: PublishedSize) -> int:
     """(3 P^2) d + d + tokens d + (N + tokens) d + L (12 d^2 + 13 d) + 2 d + heads (d C + C)."""
-    width, patch, layers = (size.values[name] for name in ("width", "patch_size", "layers"))
-    tokens = ImagePooling(size.values["pooling"]).tokens
+    width, patch, layers = (size.config_values[name] for name in ("width", "patch_size", "layers"))
+    tokens = ImagePooling(size.config_values["pooling"]).tokens
     heads = max(tokens, 1) * (width * 1000 + 1000)
     blocks = layers * (12 * width**2 + 13 * width)
     return 3 * patch**2 * width + width + tokens * width + size.context_length * width + blocks + 2 * width + heads
@@ -187,7 +187,7 @@ def formula(size: PublishedSize) -> int:
 )
 def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: int) -> None:
     size = SIZES[name]
-    model = registry.build(registry.model_config({"size": name}), size.interface, Precision())
+    model = registry.build(registry.model_config({"size": name}), size.task_interface, Precision())
     assert count_parameters(model.functional.shapes()) == exact == formula(size)
     assert size.published_parameters is not None
     assert exact == pytest.approx(size.published_parameters, rel=0.15 if "ti" in name else 0.03)

@@ -68,9 +68,11 @@ def test_task_keys_that_leave_the_data_alone_may_differ_and_tasks_may_have_data_
 def test_an_order_that_differs_is_seen(tmp_path, monkeypatch):
     """Equal sections of two tasks are trusted to give equal batches; other sections are looked at, batch by batch."""
     arms = {"smooth": {}, "sharp": {"task.label_smoothing": 0.0}}
-    source = translation.Translation.source
+    source = translation.Translation.training_batches
     monkeypatch.setattr(
-        translation.Translation, "source", lambda self, seed: source(self, seed + (self.config.label_smoothing == 0))
+        translation.Translation,
+        "training_batches",
+        lambda self, seed: source(self, seed + (self.config.label_smoothing == 0)),
     )
     assert "training batch 0 (config.task.label_smoothing" in refusal(tmp_path, arms=arms, reference="smooth")
 

@@ -23,8 +23,8 @@ from transformer.training.partitioning import shard_batch, single_device_placeme
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/configs/norm_placement.py"
 TINY = {
-    "task.dataset": "reversal/length=4,symbols=5,train=64,validation=4,test=4",
-    "task.lengths": (5,),
+    "task.dataset": "reversal/length=4,num_symbols=5,train=64,validation=4,test=4",
+    "task.bucket_lengths": (5,),
     "task.tokens_per_batch": 40,
     "task.num_decoded_examples": 1,
     "task.num_probe_examples": 1,
@@ -68,7 +68,7 @@ def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any],
     state = setting.init_state(jax.random.key(7))
     path = "decoder/feed_forward/expand/kernel"
     before_LxExF = np.array(leaves_by_path(state.variables.params)[path], np.float64)
-    batch = shard_batch(setting.task.source(7)[0], setting.placement)
+    batch = shard_batch(setting.task.training_batches(7)[0], setting.placement)
     state, _ = compile_train_step(experiment, setting)(state, batch)
     descended_LxExF = before_LxExF - np.array(leaves_by_path(state.variables.params)[path], np.float64)
     expected_L = np.sqrt(np.sum(descended_LxExF**2, axis=(1, 2)))

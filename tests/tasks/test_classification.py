@@ -22,9 +22,9 @@ from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "name": "classification",
-    "dataset": "word_order/longest=5,train=40,validation=9,test=6",
+    "dataset": "word_order/max_length=5,train=40,validation=9,test=6",
     "vocabulary": 300,
-    "lengths": (8, 16),
+    "bucket_lengths": (8, 16),
     "batch_size": 4,
     "num_probe_examples": 3,
 }
@@ -122,18 +122,18 @@ def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_anothe
 
 
 def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: StateView) -> None:
-    source = task.source(0)
+    source = task.training_batches(0)
     batch = next(source[step] for step in range(100) if (source[step]["index"] < 0).any())
     (objective,) = task.objectives
-    totals = task.totals(batch)
-    assert float(totals["examples"]) == np.sum(batch["index"] >= 0)
-    loss_of = jax.jit(lambda batch: objective.loss(view, batch, totals, jax.random.key(0))[0])
+    denominators = task.denominators(batch)
+    assert float(denominators["examples"]) == np.sum(batch["index"] >= 0)
+    loss_of = jax.jit(lambda batch: objective.loss_fn(view, batch, denominators, jax.random.key(0))[0])
     real = {name: values[batch["index"] >= 0] for name, values in batch.items()}
     np.testing.assert_allclose(loss_of(batch), loss_of(real), rtol=1e-6)
 
 
 def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path) -> None:
-    task = task_of(tmp_path, tokenizer="bytes", lengths=(12,), dataset="word_order/train=20,validation=4,test=4")
+    task = task_of(tmp_path, tokenizer="bytes", bucket_lengths=(12,), dataset="word_order/train=20,validation=4,test=4")
     tokenizer, train = task.tokenizer, task.splits["train"]
     for (text, _), row in zip(train.texts, train.rows, strict=True):
         assert (row[0], row[-1]) == (tokenizer.begin, tokenizer.end)
@@ -144,7 +144,7 @@ def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path)
 
 def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, view: StateView) -> None:
     site = Site(SITE, Axis("tokens"), Axis("tokens"), ("0",), ("0",))
-    labels = task.labels([site])
+    labels = task.axis_labels([site])
     held_out = task.splits["validation"].texts
     shown = [held_out[0], held_out[8], held_out[-1]]
     for (text, label), title, pieces in zip(shown, labels.titles, labels.tokens["tokens"], strict=True):
@@ -162,7 +162,7 @@ def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, v
 
 def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classification, view: StateView) -> None:
     texts = ["dog behind cat", "a cat stands behind the dog"]
-    answers = task.answer(view, PredictionRequest(texts))
+    answers = task.predict(view, PredictionRequest(texts))
     for number, text in enumerate(texts):
         (row,) = encode_texts(task.tokenizer, [text])
         logits, aux = jax.device_get(alone(task, view, text, capture=Capture((SITE,))))
@@ -170,7 +170,7 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
         name, said = answers.lines[number].split()
         assert name == ("cat", "dog")[probabilities.argmax()]
         assert float(said) == pytest.approx(probabilities.max(), abs=6e-4)
-        weights = answers.look(Capture((SITE,)))[SITE].weights
+        weights = answers.capture_maps(Capture((SITE,)))[SITE].weights
         np.testing.assert_allclose(weights[0, number, 0, 0, : len(row)], aux.maps[SITE].weights[0, 0, 0, 0], atol=1e-6)
         assert len(answers.labels.tokens["tokens"][number]) == len(row)
 
@@ -183,7 +183,10 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
             PredictionRequest(["dog"], decoding={"num_beams": 2}),
             "--num_beams is for runs that generate; this one classifies",
         ),
-        (PredictionRequest(["dog " * 20]), "tokens, more than 16, the greatest of config.task.lengths: shorten it"),
+        (
+            PredictionRequest(["dog " * 20]),
+            "tokens, more than 16, the greatest of config.task.bucket_lengths: shorten it",
+        ),
     ],
     ids=["language", "num_beams", "long"],
 )
@@ -191,7 +194,7 @@ def test_what_cannot_be_answered_is_refused(
     request_: PredictionRequest, says: str, task: Classification, view: StateView
 ) -> None:
     with pytest.raises(UserError) as told:
-        task.answer(view, request_)
+        task.predict(view, request_)
     assert says in str(told.value)
 
 
@@ -201,8 +204,8 @@ def test_what_cannot_be_answered_is_refused(
         ({"dataset": "glue/SST"}, "config.task.dataset='glue/SST' is unknown: did you mean 'glue/SST-2'"),
         ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
         ({"num_probe_examples": 0}, "config.task.num_probe_examples=0 must be at least 1"),
-        ({"lengths": ()}, "config.task.lengths=() must name lengths of at least 3 tokens"),
-        ({"lengths": (2, 8)}, "config.task.lengths=(2, 8) must name lengths"),
+        ({"bucket_lengths": ()}, "config.task.bucket_lengths=() must name lengths of at least 3 tokens"),
+        ({"bucket_lengths": (2, 8)}, "config.task.bucket_lengths=(2, 8) must name lengths"),
         ({"validation_split": ""}, "config.task.validation_split='' must be the name of a split"),
         ({"validation_split": "dev"}, "has no labeled split 'dev'"),
         ({"tokenizer": "given"}, "config.task.tokenizer=given, but the run directory holds none"),
@@ -229,6 +232,6 @@ def test_made_up_texts_have_the_real_shapes_at_their_longest(task: Classificatio
         "labels": (4,),
         "index": (4,),
     }
-    assert (told.source(0)[0]["lengths"] == 16).all()
+    assert (told.training_batches(0)[0]["lengths"] == 16).all()
     assert told.interface.inputs == task.interface.inputs
     assert told.interface.vocabularies == {"tokens": 300, "classes": 2}

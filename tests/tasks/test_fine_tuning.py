@@ -18,7 +18,7 @@ from transformer.tasks.fine_tuning import (
     FineTuning,
     FineTuningConfig,
     input_sequences,
-    interface_of,
+    make_interface,
     pearson,
     ranks,
     spearman,
@@ -38,7 +38,7 @@ def task_of(folder: Path, problem: str, **values: Any) -> Any:
     """Twelve sequences a batch, whatever the form: one shape to compile."""
     rows = 12 // SEQUENCES.get(problem, 1)
     given = {"dataset": f"grammar/{problem}/{SIZES}", "batch_size": rows, "num_probe_examples": 2, "tokenizer": "bytes"}
-    return build(task_config({"name": "fine_tuning", **given, "lengths": (128,), **values}), folder)
+    return build(task_config({"name": "fine_tuning", **given, "bucket_lengths": (128,), **values}), folder)
 
 
 class Bag:
@@ -97,7 +97,7 @@ def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
     problem: str, tasks: dict[str, FineTuning]
 ) -> None:
     task, seen = tasks[problem], []
-    source = task.source(0)
+    source = task.training_batches(0)
     for step in range(source.batches_per_epoch):  # type: ignore[attr-defined]
         batch = source[step]
         rows = len(batch["index"])
@@ -124,11 +124,11 @@ def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
 def test_a_run_takes_the_batches(problem: str, tasks: dict[str, FineTuning]) -> None:
     """A run looks over what it is fed: the number of an answer is not held against the one output of a sequence."""
     task = tasks[problem]
-    vetted = CheckedBatches(task.source(0), task.interface)
+    vetted = CheckedBatches(task.training_batches(0), task.interface)
     for step in range(2):
-        np.testing.assert_array_equal(vetted[step]["labels"], task.source(0)[step]["labels"])
+        np.testing.assert_array_equal(vetted[step]["labels"], task.training_batches(0)[step]["labels"])
     labels = max(int(each.label) for each in task.splits["train"].texts)
-    wrong = {**task.source(0)[0], "labels": np.array([labels + 1])}
+    wrong = {**task.training_batches(0)[0], "labels": np.array([labels + 1])}
     if not task.shape.scores:
         with pytest.raises(UserError, match=f"labels.0. = {labels + 1}, no token of a vocabulary of {labels + 1}"):
             CheckedBatches([wrong], task.interface)[0]  # type: ignore[arg-type]
@@ -137,11 +137,11 @@ def test_a_run_takes_the_batches(problem: str, tasks: dict[str, FineTuning]) -> 
 @pytest.mark.parametrize("problem", FORMS)
 def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, FineTuning]) -> None:
     task = tasks[problem]
-    view, source = view_of(task), task.source(1)
+    view, source = view_of(task), task.training_batches(1)
     # One with rows that only fill it, where there is one.
     batch = min((source[step] for step in range(4)), key=lambda batch: batch["index"].min())
-    totals = task.totals(batch)
-    loss, aux = task._loss(view, batch, totals, jax.random.key(0))
+    denominators = task.denominators(batch)
+    loss, aux = task._loss(view, batch, denominators, jax.random.key(0))
     table, scoring = (np.asarray(view.variables.params[name], np.float64) for name in ("table", "tokens"))
     answered, nats, count = [], 0.0, 0
     for index in batch["index"][batch["index"] >= 0]:
@@ -158,8 +158,8 @@ def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, 
                 scores = table[row[:place]].sum(0) @ scoring
                 nats += np.log(np.exp(scores).sum()) - scores[row[place]]
                 count += 1
-    assert float(totals["examples"]) == len(answered)
-    assert float(totals["tokens"]) == count
+    assert float(denominators["examples"]) == len(answered)
+    assert float(denominators["tokens"]) == count
     np.testing.assert_allclose(aux.metrics["loss"], np.mean(answered), rtol=1e-4)
     np.testing.assert_allclose(aux.metrics["language_model"], nats / count, rtol=1e-4)
     np.testing.assert_allclose(loss, np.mean(answered) + 0.5 * nats / count, rtol=1e-4)
@@ -169,8 +169,8 @@ def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
     tasks: dict[str, FineTuning], tmp_path: Path
 ) -> None:
     task = tasks["entailment"]
-    view, batch = view_of(task), task.source(0)[0]
-    totals = task.totals(batch)
+    view, batch = view_of(task), task.training_batches(0)[0]
+    denominators = task.denominators(batch)
 
     def gradient(of: Any) -> Any:
         def value(params: Any) -> Any:
@@ -180,7 +180,7 @@ def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
 
     def weighed(weight: float) -> Any:
         changed = task_of(tmp_path, "entailment", auxiliary=weight)
-        return gradient(lambda view: changed._loss(view, batch, totals, jax.random.key(0))[0])
+        return gradient(lambda view: changed._loss(view, batch, denominators, jax.random.key(0))[0])
 
     def language_model(view: StateView) -> Any:
         hidden, _ = view.model.apply(view.variables, batch, method="hidden", train=True)
@@ -202,7 +202,7 @@ def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_thei
     task = tasks["similarity"]
     view = view_of(task)._replace(train=False)
     one, other = task.splits["train"].texts[0].texts
-    there, back = (task.answer(view, PredictionRequest([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
+    there, back = (task.predict(view, PredictionRequest([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
     assert there == back
 
     def outputs(task: FineTuning, texts: list[str]) -> np.ndarray:
@@ -247,16 +247,16 @@ def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str
 
 def test_what_is_cut_is_said(tmp_path: Path, tasks: dict[str, FineTuning]) -> None:
     """Examples, not sequences; whole ones are as they were, and a set that fits says nothing of it."""
-    assert len(tasks["choice"].said) == 1
+    assert len(tasks["choice"].data_summary) == 1
     whole = tasks["choice"].splits
-    task = task_of(tmp_path, "choice", lengths=(78,))
+    task = task_of(tmp_path, "choice", bucket_lengths=(78,))
     wide = {
         name: [any(len(row) > 78 for row in split.rows[start : start + 3]) for start in range(0, len(split.rows), 3)]
         for name, split in whole.items()
     }
     count = sum(map(sum, wide.values()))
     assert 0 < count < 15
-    assert task.said[1] == f"{count} of these are cut to 78 tokens, the greatest of config.task.lengths"
+    assert task.data_summary[1] == f"{count} of these are cut to 78 tokens, the greatest of config.task.bucket_lengths"
     for name, split in task.splits.items():
         for row, before in zip(split.rows, whole[name].rows, strict=True):
             assert len(row) == min(len(before), 78)
@@ -289,7 +289,7 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
 
 
 def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTuning]) -> None:
-    labels = tasks["similarity"].labels(())
+    labels = tasks["similarity"].axis_labels(())
     examples = tasks["similarity"].splits["validation"].texts
     assert len(labels.titles) == len(tasks["similarity"].probe_batch["tokens"]) == 4
     for place, title in enumerate(labels.titles):
@@ -300,13 +300,13 @@ def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTu
         first = "".join(names[1 : names.index("<delimiter>")]).replace("▁", " ")
         assert first == f" {texts[place % 2]}"
     (_, *answers), label = tasks["choice"].splits["validation"].texts[0]
-    assert tasks["choice"].labels(()).titles[0].startswith(f"{answers[int(label)]}: ")
+    assert tasks["choice"].axis_labels(()).titles[0].startswith(f"{answers[int(label)]}: ")
 
 
 def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning]) -> None:
     task = tasks["choice"]
     view, examples = view_of(task)._replace(train=False), task.splits["test"].texts
-    lines = task.answer(view, PredictionRequest([" $ ".join(each.texts) for each in examples])).lines
+    lines = task.predict(view, PredictionRequest([" $ ".join(each.texts) for each in examples])).lines
     for line, ((context, *answers), _) in zip(lines, examples, strict=True):
         outputs = np.concatenate([numbers(view, expected_row((context, each))) for each in answers])
         name, said = line.split()
@@ -332,7 +332,7 @@ def test_what_cannot_be_answered_is_refused(
     problem: str, request_: PredictionRequest, says: str, tasks: dict[str, FineTuning]
 ) -> None:
     with pytest.raises(UserError) as told:
-        tasks[problem].answer(view_of(tasks[problem]), request_)
+        tasks[problem].predict(view_of(tasks[problem]), request_)
     assert says in str(told.value)
 
 
@@ -340,7 +340,7 @@ def test_what_cannot_be_answered_is_refused(
     ("values", "says"),
     [
         ({"auxiliary": -1.0}, "config.task.auxiliary=-1.0 must be at least 0"),
-        ({"lengths": (4, 8)}, "config.task.lengths=(4, 8) must name lengths of at least 5 tokens"),
+        ({"bucket_lengths": (4, 8)}, "config.task.bucket_lengths=(4, 8) must name lengths of at least 5 tokens"),
         ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
         ({"dataset": "grammar/chose"}, "config.task.dataset='grammar/chose' is unknown: did you mean 'choice'?"),
         ({"dataset": "glue/COLA"}, "did you mean 'glue/CoLA'?"),
@@ -361,9 +361,9 @@ def test_the_interface_asks_for_next_tokens_where_their_loss_counts(tasks: dict[
     assert task.interface.vocabularies == {"tokens": 259, "classes": 1, "labels": 3, "next tokens": 259}
     assert task.interface.output == "class and next tokens"
     assert task.interface.inputs["tokens"].shape == (12, 128)
-    plain = interface_of(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
+    plain = make_interface(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
     assert plain.vocabularies == {"tokens": 259, "classes": 1, "labels": 3}
     assert plain.output == "class"
     told = synthetic(task.config)
     assert abstract_batch(told)["tokens"].shape == (12, 128)
-    assert (told.source(0)[0]["lengths"] == 128).all()
+    assert (told.training_batches(0)[0]["lengths"] == 128).all()

@@ -44,7 +44,7 @@ def view_of(task: ImageClassification, *, train: bool = False) -> StateView:
 
 def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
     task = task_of(augmentation={"mixup": 0.5}, label_smoothing=0.1)
-    view, batch = view_of(task), dict(task.source(0)[0])
+    view, batch = view_of(task), dict(task.training_batches(0)[0])
     batch["index"] = np.array([0, 1, -1, 2])
     logits, _ = view.model.apply(view.variables, {"image": batch["image"]}, train=False)
     wide = np.asarray(logits, np.float64)
@@ -56,8 +56,8 @@ def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
         target[batch["others"][row]] += 1 - batch["share"][row]
         nats.append(-np.sum((0.9 * target + 0.01) * log[row]))
         right.append(log[row].argmax() == target.argmax())
-    totals = task.totals(batch)
-    loss, aux = task.objectives[0].loss(view, batch, totals, jax.random.key(0))
+    denominators = task.denominators(batch)
+    loss, aux = task.objectives[0].loss_fn(view, batch, denominators, jax.random.key(0))
     assert float(loss) == pytest.approx(np.mean(nats), rel=1e-5)
     assert float(aux.metrics["accuracy"]) == pytest.approx(np.mean(right))
 
@@ -80,7 +80,7 @@ def test_evaluation_counts_every_image_once() -> None:
 def test_the_probe_shows_its_images_in_color() -> None:
     task = task_of()
     view = view_of(task)
-    labels = task.labels(view.model.sites)
+    labels = task.axis_labels(view.model.sites)
     assert labels.images["patches"].shape == (3, 8, 8, 3)
     np.testing.assert_array_equal(labels.images["patches"][..., 0], task.splits["validation"].pixels[[0, 4, 9], ..., 0])
     assert labels.titles == ("0 1", "4 2", "9 3")
@@ -92,18 +92,18 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
     view, stream = view_of(task), io.BytesIO()
     image.fromarray(np.full((20, 20, 3), 200, np.uint8)).save(stream, "PNG")
     (tmp_path / "gray.png").write_bytes(stream.getvalue())
-    answers = task.answer(view, PredictionRequest([str(tmp_path / "gray.png")], None, {}))
+    answers = task.predict(view, PredictionRequest([str(tmp_path / "gray.png")], None, {}))
     logits, _ = view.model.apply(
         view.variables, {"image": np.full((1, 8, 8, 1), 200 / 127.5 - 1, np.float32)}, train=False
     )
     chances = np.asarray(jax.nn.softmax(logits))[0]
     assert answers.lines == [f"{chances.argmax()} {chances.max():.3f}"]
     assert answers.labels.images["patches"].shape == (1, 8, 8, 3)
-    assert "encoder/self" in answers.look(Capture(sites=("encoder/self",)))
+    assert "encoder/self" in answers.capture_maps(Capture(sites=("encoder/self",)))
     (tmp_path / "no.png").write_bytes(b"text")
     for text, message in (("nothing.png", "is no file"), (str(tmp_path / "no.png"), "is no JPEG or PNG")):
         with pytest.raises(UserError, match=message):
-            task.answer(view, PredictionRequest([text], None, {}))
+            task.predict(view, PredictionRequest([text], None, {}))
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
     [
         ({"batch_size": 0}, "batch_size=0"),
         ({"label_smoothing": 1.0}, "label_smoothing=1"),
-        ({"shuffled": -1}, "shuffled=-1"),
-        ({"shuffled": 3}, "does not divide"),
+        ({"shuffled_patch_size": -1}, "shuffled_patch_size=-1"),
+        ({"shuffled_patch_size": 3}, "does not divide"),
         ({"validation_split": ""}, "validation_split='' must be the name of a split"),
         ({"test_split": "tset"}, "has no split 'tset'"),
-        ({"side": 0, "dataset": "x"}, "side=0"),
+        ({"image_size": 0, "dataset": "x"}, "image_size=0"),
     ],
 )
 def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
@@ -125,5 +125,5 @@ def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
 
 def test_made_up_images_have_the_sets_size() -> None:
     for dataset, shape in (("digits/size=12", (12, 12, 1)), ("any", (24, 24, 3))):
-        values = {**SMALL, "dataset": dataset} | ({"side": 24} if dataset.startswith("any") else {})
+        values = {**SMALL, "dataset": dataset} | ({"image_size": 24} if dataset.startswith("any") else {})
         assert synthetic(task_config(values)).interface.inputs["image"].shape == (4, *shape)

@@ -16,7 +16,7 @@ from transformer.data.datasets.text import open_text_dataset
 from transformer.tasks.registry import task_config
 from transformer.tasks.task import StateView
 from transformer.tasks.text_data import evenly_spaced_excerpts, repeated_sequences
-from transformer.training.evaluate import compile_evaluations
+from transformer.training.compiled_evaluation import compile_evaluations
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
 
@@ -69,17 +69,17 @@ def _between(lines: list[bytes], before: int, size: int) -> list[bytes]:
 
 
 def test_a_loss_is_divided_by_the_tokens_of_the_whole_update(language_task: Any, language_view: StateView) -> None:
-    batch = language_task.source(0)[0]
-    totals = language_task.totals(batch)
-    assert float(totals["tokens"]) == batch["tokens"].size
+    batch = language_task.training_batches(0)[0]
+    denominators = language_task.denominators(batch)
+    assert float(denominators["tokens"]) == batch["tokens"].size
 
     @jax.jit
-    def run(totals: Any) -> tuple[Any, Any]:
-        loss, aux = language_task._loss(language_view, batch, totals, jax.random.key(0))
+    def run(denominators: Any) -> tuple[Any, Any]:
+        loss, aux = language_task._loss(language_view, batch, denominators, jax.random.key(0))
         return loss, aux.metrics
 
-    loss, metrics = run(totals)
-    doubled, _ = run({"tokens": 2 * totals["tokens"]})
+    loss, metrics = run(denominators)
+    doubled, _ = run({"tokens": 2 * denominators["tokens"]})
     assert float(loss) == pytest.approx(float(metrics["cross_entropy"]))
     assert float(doubled) == pytest.approx(float(loss) / 2)
 
@@ -92,14 +92,14 @@ def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
     task = make_task(
         folder, tmp_path, "language_modeling", batching="packed", tokenizer="characters", context=9, probe_length=4
     )
-    batch = task.source(0)[0]
-    assert float(task.totals(batch)["tokens"]) == batch["counts"].sum()
+    batch = task.training_batches(0)[0]
+    assert float(task.denominators(batch)["tokens"]) == batch["counts"].sum()
     assert {"segments", "positions"} <= set(batch)
 
 
 def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_path: Path) -> None:
     task = make_task(
-        Path("repeated/symbols=8,shortest=3,longest=5,length=12,train=40,validation=9,test=3"),
+        Path("repeated/num_symbols=8,min_segment_length=3,max_segment_length=5,length=12,train=40,validation=9,test=3"),
         tmp_path,
         "language_modeling",
         batching="packed",
@@ -124,7 +124,7 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
 def test_the_probe_shows_stretches_of_the_validation_text_and_random_tokens(
     language_task: Any, language_view: StateView
 ) -> None:
-    labels = language_task.labels(())
+    labels = language_task.axis_labels(())
     assert [len(row) for row in labels.tokens["tokens"]] == [8, 8, 8]
     assert labels.periods == (None, None, 4)
     assert labels.titles[2] == "random tokens, repeated every 4"
@@ -148,8 +148,8 @@ def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_r
     assert (several.shape, none.shape) == ((3, 8), (0, 8))
     np.testing.assert_array_equal(several[:1], one)
     assert len({tuple(row) for row in several}) == 3
-    assert tasks[0].labels(()).periods == (None, None, 4, 3, 2)
-    assert tasks[2].labels(()).periods is None
+    assert tasks[0].axis_labels(()).periods == (None, None, 4, 3, 2)
+    assert tasks[2].axis_labels(()).periods is None
 
 
 class FewTokens:

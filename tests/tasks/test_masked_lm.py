@@ -25,8 +25,8 @@ from transformer.tasks.task import PredictionRequest, StateView
 
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: StateView) -> None:
-    batch = masked_task.source(0)[0]
-    prepare = jax.jit(lambda key: masked_task.prepare(masked_view, batch, key)[0])
+    batch = masked_task.training_batches(0)[0]
+    prepare = jax.jit(lambda key: masked_task.prepare_batch(masked_view, batch, key)[0])
     first, again, other = (prepare(jax.random.key(k)) for k in (0, 0, 1))
     np.testing.assert_array_equal(first["tokens"], again["tokens"])
     assert (np.asarray(first["counts"]) != np.asarray(other["counts"])).any()
@@ -38,20 +38,20 @@ def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: 
 
 
 def test_the_loss_is_that_of_the_hidden_tokens_alone(masked_task: Any, masked_view: StateView) -> None:
-    source = masked_task.source(0)[0]
+    source = masked_task.training_batches(0)[0]
 
     @jax.jit
     def run(key: jax.Array) -> tuple[Any, ...]:
-        batch, _ = masked_task.prepare(masked_view, source, key)
-        totals = masked_task.totals(batch)
-        loss, aux = masked_task._loss(masked_view, batch, totals, key)
+        batch, _ = masked_task.prepare_batch(masked_view, source, key)
+        denominators = masked_task.denominators(batch)
+        loss, aux = masked_task._loss(masked_view, batch, denominators, key)
         logits, _ = masked_view.model.apply(masked_view.variables, {"tokens": batch["tokens"]}, train=False)
-        return batch, totals, loss, aux.metrics, logits
+        return batch, denominators, loss, aux.metrics, logits
 
-    batch, totals, loss, metrics, logits = run(jax.random.key(0))
+    batch, denominators, loss, metrics, logits = run(jax.random.key(0))
     rows, columns = np.nonzero(np.asarray(batch["counts"]))
     found, labels = log_probabilities(np.asarray(logits))[rows, columns], np.asarray(batch["labels"])[rows, columns]
-    assert float(totals["tokens"]) == len(rows)
+    assert float(denominators["tokens"]) == len(rows)
     assert float(loss) == pytest.approx(-found[np.arange(len(rows)), labels].mean(), rel=1e-5)
     assert float(metrics["accuracy"]) == pytest.approx((found.argmax(-1) == labels).mean())
 
@@ -96,11 +96,11 @@ def pairs_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
 
 def test_static_masks_are_those_of_the_example_whatever_the_key_and_its_row(pairs_task: Any) -> None:
     view = StateView(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
-    source = pairs_task.source(0)
+    source = pairs_task.training_batches(0)
     epoch = source.batches_per_epoch
     batch, again = source[1], source[1 + epoch]
     turned = {name: values[::-1] for name, values in again.items()}
-    hide = jax.jit(lambda batch, key: pairs_task.prepare(view, batch, key)[0])
+    hide = jax.jit(lambda batch, key: pairs_task.prepare_batch(view, batch, key)[0])
     found, other = hide(batch, jax.random.key(0)), hide(turned, jax.random.key(1))
     for name in ("tokens", "labels", "counts"):
         np.testing.assert_array_equal(found[name], np.asarray(other[name])[::-1])
@@ -127,9 +127,9 @@ def test_both_losses_are_means_of_their_own_and_their_sum_is_minimized(pairs_tas
     task = object.__new__(Said)
     task.__dict__ |= pairs_task.__dict__
     batch = {"tokens": np.zeros((4, 64), np.int32), "counts": np.arange(256).reshape(4, 64) < 12, "follows": follows}
-    totals = task.totals(batch)
-    assert {name: float(total) for name, total in totals.items()} == {"tokens": 12.0, "pairs": 4.0}
-    loss, aux = task._loss(StateView(None, None, {}, {}, 0, train=True), batch, totals, None)  # type: ignore[arg-type]
+    denominators = task.denominators(batch)
+    assert {name: float(total) for name, total in denominators.items()} == {"tokens": 12.0, "pairs": 4.0}
+    loss, aux = task._loss(StateView(None, None, {}, {}, 0, train=True), batch, denominators, None)  # type: ignore[arg-type]
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     said = -np.log(probabilities[np.arange(4), follows]).mean()
     expected = {
@@ -183,16 +183,16 @@ def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_fil
     given = {"context": 64, "tokenizer": "characters", "input_format": "pairs"}
     task = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)
     view = StateView(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
-    source = task.source(0)[3]
-    batch, _ = task.prepare(view, source, jax.random.key(0))
+    source = task.training_batches(0)[3]
+    batch, _ = task.prepare_batch(view, source, jax.random.key(0))
     np.testing.assert_array_equal(batch["tokens"], source["tokens"])
     for row, length in enumerate(source["lengths"]):
         expected = source["tokens"][row, 1:length]
         assert np.asarray(batch["labels"])[row][np.asarray(batch["counts"])[row]].tolist() == expected.tolist()
         assert np.flatnonzero(np.asarray(batch["counts"])[row]).tolist() == list(range(length - 1))
-    assert float(task.totals(batch)["tokens"]) == sum(source["lengths"] - 1)
+    assert float(task.denominators(batch)["tokens"]) == sum(source["lengths"] - 1)
     with pytest.raises(UserError, match="reads from the left"):
-        task.answer(view, PredictionRequest(["a<mask>"], decoding={}))
+        task.predict(view, PredictionRequest(["a<mask>"], decoding={}))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "name": "translation",
         "dataset": "x.en,x.de",
         "vocabulary": 60,
-        "lengths": (32,),
+        "bucket_lengths": (32,),
         "num_probe_examples": 2,
     },
     "x.tsv": {"name": "classification", "dataset": "x.tsv", "classes": ("a", "b"), "tokenizer": "bytes"},
@@ -69,7 +69,7 @@ def files(tmp_path: Path) -> Path:
 def test_a_task_says_how_its_files_were_cut_and_knows_their_contents(file: str, files: Path) -> None:
     config = task_config({**TASKS[file], "data_dir": str(files)})
     task = build(config, files / "run")
-    assert list(task.said) == [SAID[file]]
+    assert list(task.data_summary) == [SAID[file]]
     before = dict(task.fingerprint())
     assert set(before) == {"train", "validation", "test"}
     assert dict(build(config, files / "run").fingerprint()) == before
@@ -96,12 +96,16 @@ def test_few_or_long_pairs_are_mapped_as_they_are_labeled(files: Path) -> None:
         {**TASKS["x.en"], "data_dir": str(files), "validation_files": "dev.tsv", "num_probe_examples": 8}
     )
     task = build(config, files / "run")
-    labels = task.labels((Site("encoder/self", query=Axis("source"), key=Axis("source"), layers=("0",), heads=("0",)),))
+    labels = task.axis_labels(
+        (Site("encoder/self", query=Axis("source"), key=Axis("source"), layers=("0",), heads=("0",)),)
+    )
     assert [len(tokens) for tokens in labels.tokens["source"]] == [
         int((row != 0).sum()) for row in task.probe_batch["source"]
     ]
     assert len(task.probe_batch["source"]) == 2
-    assert task.said[1].startswith("of these 2 validation pairs are longer than max(config.task.lengths)=32 tokens: ")
+    assert task.data_summary[1].startswith(
+        "of these 2 validation pairs are longer than max(config.task.bucket_lengths)=32 tokens: "
+    )
 
 
 @pytest.mark.parametrize(

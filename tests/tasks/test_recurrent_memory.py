@@ -37,8 +37,8 @@ def task_of(segments: int = 16) -> SegmentLanguageModeling:
 @pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
 def test_a_run_takes_the_batches(task: TaskSpec) -> None:
     """Places of a long segment are no tokens of a small vocabulary."""
-    made = task.synthetic(task.config(vocabulary=9, context=64, batch_size=2), 1)
-    batch = CheckedBatches(made.source(0), made.interface)[0]
+    made = task.build_synthetic(task.config_class(vocabulary=9, context=64, batch_size=2), 1)
+    batch = CheckedBatches(made.training_batches(0), made.interface)[0]
     assert batch["tokens"].shape == (2, 64)
     assert batch.get("order", batch["index"]).max() > 9
 
@@ -46,7 +46,7 @@ def test_a_run_takes_the_batches(task: TaskSpec) -> None:
 def test_parts_of_a_batch_fill_their_own_lanes() -> None:
     """The mean over the parts, which the step takes, is the memory of the whole batch."""
     whole = np.random.default_rng(0).standard_normal((6, 2, 4, 8)).astype(np.float32)
-    view = SimpleNamespace(extra={"memory": jnp.zeros_like(whole)}, train=True)
+    view = SimpleNamespace(task_state={"memory": jnp.zeros_like(whole)}, train=True)
     parts = [np.array([5, 1, 3]), np.array([0, 2, 4])]
     handed = [next_memory(view, {"lane": lane}, Aux({}, {"memory": whole[lane]}, {}))["memory"] for lane in parts]
     np.testing.assert_allclose(np.mean(handed, axis=0), whole, rtol=1e-6)
@@ -55,15 +55,15 @@ def test_parts_of_a_batch_fill_their_own_lanes() -> None:
 def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
     """As where `--skip_batches` passes batches by, or a step makes no update and what it carried is thrown away."""
     task, view = task_of(), view_of("transformer_xl", train=True)
-    source, extra = SegmentBatches(np.arange(60), context=2, rows=2, seed=0), task.init_extra(view, None)
+    source, extra = SegmentBatches(np.arange(60), context=2, rows=2, seed=0), task.init_task_state(view, None)
     kept, pasts = extra, {}
     for step in (0, 1, 2, 4, 5):
-        batch, kept = task.prepare(view._replace(extra=kept), source[step], None)
+        batch, kept = task.prepare_batch(view._replace(task_state=kept), source[step], None)
         pasts[step] = np.asarray(batch["past"]).tolist()
     assert pasts == {0: [0, 0], 1: [2, 2], 2: [4, 4], 4: [0, 0], 5: [2, 2]}
     # Another epoch begins anew, wherever the last one ended.
     for step in range(source.batches_per_epoch + 1):
-        batch, extra = task.prepare(view._replace(extra=extra), source[step], None)
+        batch, extra = task.prepare_batch(view._replace(task_state=extra), source[step], None)
     assert not np.asarray(batch["past"]).any()
 
 
@@ -92,7 +92,7 @@ def test_long_rows_are_read_behind_what_stands_before() -> None:
 def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
     task = task_of()
     with pytest.raises(UserError, match="the model has none: say"):
-        task.init_extra(view_of("transformer_xl", memory_length=0), None)
+        task.init_task_state(view_of("transformer_xl", memory_length=0), None)
     sums = sums_over_segments(
         view_of("transformer_xl", memory_length=0),
         {"tokens": np.ones((1, 4), int), "lengths": np.array([3])},
@@ -109,6 +109,6 @@ def test_what_a_config_cannot_say_is_refused() -> None:
         ({"num_eval_segments": 0}, "num_eval_segments=0"),
     ):
         with pytest.raises(UserError, match=said):
-            PERMUTATION.config(**options)
+            PERMUTATION.config_class(**options)
     with pytest.raises(UserError, match="batching=packed"):
         SegmentLanguageModelingConfig(batching=Batching.PACKED)

@@ -121,10 +121,10 @@ def task_of(expectation: SequenceObjective) -> tuple[Translation, StateView]:
 )
 def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceObjective) -> None:
     task, view = task_of(expectation)
-    given = dict(task.source(seed=1)[0])
+    given = dict(task.training_batches(seed=1)[0])
     labels = given["labels"] = np.array(given["labels"])
     labels[-1] = PAD  # a row that only fills the batch up
-    batch, extra = jax.jit(lambda batch: task.prepare(view, batch, jax.random.key(3)))(given)
+    batch, extra = jax.jit(lambda batch: task.prepare_batch(view, batch, jax.random.key(3)))(given)
     assert extra == {}
     drawn, rewards = np.asarray(batch["drawn"]), np.asarray(batch["rewards"])
     front = 1 if expectation is SequenceObjective.MRT else 0
@@ -137,10 +137,10 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
     words = lambda row: [int(token) for token in row if token not in (PAD, task.interface.end)]  # noqa: E731
     assert rewards[0].tolist() == pytest.approx([counted_gleu(words(row), words(labels[0])) for row in drawn[0]])
 
-    totals = task.totals(batch)
-    assert float(totals["drawn"]) == 3 * (len(labels) - 1)
+    denominators = task.denominators(batch)
+    assert float(denominators["drawn"]) == 3 * (len(labels) - 1)
     (objective,) = task.objectives
-    loss, aux = jax.jit(lambda batch: objective.loss(view, batch, totals, jax.random.key(4)))(batch)
+    loss, aux = jax.jit(lambda batch: objective.loss_fn(view, batch, denominators, jax.random.key(4)))(batch)
     assert float(aux.metrics["reward"]) == pytest.approx(rewards[:-1, front:].mean(), rel=1e-5)
 
     worth = 0.0
@@ -159,9 +159,11 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
         else:
             worth += (rewards[row] - rewards[row].mean()) @ log_p / 3
     plain, _ = task_of(SequenceObjective.NLL)
-    of_given = plain.totals(given)
-    of_reference = jax.jit(lambda given: plain.objectives[0].loss(view, given, of_given, jax.random.key(4))[0])(given)
-    expected = 0.25 * float(of_reference) - worth / float(totals["tokens"])
+    of_given = plain.denominators(given)
+    of_reference = jax.jit(lambda given: plain.objectives[0].loss_fn(view, given, of_given, jax.random.key(4))[0])(
+        given
+    )
+    expected = 0.25 * float(of_reference) - worth / float(denominators["tokens"])
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
@@ -171,7 +173,7 @@ def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
     assert (evaluation.split, evaluation.at_end) == ("validation", False)
     key, (batch, *others) = jax.random.key(5), evaluation.batches
     assert not others
-    sums, prepared = jax.jit(lambda: (evaluation.step(view, batch, key)[0], task.prepare(view, batch, key)[0]))()
+    sums, prepared = jax.jit(lambda: (evaluation.step(view, batch, key)[0], task.prepare_batch(view, batch, key)[0]))()
     real = (np.asarray(batch["labels"]) != PAD).any(axis=1)
     assert 0 < real.sum() <= CONFIG.num_decoded_examples
     found = evaluation.finish({name: float(value) for name, value in sums.items()}, None).scalars
@@ -185,7 +187,7 @@ def test_a_model_whose_attention_draws_is_refused() -> None:
     )
     view = StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
     with pytest.raises(UserError, match=r"config\.task\.objective=reinforce draws translations"):
-        task.init_extra(view, jax.random.key(0))
+        task.init_task_state(view, jax.random.key(0))
 
 
 @pytest.mark.parametrize(("name", "value"), [("draws", 0), ("likelihood", -1.0), ("mrt_alpha", -0.1)])

@@ -32,7 +32,7 @@ def test_language_modeling_has_the_real_shapes(
     values |= {"num_probe_examples": 2, "probe_length": 8, "prompts": ("The ",)}
     real = build(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
     told = synthetic(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
-    assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
+    assert shapes(abstract_batch(told)) == shapes(real.training_batches(0)[0])
     assert told.interface.inputs == real.interface.inputs
     assert told.probe_batch["tokens"].shape == real.probe_batch["tokens"].shape
     assert [e.name for e in told.evaluations] == ["loss", "loss"]
@@ -51,9 +51,9 @@ def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
 def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
     real = make_task(text_file, tmp_path, "masked_lm", whole_word_masking=True)
     told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))
-    assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
+    assert shapes(abstract_batch(told)) == shapes(real.training_batches(0)[0])
     assert told.interface.vocabularies["tokens"] == real.interface.vocabularies["tokens"] + 1
-    hidden = told.source(0)[0]["tokens"]
+    hidden = told.training_batches(0)[0]["tokens"]
     assert hidden.min() >= 0
     assert hidden.max() < 258
 
@@ -65,7 +65,7 @@ def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None
     )
     task = synthetic(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
-    assert len(task.labels(()).titles) == config.num_probe_examples
+    assert len(task.axis_labels(()).titles) == config.num_probe_examples
 
 
 @pytest.mark.parametrize("rows_multiple", [1, 8, 64])
@@ -75,7 +75,7 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
             "name": "translation",
             "dataset": "wmt14_translate/de-en",
             "vocabulary": 300,
-            "lengths": (8, 16, 32),
+            "bucket_lengths": (8, 16, 32),
             "tokens_per_batch": 256,
             "num_decoded_examples": 4,
         }
@@ -93,8 +93,8 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
     assert max(batch["source"].size for batch in batches) == np.prod(abstract_batch(told)["source"].shape)
     assert told.interface.vocabularies == {"joint": 300}
     # Its sentences are those that its tokenizer cuts into just these numbers, so that maps have their labels.
-    assert [len(row) for row in told.labels(()).tokens["source"]] == [32] * config.num_probe_examples
-    assert told.source(0)[0]["source"][0].tolist() == [*range(31), told.tokenizer.end]
+    assert [len(row) for row in told.axis_labels(()).tokens["source"]] == [32] * config.num_probe_examples
+    assert told.training_batches(0)[0]["source"][0].tolist() == [*range(31), told.tokenizer.end]
 
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:
@@ -107,5 +107,5 @@ def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
     for name in ("language_modeling", "masked_lm"):
         task = synthetic(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "batch_size": 2}))
-        batch = task.source(0)[0]
+        batch = task.training_batches(0)[0]
         assert np.max(batch["tokens"]) < 40

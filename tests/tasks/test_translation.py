@@ -24,7 +24,12 @@ PAIRS = [
     for words, more in ((1, 0), (2, 2), (3, 0), (1, 3), (5, 0), (4, 1), (2, 0), (6, 0), (3, 1), (2, 1))
 ]
 CONFIG = TranslationConfig(
-    lengths=(5, 9), tokens_per_batch=18, label_smoothing=0.2, num_decoded_examples=3, num_probe_examples=4, num_beams=1
+    bucket_lengths=(5, 9),
+    tokens_per_batch=18,
+    label_smoothing=0.2,
+    num_decoded_examples=3,
+    num_probe_examples=4,
+    num_beams=1,
 )
 
 
@@ -68,23 +73,23 @@ def nats(table: np.ndarray, batch: Any) -> list[float]:
 
 
 def test_totals_count_the_real_target_tokens(task: Translation) -> None:
-    source = task.source(seed=1)
+    source = task.training_batches(seed=1)
     epoch = [source[step] for step in range(source.batches_per_epoch)]
-    counts = [float(task.totals(batch)["tokens"]) for batch in epoch]
+    counts = [float(task.denominators(batch)["tokens"]) for batch in epoch]
     assert counts == [(batch["labels"] != PAD).sum() for batch in epoch]
     assert sum(counts) == sum(len(ids) for ids in encode_pairs(task.tokenizer, PAIRS).targets)
 
 
 def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, view: StateView) -> None:
     (objective,) = task.objectives
-    batch, key = task.source(seed=1)[0], jax.random.key(0)
+    batch, key = task.training_batches(seed=1)[0], jax.random.key(0)
     table = view.model.table  # type: ignore[attr-defined]
-    loss, aux = objective.loss(view, batch, task.totals(batch), key)
+    loss, aux = objective.loss_fn(view, batch, task.denominators(batch), key)
     expected = nats(table, batch)
     assert float(aux.metrics["cross_entropy"]) == pytest.approx(np.mean(expected), rel=1e-5)
     assert float(loss) == float(aux.metrics["loss"]) != pytest.approx(np.mean(expected), rel=1e-5)
     # A microbatch divides by the totals that it is given, not by its own.
-    _, share = objective.loss(view, batch, {"tokens": jnp.float32(1000)}, key)
+    _, share = objective.loss_fn(view, batch, {"tokens": jnp.float32(1000)}, key)
     assert float(share.metrics["cross_entropy"]) == pytest.approx(sum(expected) / 1000, rel=1e-5)
 
 
@@ -102,7 +107,7 @@ def test_the_evaluated_loss_weighs_every_token_the_same(task: Translation, view:
 
 
 def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Translation) -> None:
-    labels = task.labels(())
+    labels = task.axis_labels(())
     assert len(labels.titles) == CONFIG.num_probe_examples
     seen: dict[str, Any] = {}
 
@@ -114,7 +119,7 @@ def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Tran
     model: Any = Seen(task.tokenizer.vocabulary)
     view = StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
     task.probe(view, capture="asked", key=jax.random.key(0))  # type: ignore[arg-type]
-    assert seen["source"].shape == seen["target"].shape == (CONFIG.num_probe_examples, max(CONFIG.lengths))
+    assert seen["source"].shape == seen["target"].shape == (CONFIG.num_probe_examples, max(CONFIG.bucket_lengths))
     assert (seen["train"], seen["capture"]) == (False, "asked")
     for row, tokens in enumerate(labels.tokens["source"]):
         ids = [int(number) for number in seen["source"][row] if number != PAD]
@@ -147,8 +152,8 @@ def test_the_model_is_asked_for_the_largest_batch(task: Translation) -> None:
         ({"name": "translate"}, "config.task.name='translate' is unknown: did you mean 'translation'"),
         ({"name": "translation", "beam": 2}, "unknown key config.task.beam: did you mean 'num_beams'"),
         ({"name": "translation", "languages": ("en",)}, "must be .source, target."),
-        ({"name": "translation", "lengths": ()}, "config.task.lengths"),
-        ({"name": "translation", "lengths": (16, 64), "tokens_per_batch": 63}, "does not hold one sentence of"),
+        ({"name": "translation", "bucket_lengths": ()}, "config.task.bucket_lengths"),
+        ({"name": "translation", "bucket_lengths": (16, 64), "tokens_per_batch": 63}, "does not hold one sentence of"),
         ({"name": "translation", "label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
         ({"name": "translation", "num_beams": 0}, "config.task.num_beams=0 must be at least 1"),
     ],

@@ -140,7 +140,7 @@ def mixed(tokenizer: Tokenizer) -> TranslationSplit:
     return TranslationSplit("validation", pairs, encode_pairs(tokenizer, pairs))
 
 
-CONFIG = TranslationConfig(lengths=(4, 8, 16), tokens_per_batch=32, num_beams=1)
+CONFIG = TranslationConfig(bucket_lengths=(4, 8, 16), tokens_per_batch=32, num_beams=1)
 
 
 def unused(*_: Any) -> Any:
@@ -154,7 +154,7 @@ def finish(evaluation: Evaluation, rows: list[dict[str, Any]]) -> dict[str, floa
 
 def perfect(batch: Batch) -> dict[str, np.ndarray]:
     """What a perfect model would say: the labels; in rows that are padding, nonsense."""
-    tokens = np.full((len(batch["index"]), max(CONFIG.lengths)), 5, np.int32)
+    tokens = np.full((len(batch["index"]), max(CONFIG.bucket_lengths)), 5, np.int32)
     tokens[:, : batch["labels"].shape[1]] = batch["labels"]
     tokens[batch["index"] < 0] = 5
     return {"index": batch["index"], "tokens": tokens}
@@ -171,7 +171,7 @@ def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed:
 
 def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
     evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, shown=0)
-    shuffled = list(OneEpoch(TokenBatches(mixed.encoded, lengths=CONFIG.lengths, tokens=32, seed=5)))
+    shuffled = list(OneEpoch(TokenBatches(mixed.encoded, lengths=CONFIG.bucket_lengths, tokens=32, seed=5)))
     order = [int(index) for batch in shuffled for index in batch["index"] if index >= 0]
     assert order != sorted(order)
     assert any((batch["index"] < 0).any() for batch in shuffled)

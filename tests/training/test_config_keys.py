@@ -7,11 +7,11 @@ import typing
 import pytest
 
 from tests.studies.tiny import BASE
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.models.registry import FAMILIES, model_config
-from transformer.module_registry import Exports
-from transformer.overrides import Group, find, leaves
+from transformer.module_registry import ModuleRegistry
+from transformer.overrides import SchemaSection, find_key, value_keys
 from transformer.tasks.registry import TASKS, task_config
 from transformer.training.config import apply_overrides, config_schema, format_as_flags, resolve_config
 
@@ -19,17 +19,17 @@ SIZED = {**BASE, "model": {"size": "transformer-base"}}
 
 
 def resolved(values):
-    return flatten(resolve_config(values).to_config())
+    return flatten_config(resolve_config(values).to_config())
 
 
 def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
     tree = config_schema(BASE)
     found = resolved(BASE)
-    assert set(leaves(tree)) == set(found) - {
+    assert set(value_keys(tree)) == set(found) - {
         "parameter_averages",
         "optimizers",
     }  # sections by names that a person makes up
-    assert isinstance(find(tree, "parameter_averages"), Group)
+    assert isinstance(find_key(tree, "parameter_averages"), SchemaSection)
     for key in (
         "task.num_beams",
         "model.heads",
@@ -39,7 +39,7 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         "keep_checkpoints",
     ):
         bare = {**BASE, "task": {"name": "translation"}, "model": {"family": "encoder_decoder"}, "optimizer": {}}
-        assert find(tree, key).default == resolved(bare)[key]
+        assert find_key(tree, key).default == resolved(bare)[key]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_heads_are_no_more_than_their_maps_can_name(family: str, key: str) -> No
 
 
 @pytest.mark.parametrize("table", [FAMILIES, TASKS], ids=["families", "tasks"])
-def test_a_field_that_is_declared_again_keeps_its_range(table: Exports):
+def test_a_field_that_is_declared_again_keeps_its_range(table: ModuleRegistry):
     for name in table.all_names():
-        config = table[name].config
+        config = table[name].config_class
         own = typing.get_type_hints(config, include_extras=True)
         for base in filter(dataclasses.is_dataclass, config.__mro__[1:]):
             for field, hint in typing.get_type_hints(base, include_extras=True).items():
@@ -93,12 +93,12 @@ def test_an_override_may_set_what_the_config_does_not_say():
     before = copy.deepcopy(BASE)
     overrides = {
         "model.score": "additive",
-        "task.lengths": (48, 96),
+        "task.bucket_lengths": (48, 96),
         "parameter_averages.ema.kind": "exponential",
         "model.tie_embeddings": False,
     }
     after = resolved(apply_overrides(BASE, overrides))
-    expected = {"model.score": "additive", "task.lengths": [48, 96], "model.tie_embeddings": False}
+    expected = {"model.score": "additive", "task.bucket_lengths": [48, 96], "model.tie_embeddings": False}
     expected |= {"parameter_averages.ema.kind": "exponential", "parameter_averages.ema.decay": 0.999}
     assert {key: after[key] for key in expected} == expected
     assert before == BASE

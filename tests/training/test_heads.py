@@ -34,7 +34,7 @@ TRANSLATION = {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
         "vocabulary": 200,
-        "lengths": (48,),
+        "bucket_lengths": (48,),
         "tokens_per_batch": 16 * 48,
         "num_beams": 1,
         "num_decoded_examples": 4,
@@ -99,7 +99,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained: Trained) -> None:
     setting, step = trained.setting, trained.step
-    batch = shard_batch(setting.task.source(0)[0], setting.placement)
+    batch = shard_batch(setting.task.training_batches(0)[0], setting.placement)
     (state_off, off), (state_on, on) = (
         step(setting.init_state(jax.random.key(0)), batch, observe) for observe in (False, True)
     )
@@ -124,7 +124,7 @@ def test_microbatches_add_up_to_the_statistics_of_the_batch(trained: Trained) ->
     task = trained.setting.task
     quiet = models.build(resolved.model, task.interface, resolved.precision)
     setting = trained.setting._replace(model=quiet)
-    batch, state = task.source(0)[0], setting.init_state(jax.random.key(0))
+    batch, state = task.training_batches(0)[0], setting.init_state(jax.random.key(0))
     variables = jax.device_get(state.variables)  # a step consumes its state
     capture = Capture(tuple(site.name for site in quiet.sites), maps=False, statistics=tuple(STATISTICS.values()))
     inputs = {name: batch[name] for name in task.interface.inputs}

@@ -47,7 +47,8 @@ CONFIG: dict[str, Any] = {
     "checkpoint_every": 1,
     "task": {
         "name": "language_modeling",
-        "dataset": "repeated/symbols=8,shortest=2,longest=4,length=16,train=32,validation=8,test=8",
+        "dataset": "repeated/num_symbols=8,min_segment_length=2,max_segment_length=4,length=16,"
+        "train=32,validation=8,test=8",
         "tokenizer": "bytes",
         "context": 12,
         "batch_size": 4,

@@ -91,10 +91,10 @@ class Trial:
         self.fed.append(int(batch["number"][0]))
         loss = np.float32(self.losses.get(number, number))
         values = {"loss": loss, "rate": np.float32(1 / number), "skipped_updates": np.float32(not np.isfinite(loss))}
-        totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
+        denominators = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
         seen = float(number if observe else 0)
         captured = CapturedAttention(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
-        return Count(number), StepMetrics(totals, values, {"site": captured})
+        return Count(number), StepMetrics(denominators, values, {"site": captured})
 
     def measured(self, name: str, at_end: bool) -> LoopEvaluation:
         sample = {"output": name}

@@ -62,19 +62,19 @@ class Reading:
     def __init__(self) -> None:
         self.objectives = (Objective("read", self.loss),)
 
-    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
         return {}
 
-    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
-        return batch, view.extra
+    def prepare_batch(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
+        return batch, view.task_state
 
-    def totals(self, batch: Any) -> dict[str, Any]:
+    def denominators(self, batch: Any) -> dict[str, Any]:
         return {"tokens": jnp.sum(batch["labels"] != 0).astype(jnp.float32)}
 
-    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
         logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
-        loss = token_loss(logits, batch["labels"], batch["labels"] != 0, 0.1).smoothed / totals["tokens"]
-        return loss, LossAux(aux.state, view.extra, {"loss": loss})
+        loss = token_loss(logits, batch["labels"], batch["labels"] != 0, 0.1).smoothed / denominators["tokens"]
+        return loss, LossAux(aux.state, view.task_state, {"loss": loss})
 
 
 def batch_of(seed: int) -> dict[str, np.ndarray]:
@@ -150,7 +150,7 @@ def test_eight_devices_make_the_step_of_one(model: Model) -> None:
         assert other.sharding.is_fully_replicated
     for metrics, others in zip(of_one, of_eight, strict=True):
         assert numbers(others) == pytest.approx(numbers(metrics), rel=1e-5)
-        assert jax.device_get(others.totals) == jax.device_get(metrics.totals)
+        assert jax.device_get(others.denominators) == jax.device_get(metrics.denominators)
     assert step._cache_size() == 1  # the state comes back where it was: nothing is compiled twice
 
 

@@ -68,13 +68,13 @@ def fit(task: Any, model: Model, *, observed: bool = True, averages: Any = None)
     abstract = jax.eval_shape(
         lambda key: init_state(model, task, made, averages or {}, numbers, key), jax.random.key(0)
     )
-    check_task_fits_model(model, task, abstract, task.source(0)[0], capture)
+    check_task_fits_model(model, task, abstract, task.training_batches(0)[0], capture)
 
 
 def loss_that(change: Callable[[Any, LossAux], Any]) -> Any:
     """The toy's objective, whose loss returns something else."""
     objective = memory.Classify().objectives[0]
-    return (dataclasses.replace(objective, loss=lambda *given: change(*objective.loss(*given))),)
+    return (dataclasses.replace(objective, loss_fn=lambda *given: change(*objective.loss_fn(*given))),)
 
 
 def blind(view: Any, *given: Any) -> Any:
@@ -86,7 +86,7 @@ def evaluation(**changes: Any) -> Evaluation:
         _, aux = view.model.apply(view.variables, batch, train=False)
         return {"seen": jnp.sum(aux.maps["decoder/cross"].weights)}, {}
 
-    batch = memory.Classify().source(1)[0]
+    batch = memory.Classify().training_batches(1)[0]
     whole = {
         "name": "seen",
         "split": "validation",
@@ -146,19 +146,19 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
     ),
     "wrong layer names": (lambda: (altered(), with_sites(site(layers=()))), r"has 1 layers, but the site names 0"),
     "labels of other examples": (
-        lambda: (altered(labels=lambda sites: AxisLabels({"symbols": NAMED[:2]}, ("a", "b"))), toy_model()),
-        r"has 4 examples, but Task.labels describes 2",
+        lambda: (altered(axis_labels=lambda sites: AxisLabels({"symbols": NAMED[:2]}, ("a", "b"))), toy_model()),
+        r"has 4 examples, but Task.axis_labels describes 2",
     ),
     "an axis of another size": (
         lambda: (altered(), with_sites(site(key=dataclasses.replace(SLOTS, size=9)))),
         r"has 4 positions of 'memory', but the axis names 9",
     ),
     "gold links of another site": (
-        lambda: (altered(labels=lambda sites: linked("decoder/cross", GoldLink(0, 0, True))), toy_model()),
+        lambda: (altered(axis_labels=lambda sites: linked("decoder/cross", GoldLink(0, 0, True))), toy_model()),
         r"gold links are of the site 'decoder/cross', which the model lacks: it has \['memory/read'\]",
     ),
     "a gold link outside": (
-        lambda: (altered(labels=lambda sites: linked(SITE, GoldLink(0, 7, True))), toy_model()),
+        lambda: (altered(axis_labels=lambda sites: linked(SITE, GoldLink(0, 7, True))), toy_model()),
         r"the gold link \(0, 7, True\) of example 0 at the site 'memory/read' lies outside",
     ),
     "a loss that drops the model's": (
@@ -228,7 +228,7 @@ def linked(name: str, link: GoldLink) -> AxisLabels:
 
 
 def loss_of(loss: Callable[..., Any]) -> Any:
-    return (dataclasses.replace(memory.Classify().objectives[0], loss=loss),)
+    return (dataclasses.replace(memory.Classify().objectives[0], loss_fn=loss),)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -241,7 +241,7 @@ def test_a_fault_is_one_line_before_the_first_step(fault: str) -> None:
 
 
 def test_what_fits_passes() -> None:
-    fit(altered(evaluations=(evaluation(reads=("target", "source")),)), toy_model())
+    fit(altered(evaluations=(evaluation(required_axes=("target", "source")),)), toy_model())
 
 
 def test_unobserved_a_loss_may_leave_its_heads_alone() -> None:
@@ -249,9 +249,9 @@ def test_unobserved_a_loss_may_leave_its_heads_alone() -> None:
 
 
 def test_an_evaluation_of_maps_that_the_model_lacks_is_left_out_and_said_so() -> None:
-    read = evaluation(reads=("target", "source"))
+    read = evaluation(required_axes=("target", "source"))
     assert not read.applies(toy_model().sites)
-    assert evaluation(reads=("symbols", "memory")).applies(toy_model().sites)
+    assert evaluation(required_axes=("symbols", "memory")).applies(toy_model().sites)
     assert skipped_evaluations(toy_model(), [read, evaluation()]) == [
         "evaluation validation/seen is skipped: the model has no attention map of target over source"
     ]

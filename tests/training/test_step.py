@@ -51,20 +51,20 @@ class Regression:
     def objectives(self) -> tuple[Objective, ...]:
         return (Objective("fit", self.loss, self.trains),)
 
-    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
         return {"updates": jnp.int32(0)}
 
-    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
-        return batch, view.extra
+    def prepare_batch(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
+        return batch, view.task_state
 
-    def totals(self, batch: Any) -> dict[str, Any]:
+    def denominators(self, batch: Any) -> dict[str, Any]:
         return {"tokens": jnp.sum(batch["real"]).astype(jnp.float32)}
 
-    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
         y, aux = view.model.apply(view.variables, batch, train=view.train)
-        count = jnp.sum(batch["real"]) if self.own_count else totals["tokens"]
+        count = jnp.sum(batch["real"]) if self.own_count else denominators["tokens"]
         loss = jnp.sum(jnp.where(batch["real"], jnp.square(y - batch["y"]), 0)) / count
-        extra = {"updates": view.extra["updates"] + 1}
+        extra = {"updates": view.task_state["updates"] + 1}
         return loss, LossAux(aux.state, extra, {"loss": loss})
 
 
@@ -136,7 +136,7 @@ def test_one_step_of_gradient_descent_is_numpys() -> None:
     norm = np.sqrt(np.square(of_w).sum() + of_b**2)
     expected = {"loss": loss, "gradient_norm": norm, "update_norm": 0.1 * norm, "learning_rate": 0.1}
     assert numbers(metrics) == pytest.approx({**expected, "skipped_updates": 0}, rel=1e-5)
-    assert metrics.totals == {"tokens": batch["real"].sum()}
+    assert metrics.denominators == {"tokens": batch["real"].sum()}
     assert int(state.step) == 1
 
 
@@ -175,7 +175,7 @@ def test_microbatches_of_uneven_token_counts_make_the_large_batch() -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
     for one, other in zip(of_large, of_cut, strict=True):
         assert numbers(other) == pytest.approx(numbers(one), rel=1e-5)
-        assert other.totals == one.totals
+        assert other.denominators == one.denominators
 
 
 class Half(Line):
@@ -206,31 +206,31 @@ def test_a_mean_over_each_micro_batch_would_be_seen() -> None:
 
 def test_every_micro_batch_starts_from_the_steps_extra() -> None:
     _, state, _ = steps(Regression(), [batch_of(0), batch_of(1)], num_microbatches=4)
-    assert int(state.extra["updates"]) == 2
+    assert int(state.task_state["updates"]) == 2
 
 
 class Replaying(Regression):
     """The regression with whole numbers in its extra that float32 does not have."""
 
-    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
-        return {**super().init_extra(view, key), "seeds": jnp.array([2**32 - 5, 2**24 + 1], jnp.uint32)}
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
+        return {**super().init_task_state(view, key), "seeds": jnp.array([2**32 - 5, 2**24 + 1], jnp.uint32)}
 
-    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
-        loss, aux = super().loss(view, batch, totals, key)
-        return loss, aux._replace(extra={**aux.extra, "seeds": view.extra["seeds"]})
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, denominators, key)
+        return loss, aux._replace(task_state={**aux.task_state, "seeds": view.task_state["seeds"]})
 
 
 def test_whole_numbers_of_the_extra_pass_through_microbatches_to_the_last_bit() -> None:
     _, state, _ = steps(Replaying(), [batch_of(0)], num_microbatches=4)
-    np.testing.assert_array_equal(state.extra["seeds"], np.array([2**32 - 5, 2**24 + 1], np.uint32))
-    assert int(state.extra["updates"]) == 1
+    np.testing.assert_array_equal(state.task_state["seeds"], np.array([2**32 - 5, 2**24 + 1], np.uint32))
+    assert int(state.task_state["updates"]) == 1
 
 
 class Drawing(Regression):
     """The regression with a draw by the loss's key, and its square, so that sums of them tell equal draws."""
 
-    def loss(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
-        loss, aux = super().loss(view, batch, totals, key)
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, denominators, key)
         draw = jax.random.uniform(key)
         return loss, aux._replace(metrics={**aux.metrics, "draw": draw, "square": jnp.square(draw)})
 
@@ -262,7 +262,7 @@ def test_what_no_objective_trains_keeps_its_bits() -> None:
 
 
 def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'fit' trains=\('lines/\*',\) matches none"):
+    with pytest.raises(ValueError, match=r"'fit' trainable=\('lines/\*',\) matches none"):
         steps(Regression(trains=("lines/*",)), [])
 
 
@@ -281,28 +281,28 @@ class Chase:
     def __init__(self) -> None:
         self.objectives = (Objective("first", self.first, ("a/*",)), Objective("second", self.second, ("b/*",)))
 
-    def init_extra(self, view: StateView, key: Any) -> dict[str, Any]:
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
         return {"prepared": jnp.int32(0), "losses": jnp.int32(0)}
 
-    def prepare(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
-        extra = {**view.extra, "prepared": view.extra["prepared"] + 1}
+    def prepare_batch(self, view: StateView, batch: Any, key: Any) -> tuple[Any, Any]:
+        extra = {**view.task_state, "prepared": view.task_state["prepared"] + 1}
         return {"target": batch["target"] * 10, "draw": jax.random.uniform(key, batch["target"].shape)}, extra
 
-    def totals(self, batch: Any) -> dict[str, Any]:
+    def denominators(self, batch: Any) -> dict[str, Any]:
         return {"weight": jnp.sum(batch["target"])}
 
-    def first(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def first(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
         loss = jnp.sum(0.5 * jnp.square(view.variables.params["a"]["x"] - batch["target"])) / len(batch["target"])
         return loss, self.aux(view, {"loss": loss, "draw": batch["draw"][0]})
 
-    def second(self, view: StateView, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+    def second(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
         a, b = view.variables.params["a"]["x"], view.variables.params["b"]["x"]
         loss = 0.5 * jnp.square(b - a)
         return loss, self.aux(view, {"loss": loss, "draw": jax.random.uniform(key)})
 
     def aux(self, view: StateView, metrics: Any) -> LossAux:
         state = {"losses": view.variables.state["losses"] + 1}
-        return LossAux(state, {**view.extra, "losses": view.extra["losses"] + 1}, metrics)
+        return LossAux(state, {**view.task_state, "losses": view.task_state["losses"] + 1}, metrics)
 
 
 def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
@@ -312,8 +312,8 @@ def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
     # b = 2 is pulled toward the new a = 1.9, not the old 1.
     assert float(params["b"]["x"]) == pytest.approx(2 + 0.1 * (1.9 - 2))
     assert int(state.variables.state["losses"]) == 2
-    assert {name: int(value) for name, value in state.extra.items()} == {"prepared": 1, "losses": 2}
-    assert float(metrics.totals["weight"]) == 40  # of the prepared batch
+    assert {name: int(value) for name, value in state.task_state.items()} == {"prepared": 1, "losses": 2}
+    assert float(metrics.denominators["weight"]) == 40  # of the prepared batch
     names = {"loss", "draw", "gradient_norm", "update_norm", "learning_rate"}
     own = {f"{objective}/{name}" for objective in ("first", "second") for name in names}
     assert set(metrics.values) == {*own, "skipped_updates"}

@@ -45,13 +45,15 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(num_microbatches: int
     """Micro-batches hold unlike numbers of real tokens: means of their own means would be another number."""
     experiment = experiment_of(toy("memory"))
     setting = build_components(experiment, tmp_path, single_device_placement())
-    state, batch = first_state(experiment, setting), setting.task.source(0)[0]
+    state, batch = first_state(experiment, setting), setting.task.training_batches(0)[0]
     real = (batch["symbols"] != memory.PAD).reshape(-1, 4, memory.LENGTH).sum((0, 2))
     assert len(set(real.tolist())) > 1
 
     def whole(params: Any) -> Any:
         view = StateView(setting.model, state.variables._replace(params=params), {}, {}, state.step, train=True)
-        value, aux = setting.task.objectives[0].loss(view, batch, setting.task.totals(batch), jax.random.key(0))
+        value, aux = setting.task.objectives[0].loss_fn(
+            view, batch, setting.task.denominators(batch), jax.random.key(0)
+        )
         return value + memory.WEIGHT * aux.losses["sharpness"].total / real.sum()
 
     gradients = leaves_by_path(jax.jit(jax.grad(whole))(state.variables.params))
@@ -71,7 +73,7 @@ def test_each_objective_descends_by_its_own_optimizer(tmp_path: Path) -> None:
     state = first_state(experiment, setting)
     assert set(state.hyperparameters) == {"critic", "generator"}
     step = jax.jit(make_train_step(setting.model, setting.task, setting.optimizers, {}))
-    after, metrics = step(state, setting.task.source(0)[0])
+    after, metrics = step(state, setting.task.training_batches(0)[0])
     values = {name: float(value) for name, value in metrics.values.items()}
     assert values["critic/learning_rate"] == pytest.approx(0.01)
     assert values["generator/learning_rate"] == pytest.approx(RATE)
@@ -81,7 +83,7 @@ def test_each_objective_descends_by_its_own_optimizer(tmp_path: Path) -> None:
         assert found == pytest.approx(rate * min(values[f"{player}/gradient_norm"], clip), rel=1e-4)
     # The numbers are the state's: another rate of one player is no other program.
     hyper = {**state.hyperparameters, "critic": {**state.hyperparameters["critic"], "learning_rate": jnp.float32(0.02)}}
-    _, quicker = step(state._replace(hyperparameters=hyper), setting.task.source(0)[0])
+    _, quicker = step(state._replace(hyperparameters=hyper), setting.task.training_batches(0)[0])
     assert float(quicker.values["critic/learning_rate"]) == pytest.approx(0.02)
     assert step._cache_size() == 1
 

@@ -179,7 +179,7 @@ def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     assert leaves(trial.state, *MOVES) == before
     assert trial(batch_of(4))["skipped_updates"] == 0
     assert {path.split("/")[0] for path in leaves(Trial().state)} == {
-        "step", "key", "variables", "optimizers", "averages", "extra", "hyperparameters"
+        "step", "key", "variables", "optimizers", "averages", "task_state", "hyperparameters"
     }  # fmt: skip
 
 
@@ -200,10 +200,10 @@ def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -
 
 
 def test_patience_ends_with_steps_in_a_row_alone() -> None:
-    patience, totals = ConsecutiveSkips(3), {"tokens": np.float32(5)}
+    patience, denominators = ConsecutiveSkips(3), {"tokens": np.float32(5)}
 
     def check(step: int, skipped: int) -> None:
-        patience.check(step, totals, {"loss": np.float32(np.nan), "skipped_updates": np.float32(skipped)})
+        patience.check(step, denominators, {"loss": np.float32(np.nan), "skipped_updates": np.float32(skipped)})
 
     for step, skipped in enumerate((1, 1, 0, 1, 1), start=1):
         check(step, skipped)

@@ -282,7 +282,9 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         vmapped.train_vmapped([RUNS["one"], RUNS["two"]], [tmp_path / "a", tmp_path / "." / "a"])
     batches = StackedBatches([Lengths((3, 4)), Lengths((3, 5))])
     assert batches[0]["tokens"].shape == (2, 2, 3)
-    says = r"differ in shape at step 2: 'tokens' is \(2, 5\) and \(2, 4\), .* config\.task\.lengths a single length"
+    says = (
+        r"differ in shape at step 2: 'tokens' is \(2, 5\) and \(2, 4\), .* config\.task\.bucket_lengths a single length"
+    )
     with pytest.raises(UserError, match=says):
         batches[1]
     with monkeypatch.context() as patch:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
+from transformer.command_invocation import find_checkout
 from transformer.config import UserError
-from transformer.installation import checkout
 
 
 class ResultRow(NamedTuple):
@@ -49,7 +49,7 @@ def run_alternating(
     Raises:
         UserError: If a program fails, or `peer_python` is given without a checkout.
     """
-    if peer_python is not None and checkout() is None:
+    if peer_python is not None and find_checkout() is None:
         raise UserError(
             f"--peer_python={peer_python}: an installed package does not have the peers' programs: clone the repository"
         )
@@ -88,7 +88,7 @@ def _run(name: str, program: BenchmarkProgram, peer_python: str | None) -> dict[
     python = sys.executable if program.interpreter is PythonInterpreter.OWN else str(peer_python)
     # No program finds what another one compiled: the first step is a first step.
     kept = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    root = checkout()
+    root = find_checkout()
     if root is None:
         # The library is found where it is installed, before any file of its name in the working directory.
         environment = {**kept, "PYTHONSAFEPATH": "1"}

@@ -18,7 +18,7 @@ from transformer.tasks.task import Batch, LossAux, Objective, StateView
 
 
 class RandomTokenTask(BaseTask):
-    """The common base of both tasks: the mean cross-entropy of `labels`."""
+    """The common base of both tasks: the mean cross-entropy of `axis_labels`."""
 
     @property
     def interface(self) -> TaskInterface:
@@ -30,7 +30,7 @@ class RandomTokenTask(BaseTask):
         """The mean cross-entropy."""
         return (Objective("loss", self._loss),)
 
-    def source(self, seed: int) -> "RandomBatches":
+    def training_batches(self, seed: int) -> "RandomBatches":
         """The batches of a seed."""
         return RandomBatches(self, seed)
 
@@ -38,16 +38,16 @@ class RandomTokenTask(BaseTask):
         """One batch."""
         raise NotImplementedError
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """The number of predicted tokens."""
         return {"tokens": jnp.float32(batch["labels"].size)}
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Nothing is probed."""
         return AxisLabels(tokens={}, titles=())
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         inputs = {name: values for name, values in batch.items() if name != "labels"}
         hidden_BxTxE, aux = view.model.apply(
@@ -56,8 +56,8 @@ class RandomTokenTask(BaseTask):
         labels = jnp.asarray(batch["labels"])
         score = partial(view.model.logits, view.variables)
         sums = chunked_token_loss(score, hidden_BxTxE, labels, jnp.ones(labels.shape, bool), 0.0)
-        loss = sums.smoothed / totals["tokens"]
-        return loss, LossAux.of(aux, view.extra, {"loss": loss})
+        loss = sums.smoothed / denominators["tokens"]
+        return loss, LossAux.from_aux(aux, view.task_state, {"loss": loss})
 
 
 @dataclasses.dataclass(frozen=True)

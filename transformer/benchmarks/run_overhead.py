@@ -19,8 +19,8 @@ from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.task import Batch
 from transformer.training.build import TrainingComponents, build_components, compile_train_step, flops_counter
+from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig
-from transformer.training.evaluate import Probe, compile_probe
 from transformer.training.loop import Cadence, Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.partitioning import shard_batch, shard_host_batches
@@ -42,7 +42,7 @@ def time_training_loop(experiment: ExperimentConfig, directory: Path, *, steps: 
     """Time `steps` bare steps on prepared batches, the training loop with logging and data, and the data alone."""
     components = build_components(experiment, directory)
     step = shard_host_batches(compile_train_step(experiment, components), components.placement)
-    source = components.task.source(experiment.run.seed)
+    source = components.task.training_batches(experiment.run.seed)
     batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
@@ -55,7 +55,7 @@ def time_training_loop(experiment: ExperimentConfig, directory: Path, *, steps: 
         return time.perf_counter() - began
 
     def data() -> float:
-        source = components.task.source(experiment.run.seed)
+        source = components.task.training_batches(experiment.run.seed)
         began = time.perf_counter()
         for number in range(steps):
             source[number]
@@ -77,7 +77,7 @@ def time_head_capture(experiment: ExperimentConfig, directory: Path, *, steps: i
     Also returned is the mean step of a run that captures one step in a hundred.
     """
     components = build_components(experiment, directory)
-    batch = shard_batch(components.task.source(experiment.run.seed)[0], components.placement)
+    batch = shard_batch(components.task.training_batches(experiment.run.seed)[0], components.placement)
     sites = tuple(site.name for site in components.model.sites)
     capture = Capture(sites, rows=CAPTURED_EXAMPLES, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
@@ -108,7 +108,7 @@ def time_attention_maps(experiment: ExperimentConfig, directory: Path, *, steps:
         components.abstract_state,
         components.placement,
         config=experiment.maps,
-        times=config.probe_count,
+        times=config.num_probe_steps,
         parameters=experiment.eval_parameters,
     )
     jax.block_until_ready(probe.run(components.init_state(jax.random.key(config.seed))))
@@ -123,7 +123,7 @@ def time_attention_maps(experiment: ExperimentConfig, directory: Path, *, steps:
         without, mapped = loop(number, None), loop(number, probe)
         seconds["step of a run without maps"].append(without / steps)
         # The loop looked twice; the run looks `probe_count` times.
-        looking = (mapped - without) / 2 * config.probe_count / config.steps
+        looking = (mapped - without) / 2 * config.num_probe_steps / config.steps
         seconds["step of a run with maps"].append(without / steps + looking)
     return seconds
 
@@ -141,7 +141,7 @@ def _seconds_of_loop(
     files = RunDirectory(folder)
     shown: Writer = TensorBoardWriter(files.tensorboard)
     if probe is not None:
-        plan = probe.plan
+        plan = probe.capture_plan
         store = MapStore.open(files.maps, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         shown = BackgroundMapWriter(MultiWriter(MapWriter(store), shown))
     numbers = (MetricsWriter(files.metrics_file), SamplesWriter(files.samples_file), LogWriter(steps))
@@ -151,7 +151,7 @@ def _seconds_of_loop(
     state = train_loop(
         state,
         step,
-        components.task.source(experiment.run.seed),
+        components.task.training_batches(experiment.run.seed),
         steps=steps,
         reporter=Reporter(
             Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),

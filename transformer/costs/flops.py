@@ -126,8 +126,8 @@ def training_flops_per_token(config: Any, size: PublishedSize) -> float:
     Raises:
         UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
-    model = build(config, size.interface, Precision())
-    one, two = (training_flops(model, size.batch(rows)) for rows in (1, 2))
+    model = build(config, size.task_interface, Precision())
+    one, two = (training_flops(model, size.batch_shapes(rows)) for rows in (1, 2))
     return (two - one) / size.context_length
 
 

@@ -35,7 +35,7 @@ def model_size(name: str) -> ModelSize:
     """Count the parameters and training FLOPs of a published model size."""
     size = published_sizes()[name]
     config = model_config({"size": name, **size.count_overrides})
-    shapes = build(config, size.interface, Precision()).functional.shapes()
+    shapes = build(config, size.task_interface, Precision()).functional.shapes()
     matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)
     flops = training_flops_per_token(model_config({"size": name}), size)
     return ModelSize(count_parameters(shapes), matrices, flops)

@@ -51,12 +51,12 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def fitting(self, longest: int) -> list[int]:
+    def indices_within_length(self, longest: int) -> list[int]:
         """Return the indices of the pairs with at most `longest` tokens on each side."""
         sides = enumerate(zip(self.sources, self.targets, strict=True))
         return [number for number, (source, target) in sides if max(len(source), len(target)) <= longest]
 
-    def part(self, indices: Sequence[int]) -> "EncodedPairs":
+    def select(self, indices: Sequence[int]) -> "EncodedPairs":
         """Return the pairs of these indices, in this order."""
         kept = [i for i in indices if i < len(self)]
         sources, targets = [self.sources[i] for i in kept], [self.targets[i] for i in kept]
@@ -69,19 +69,19 @@ class Bucket:
 
     Attributes:
         length: Positions in a row.
-        rows: Examples in a full batch.
-        examples: The indices of the examples.
+        batch_size: Examples in a full batch.
+        example_indices: The indices of the examples.
     """
 
     length: int
-    rows: int
+    batch_size: int
     """Examples in a full batch."""
-    examples: np.ndarray
+    example_indices: np.ndarray
 
     @property
-    def batches(self) -> int:
+    def num_batches(self) -> int:
         """The number of batches in an epoch; the last may be partly empty."""
-        return -(-len(self.examples) // self.rows)
+        return -(-len(self.example_indices) // self.batch_size)
 
 
 class BucketPlan:
@@ -96,7 +96,7 @@ class BucketPlan:
 
     def __init__(self, buckets: Sequence[Bucket], seed: int | None):
         self._buckets, self._seed = buckets, seed
-        self.batches_per_epoch = sum(bucket.batches for bucket in buckets)
+        self.batches_per_epoch = sum(bucket.num_batches for bucket in buckets)
         self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
 
     def __getitem__(self, step: int) -> tuple[Bucket, np.ndarray]:
@@ -110,8 +110,10 @@ class BucketPlan:
         random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
         plan = []
         for bucket in self._buckets:
-            order = bucket.examples if random is None else random.permutation(bucket.examples)
-            plan += [(bucket, order[start : start + bucket.rows]) for start in range(0, len(order), bucket.rows)]
+            order = bucket.example_indices if random is None else random.permutation(bucket.example_indices)
+            plan += [
+                (bucket, order[start : start + bucket.batch_size]) for start in range(0, len(order), bucket.batch_size)
+            ]
         return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
 
 
@@ -162,7 +164,7 @@ class TokenBatches:
         if not self.batches_per_epoch:
             raise UserError(
                 f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens: give "
-                "config.task.lengths a greater one"
+                "config.task.bucket_lengths a greater one"
             )
 
     def __getitem__(self, step: int) -> Batch:
@@ -170,7 +172,7 @@ class TokenBatches:
         return self._fill(*self._plan[step])
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
-        rows = -(-bucket.rows // self._rows_multiple) * self._rows_multiple
+        rows = -(-bucket.batch_size // self._rows_multiple) * self._rows_multiple
         source, target, labels = np.full((3, rows, bucket.length), self._pairs.pad, np.int32)
         index = np.full(rows, -1, np.int32)
         index[: len(examples)] = examples

@@ -8,9 +8,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 
-from transformer.config import Amount, Config, Count, Items, PositiveAmount, Share, UserError
+from transformer.config import Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, TupleLimits, UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
-from transformer.json_files import read_object
+from transformer.json_files import read_json_object
 from transformer.storage.paths import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255
@@ -41,10 +41,10 @@ class Augmentation(Config, path="config.task.augmentation"):
         UserError: If a value is out of range.
     """
 
-    crop: Count = 0
-    flip: Share = 0.0
-    cutout: Count = 0
-    mixup: Amount = 0.0
+    crop: NonNegativeInt = 0
+    flip: Fraction = 0.0
+    cutout: NonNegativeInt = 0
+    mixup: NonNegativeFloat = 0.0
 
 
 NO_AUGMENTATION = Augmentation()
@@ -60,8 +60,8 @@ class Normalization(Config, path="config.task.normalization"):
         UserError: If a deviation is not above 0.
     """
 
-    mean: Annotated[tuple[float, ...], Items(least=1)] = (0.5,)
-    deviation: Annotated[tuple[PositiveAmount, ...], Items(least=1)] = (0.5,)
+    mean: Annotated[tuple[float, ...], TupleLimits(min_length=1)] = (0.5,)
+    deviation: Annotated[tuple[PositiveFloat, ...], TupleLimits(min_length=1)] = (0.5,)
 
     def __call__(self, pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
         """Normalize pixels.
@@ -118,7 +118,7 @@ class ImageSpec(NamedTuple):
         Raises:
             UserError: If the file is missing or malformed.
         """
-        said = read_object(directory / IMAGE_SPEC_FILE)
+        said = read_json_object(directory / IMAGE_SPEC_FILE)
         shape, classes = said.get("shape"), said.get("classes")
         sizes = [size for size in shape if type(size) is int and size > 0] if isinstance(shape, list) else []
         names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
@@ -222,7 +222,7 @@ class ImageBatches:
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         bucket, chosen = self._plan[step]
-        index = np.full(bucket.rows, -1, np.int32)
+        index = np.full(bucket.batch_size, -1, np.int32)
         index[: len(chosen)] = chosen
         # Padding rows repeat the first image of the batch and do not count.
         shown = np.where(index < 0, chosen[0], index)
@@ -255,7 +255,8 @@ def shuffle_patches(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped
     count, height, width, channels = pixels.shape
     if height % patch or width % patch:
         raise UserError(
-            f"config.task.shuffled={patch} does not divide the images of {height} x {width} pixels into squares"
+            f"config.task.shuffled_patch_size={patch} does not divide the images of {height} x {width} pixels into "
+            "squares"
         )
     rows, columns = height // patch, width // patch
     cut = pixels.reshape(count, rows, patch, columns, patch, channels).swapaxes(2, 3)

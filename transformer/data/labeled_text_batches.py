@@ -83,12 +83,12 @@ class LabeledTextBatches:
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         bucket, examples = self._plan[step]
-        tokens = np.full((self._together * bucket.rows, bucket.length), self._pad, np.int32)
+        tokens = np.full((self._together * bucket.batch_size, bucket.length), self._pad, np.int32)
         lengths = np.zeros(len(tokens), np.int32)
-        labels, index = np.zeros(bucket.rows, self._labels.dtype), np.full(bucket.rows, -1, np.int32)
+        labels, index = np.zeros(bucket.batch_size, self._labels.dtype), np.full(bucket.batch_size, -1, np.int32)
         index[: len(examples)], labels[: len(examples)] = examples, self._labels[examples]
         for place in range(self._together):
-            for row, example in enumerate(examples, place * bucket.rows):
+            for row, example in enumerate(examples, place * bucket.batch_size):
                 text = self._texts[example * self._together + place]
                 tokens[row, : len(text)], lengths[row] = text, len(text)
         return {"tokens": tokens, "lengths": lengths, "labels": labels, "index": index}

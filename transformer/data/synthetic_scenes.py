@@ -43,10 +43,10 @@ class SceneGenerator:
     No two items of a scene have the same shape and the same color.
 
     Attributes:
-        side: Cells on a side of the grid.
-        pixels: Pixels on a side of a cell.
-        fewest: The smallest number of items.
-        most: The largest number of items.
+        grid_size: Cells on a side of the grid.
+        cell_pixels: Pixels on a side of a cell.
+        min_items: The smallest number of items.
+        max_items: The largest number of items.
         shapes: The names of the glyphs to draw.
         colors: The names of their colors.
         one_of_each: Whether items differ in both shape and color.
@@ -55,32 +55,34 @@ class SceneGenerator:
         ValueError: If a value is out of range, or there is no glyph or color of a name.
     """
 
-    side: int = 3
-    pixels: int = 16
-    fewest: int = 2
-    most: int = 3
+    grid_size: int = 3
+    cell_pixels: int = 16
+    min_items: int = 2
+    max_items: int = 3
     shapes: tuple[str, ...] = tuple(SHAPES)
     colors: tuple[str, ...] = tuple(COLORS)
     one_of_each: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.fewest <= self.most <= self.side**2:
-            raise ValueError(f"fewest={self.fewest}, most={self.most} must rise, from 1 to {self.side**2} cells")
+        if not 1 <= self.min_items <= self.max_items <= self.grid_size**2:
+            raise ValueError(
+                f"min_items={self.min_items}, max_items={self.max_items} must rise, from 1 to {self.grid_size**2} cells"
+            )
         if unknown := [*set(self.shapes) - set(GLYPHS), *set(self.colors) - set(COLORS)]:
             raise ValueError(f"shapes and colors name {sorted(unknown)}, which no glyph or color is called")
         room = min(len(self.shapes), len(self.colors)) if self.one_of_each else len(self.shapes) * len(self.colors)
-        if self.most > room:
-            raise ValueError(f"most={self.most} items cannot all differ: there are {room} kinds")
+        if self.max_items > room:
+            raise ValueError(f"max_items={self.max_items} items cannot all differ: there are {room} kinds")
 
     @property
-    def size(self) -> int:
+    def image_size(self) -> int:
         """Pixels on a side of the image."""
-        return self.side * self.pixels
+        return self.grid_size * self.cell_pixels
 
     def draw(self, random: np.random.Generator) -> tuple[SceneItem, ...]:
         """Sample the items of one scene, row by row."""
-        count = int(random.integers(self.fewest, self.most + 1))
-        cells = np.sort(random.permutation(self.side**2)[:count])
+        count = int(random.integers(self.min_items, self.max_items + 1))
+        cells = np.sort(random.permutation(self.grid_size**2)[:count])
         if self.one_of_each:
             shapes = random.permutation(len(self.shapes))[:count]
             colors = random.permutation(len(self.colors))[:count]
@@ -92,7 +94,7 @@ class SceneGenerator:
 
     def place(self, cell: int) -> str:
         """Describe the position of a cell in words; for grids of three by three only."""
-        row, column = divmod(cell, self.side)
+        row, column = divmod(cell, self.grid_size)
         return f"{ROWS[row]} {COLUMNS[column]}"
 
 
@@ -113,14 +115,14 @@ def render_scene(
     names = [item.shape for items in scenes for item in items]
     colors = np.array([COLORS[item.color] for items in scenes for item in items], np.float32).reshape(-1, 3)
     colors += random.uniform(-_COLOR_SPREAD, _COLOR_SPREAD, colors.shape).astype(np.float32)
-    shares = draw_glyphs(names, kind.pixels, random, variation)
+    shares = draw_glyphs(names, kind.cell_pixels, random, variation)
     ground = _GROUND + random.uniform(-_GROUND_SPREAD, _GROUND_SPREAD, (len(scenes), 1, 1, 3))
-    images = np.broadcast_to(ground, (len(scenes), kind.size, kind.size, 3)).astype(np.float32)
+    images = np.broadcast_to(ground, (len(scenes), kind.image_size, kind.image_size, 3)).astype(np.float32)
     number = 0
     for image, items in zip(images, scenes, strict=True):
         for item in items:
-            row, column = (kind.pixels * place for place in divmod(item.cell, kind.side))
-            cell = image[row : row + kind.pixels, column : column + kind.pixels]
+            row, column = (kind.cell_pixels * place for place in divmod(item.cell, kind.grid_size))
+            cell = image[row : row + kind.cell_pixels, column : column + kind.cell_pixels]
             cell += shares[number][..., None] * (colors[number] - cell)
             number += 1
     return _pixels(images + random.normal(0, _NOISE, images.shape).astype(np.float32))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config import Config, Positive
+from transformer.config import Config, PositiveInt
 from transformer.decoding.generate import DecodedSequences, SpecialTokens
 
 
@@ -52,7 +52,7 @@ class BeamSearch(Config):
         UserError: If `num_beams` is below 1.
     """
 
-    num_beams: Positive = 4
+    num_beams: PositiveInt = 4
     length_penalty: float = 0.6
     ending: HypothesisEnding = HypothesisEnding.ANY
 

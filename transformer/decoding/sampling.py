@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config import Above, Config, Count, Range, UserError
+from transformer.config import Config, GreaterThan, NonNegativeInt, Range, UserError
 from transformer.decoding.generate import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import Hypotheses
 
@@ -40,8 +40,8 @@ class Sampling(Config):
     """
 
     temperature: float = 1.0
-    top_k: Count = 0
-    top_p: Annotated[float, Above(0.0), Range(0.0, 1.0)] = 1.0
+    top_k: NonNegativeInt = 0
+    top_p: Annotated[float, GreaterThan(0.0), Range(0.0, 1.0)] = 1.0
     num_beams: Annotated[int, Range(1, note=": it is the number of samples an example")] = 1
 
     def _check(self) -> None:

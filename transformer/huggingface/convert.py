@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import UserError, choice
+from transformer.config import UserError, lookup_by_name
 from transformer.huggingface import bert, gpt, llama, marian, preprocessor, safetensors_files, t5, vit, xlnet
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
 from transformer.huggingface.parameter_conversion import (
@@ -23,7 +23,7 @@ from transformer.huggingface.parameter_conversion import (
     tensors_to_params,
 )
 from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
-from transformer.json_files import read_object
+from transformer.json_files import read_json_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import PyTree, leaves_by_path
@@ -93,7 +93,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     """
     headers = safetensors_files.read_folder_headers(folder)
     config = read_config(folder)
-    family = choice(str(config.get("model_type")), CONVERSIONS, f"{folder / CONFIG}: model_type")
+    family = lookup_by_name(str(config.get("model_type")), CONVERSIONS, f"{folder / CONFIG}: model_type")
     try:
         section, interface = _section(family, config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
@@ -209,7 +209,7 @@ def read_config(folder: Path) -> Config:
             f"{folder} {is_what}: name one that has, a run or a published model with model.safetensors and its "
             "tokenizer; nothing is downloaded"
         )
-    return read_object(folder / CONFIG)
+    return read_json_object(folder / CONFIG)
 
 
 def make_empty_folder(folder: Path, flag: str) -> None:
@@ -233,7 +233,7 @@ def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterfac
         return {}
     file = folder / preprocessor.FILE
     side = interface.inputs["image"].shape[1]
-    return preprocessor.read_preprocessor(read_object(file) if file.is_file() else {}, family.model_type, side)
+    return preprocessor.read_preprocessor(read_json_object(file) if file.is_file() else {}, family.model_type, side)
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def read_preprocessor(content: Mapping[str, Any], model_type: str, side: int) ->
     if resized < side:
         raise _unread("size", values["size"], f"of which no {side} x {side} pixels can be cut")
     return {
-        "side": side,
+        "image_size": side,
         "resize_side": resized if resized > side else None,
         "resample": _FILTERS[filter_number],
         "normalization": _normalization(values),

@@ -16,8 +16,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from transformer.config import UserError, convert
-from transformer.json_files import open_regular, read_object
+from transformer.config import UserError, convert_value
+from transformer.json_files import open_regular_file, read_json_object
 from transformer.storage.disk_errors import disk_failure
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -112,7 +112,7 @@ def read_header(file: Path) -> dict[str, TensorHeader]:
         UserError: If the file is a pickle or damaged; gives the file and the tensor.
     """
     size = file.stat().st_size
-    with open_regular(file) as opened:
+    with open_regular_file(file) as opened:
         start = opened.read(_LENGTH)
         length = int.from_bytes(start, "little")
         text = opened.read(length) if length <= min(size - _LENGTH, _LONGEST_HEADER) else b""
@@ -194,7 +194,7 @@ def _check_cover(file: Path, spans: list[tuple[int, int, str]], data: int) -> No
 def _open_shards(folder: Path) -> dict[str, TensorHeader]:
     index = folder / INDEX
     try:
-        where = convert(Mapping[str, str], read_object(index).get("weight_map"), "weight_map")
+        where = convert_value(Mapping[str, str], read_json_object(index).get("weight_map"), "weight_map")
     except UserError as error:
         raise UserError(f"{index} is damaged: it has no weight_map of tensors and files ({error})") from error
     files = sorted(set(where.values()))

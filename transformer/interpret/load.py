@@ -28,7 +28,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
-from transformer.tasks.base_task import make_capture
+from transformer.tasks.base_task import make_capture_function
 from transformer.tasks.task import EncodedInputs, InputReader, InputTexts, StateView
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.huggingface_conversion import FineTuning, fine_tuning_config, load_preprocessing
@@ -130,7 +130,7 @@ class Loaded:
 
     def _looking(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
         """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""
-        look = make_capture(self._view(), reading.inputs, method=reading.method)
+        look = make_capture_function(self._view(), reading.inputs, method=reading.method)
         return lambda capture: look(dataclasses.replace(capture, value_norms=True, query_key_vectors=query_key_vectors))
 
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
@@ -157,15 +157,15 @@ class Loaded:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
         reading, _ = self._read(text, target, language)
         capture = Capture(tuple(site.name for site in self.sites))
-        captured = make_capture(self._view(), reading.inputs, method=reading.method)(capture)
+        captured = make_capture_function(self._view(), reading.inputs, method=reading.method)(capture)
         return maps_of(self.sites, reading.labels.completed(self.sites), captured)
 
     def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[EncodedInputs, tuple[str, ...]]:
         """Encode the texts as the model reads them, and return the title of each example."""
-        reader = tasks.TASKS[tasks.name_of(self.experiment.task)].reader
+        reader = tasks.TASKS[tasks.name_of(self.experiment.task)].input_reader
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
-        reading = reader.read(self.experiment.task, self._view(), self.kept, InputTexts(texts, targets, language))
+        reading = reader.encode(self.experiment.task, self._view(), self.kept, InputTexts(texts, targets, language))
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         said = (" ".join(each.split()) for each in sides)
         return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in said)
@@ -242,7 +242,7 @@ def _of_published(folder: Path) -> Loaded:
 def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
     run = open_run(folder, trust)
     experiment, path = run.experiment, run.directory.path
-    kept = _reader(experiment).kept(path)
+    kept = _reader(experiment).load_preprocessor(path)
     model = _model(experiment, kept)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
@@ -269,13 +269,13 @@ def _quiet() -> Iterator[None]:
 
 def _reader(experiment: ExperimentConfig) -> InputReader:
     name = tasks.name_of(experiment.task)
-    reader = tasks.TASKS[name].reader
+    reader = tasks.TASKS[name].input_reader
     if reader is None:
         raise UserError(f"this run's task, {name}, reads no sentences: open its maps with transformer.maps.open")
     return reader
 
 
 def _model(experiment: ExperimentConfig, kept: Any) -> Model:
-    interface = _reader(experiment).interface(experiment.task, kept)
+    interface = _reader(experiment).make_interface(experiment.task, kept)
     # Nothing is predicted: a model without the head of the task, such as a bare encoder, will do.
     return models.build(experiment.model, dataclasses.replace(interface, output=None), experiment.precision)

@@ -17,8 +17,8 @@ from transformer.models.model import Variables
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk_errors import disk_failure
 from transformer.storage.paths import parse_path
+from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import config_hash
-from transformer.training.evaluate import evaluation_view
 from transformer.training.run_loading import load_run
 
 _HEIGHT = 820  # pixels of the frame in a notebook
@@ -104,6 +104,6 @@ def report_of_checkpoint(
 
     with tempfile.TemporaryDirectory() as folder:
         maps = Path(folder) / "maps"
-        labels, hashed = task.labels(model.sites), config_hash(experiment)
+        labels, hashed = task.axis_labels(model.sites), config_hash(experiment)
         store_single_text(maps, model.sites, labels, look, experiment.maps, hashed, int(state.step))
         return write_report(run.path, budget, maps=maps)

@@ -15,7 +15,7 @@ from transformer.attention.masks import Mask, dense_mask, predicted_center
 from transformer.attention.normalizers import NormalizedWeights, Normalizer, Reweighting, gaussian_reweight, normalize
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.spec import AttentionParameters
-from transformer.config import Config, Count, Heads, Positive, UserError
+from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.functional_module import Builder, Module
@@ -83,11 +83,11 @@ class AttentionCellConfig(Config):
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     projection: KeyValueProjection = KeyValueProjection.SHARED
-    heads: Heads = 1
-    head_dim: Count = 0
+    heads: NumHeads = 1
+    head_dim: NonNegativeInt = 0
     max_length: int = 0
     attention_span: AttentionSpan = AttentionSpan.GLOBAL
-    half_width: Positive = 10
+    half_width: PositiveInt = 10
     initialization: ScoreInitialization = ScoreInitialization.OWN
 
     def _check(self) -> None:

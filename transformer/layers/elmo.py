@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config, LayersIfAny, Positive
+from transformer.config import Config, NumLayersOrZero, PositiveInt
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
@@ -25,8 +25,8 @@ class ElmoConfig(Config, path="config.model.elmo"):
         UserError: If `layers` is negative or `width` below 1.
     """
 
-    layers: LayersIfAny = 0
-    width: Positive = 256
+    layers: NumLayersOrZero = 0
+    width: PositiveInt = 256
 
     def stack(self, direction: Direction) -> RecurrentConfig:
         """The configuration of one direction's layers."""

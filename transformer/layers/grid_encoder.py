@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from transformer.attention.sites import Axis, AxisKind
-from transformer.config import Config, LayersIfAny, Positive, UserError
+from transformer.config import Config, NumLayersOrZero, PositiveInt, UserError
 from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.norm import LayerNorm
@@ -28,9 +28,9 @@ class GridEncoderConfig(Config):
         UserError: If there is no stage, if `channels` and `strides` differ in length, or if a number is out of range.
     """
 
-    channels: tuple[Positive, ...] = (32, 64, 128)
-    strides: tuple[Positive, ...] = (2, 2, 2)
-    blocks: LayersIfAny = 0
+    channels: tuple[PositiveInt, ...] = (32, 64, 128)
+    strides: tuple[PositiveInt, ...] = (2, 2, 2)
+    blocks: NumLayersOrZero = 0
 
     def _check(self) -> None:
         if not self.channels or len(self.channels) != len(self.strides):

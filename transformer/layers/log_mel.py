@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config import Config, Count, Positive, Range, UserError
+from transformer.config import Config, NonNegativeInt, PositiveInt, Range, UserError
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
 
@@ -39,9 +39,9 @@ class SpecAugmentConfig(Config):
     """
 
     num_frequency_masks: Masks = 0
-    max_frequency_mask_width: Count = 8
+    max_frequency_mask_width: NonNegativeInt = 8
     num_time_masks: Masks = 0
-    max_time_mask_width: Count = 20
+    max_time_mask_width: NonNegativeInt = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LogMelConfig(Config):
         UserError: If a size is below 1, or the frequencies are not in order between 0 Hz and half the sample rate.
     """
 
-    num_mel_bins: Positive = 40
+    num_mel_bins: PositiveInt = 40
     window_length: Samples = 200
     hop_length: Samples = 80
     min_frequency: float = 60.0

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.attention.component import normal
-from transformer.config import Config, Count, PositiveAmount, UserError
+from transformer.config import Config, NonNegativeInt, PositiveFloat, UserError
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.linear import Linear, product
 
@@ -43,8 +43,8 @@ class LoraConfig(Config, path="config.model.lora"):
         UserError: If `targets` is empty although `rank` is above 0, or if a number is out of range.
     """
 
-    rank: Count = 0
-    alpha: PositiveAmount = 16.0
+    rank: NonNegativeInt = 0
+    alpha: PositiveFloat = 16.0
     targets: tuple[LoraTarget, ...] = (LoraTarget.QUERY, LoraTarget.VALUE)
 
     def _check(self) -> None:

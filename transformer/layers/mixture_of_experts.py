@@ -16,7 +16,7 @@ from transformer.attention.component import Initializer, zeros
 from transformer.attention.masks import Mask
 from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.rng import draw_array
-from transformer.config import Amount, Config, Count, Positive, PositiveAmount, UserError
+from transformer.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UserError
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import Builder, Module, Params, one_by_one
 from transformer.layers.initialization import Role
@@ -48,12 +48,12 @@ class ExpertsConfig(Config, path="config.model.experts"):
         UserError: If `top_k` is below 2 or not below `count`, or if a number is out of range.
     """
 
-    count: Count = 0
+    count: NonNegativeInt = 0
     top_k: int = 2
-    every_n_layers: Positive = 1
-    importance_loss: Amount = 0.1
-    load_loss: Amount = 0.1
-    capacity_factor: PositiveAmount = 1.5
+    every_n_layers: PositiveInt = 1
+    importance_loss: NonNegativeFloat = 0.1
+    load_loss: NonNegativeFloat = 0.1
+    capacity_factor: PositiveFloat = 1.5
 
     def _check(self) -> None:
         if self.count and not 2 <= self.top_k < self.count:

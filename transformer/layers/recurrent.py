@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.component import Initializer
 from transformer.attention.rng import dropout
-from transformer.config import Config, Layers, Positive, Rate, UserError
+from transformer.config import Config, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import RecurrentInitialization, Role
 from transformer.layers.linear import product
@@ -260,8 +260,8 @@ class RecurrentConfig(Config):
     """
 
     cell: Cell = Cell.LSTM
-    width: Positive = 512
-    layers: Layers = 1
+    width: PositiveInt = 512
+    layers: NumLayers = 1
     direction: Direction = Direction.FORWARD
     skip_connections: SkipConnections = SkipConnections.NONE
     dropout: Rate = 0.0

@@ -10,7 +10,16 @@ from transformer.attention.component import AttentionSizes
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
-from transformer.config import Amount, Config, Count, Heads, Positive, PositiveAmount, Rate, UserError
+from transformer.config import (
+    Config,
+    NonNegativeFloat,
+    NonNegativeInt,
+    NumHeads,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    UserError,
+)
 from transformer.layers.embedding import padded_vocab_size
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder
@@ -185,14 +194,14 @@ class TransformerConfig(Config, path="config.model"):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    width: Positive = 512
-    heads: Heads = 8
-    kv_heads: Positive | None = None
-    head_dim: Positive | None = None
-    feed_forward: Positive = 2048
+    width: PositiveInt = 512
+    heads: NumHeads = 8
+    kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    feed_forward: PositiveInt = 2048
     activation: Activation = Activation.RELU
     norm: Norm = Norm.LAYER
-    norm_epsilon: Amount = 1e-6
+    norm_epsilon: NonNegativeFloat = 1e-6
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.ALL
     initialization: Initialization = Initialization.XAVIER
@@ -201,11 +210,11 @@ class TransformerConfig(Config, path="config.model"):
     stochastic_depth: Rate = 0.0
     positions: Positions = Positions.SINUSOIDAL
     position_join: PositionJoin = PositionJoin.ADDED
-    rotary_base: PositiveAmount = 10000.0
+    rotary_base: PositiveFloat = 10000.0
     relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: Positive = 128
-    attention_windows: tuple[Count, ...] = ()
-    max_length: Positive = 256
+    relative_attention_max_distance: PositiveInt = 128
+    attention_windows: tuple[NonNegativeInt, ...] = ()
+    max_length: PositiveInt = 256
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     embedding_scale: WidthScale = WidthScale.NONE
@@ -215,7 +224,7 @@ class TransformerConfig(Config, path="config.model"):
     output_bias: bool = False
     remat: Remat = Remat.NONE
     vocab_size: int | None = None
-    scan_unroll: Positive = 1
+    scan_unroll: PositiveInt = 1
     experts: ExpertsConfig = dataclasses.field(default_factory=ExpertsConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None

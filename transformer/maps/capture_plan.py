@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import Capture, CapturedAttention, TopWeights, max_pool_map, pooling_block_size
 from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction_mass
-from transformer.config import Config, Count, Positive, PositiveAmount
+from transformer.config import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from transformer.maps.quantize import AnyArray, Quantized, quantize
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -36,9 +36,9 @@ class MapsConfig(Config, path="config.maps"):
         top_k: The most weights stored of every row of a pooled map, the largest ones.
     """
 
-    max_megabytes: PositiveAmount = 500.0
-    full_rows: Positive = 8
-    top_k: Count = 8
+    max_megabytes: PositiveFloat = 500.0
+    full_rows: PositiveInt = 8
+    top_k: NonNegativeInt = 8
 
 
 @dataclasses.dataclass(frozen=True)

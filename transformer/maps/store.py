@@ -35,7 +35,7 @@ from jaxtyping import Float, Int
 from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
-from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.json_files import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
 from transformer.maps.capture_plan import Level, Sizes, StoredMaps, Tiers, map_levels, statistic_names
 from transformer.maps.checksums import (
     CorruptMapsError,
@@ -594,13 +594,13 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
     if not file.exists():
         return WrittenFile((), {}, "")
     try:
-        record = read_object(file)
+        record = read_json_object(file)
     except UserError:
         record = {}
     if not has_valid_checksum(record):
         raise CorruptMapsError(path, f"{file.name} is not what was written")
     try:
-        return checked(WrittenFile, record, file.name)
+        return parse_dataclass(WrittenFile, record, file.name)
     except UserError as error:
         raise CorruptMapsError(path, str(error)) from error
 
@@ -640,8 +640,8 @@ def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
     """Return the attributes of the store's root group, as JSON and parsed."""
     try:
         # A token may be anything that a tokenizer has.
-        group = as_object(parse(read_regular(path / "zarr.json"), "it", surrogates=True), "it")
-        attributes = as_object(group.get("attributes"), "its attributes")
+        group = require_object(parse_json(read_regular_file(path / "zarr.json"), "it", surrogates=True), "it")
+        attributes = require_object(group.get("attributes"), "its attributes")
     except (UserError, OSError):
         raise CorruptMapsError(
             path, "its zarr.json is not the group of a map store: move that directory away"
@@ -655,6 +655,6 @@ def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
     if not has_valid_checksum(attributes):
         raise CorruptMapsError(path, "its zarr.json is not what was written: move that directory away")
     try:
-        return attributes, checked(StoreFile, attributes, "its zarr.json")
+        return attributes, parse_dataclass(StoreFile, attributes, "its zarr.json")
     except UserError as error:
         raise CorruptMapsError(path, f"{error}: move that directory away") from error

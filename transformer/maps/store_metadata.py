@@ -9,16 +9,18 @@ from typing import Annotated, Any
 import numpy as np
 
 from transformer.attention.sites import Axis, Site
-from transformer.config import Matching, Range, convert
+from transformer.config import MatchesPattern, Range, convert_value
 from transformer.maps.capture_plan import Sizes, Tiers
 from transformer.runs.jsonl_records import Sha256
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
-StorePath = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
+StorePath = Annotated[
+    str, MatchesPattern(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")
+]
 """The name of a site or an array, which is its folder in the store."""
 ArrayName = Annotated[
-    str, Matching(f"{_PART}(/{_PART})*/(image|spectrogram|sound)", "AXIS/image, AXIS/spectrogram or AXIS/sound")
+    str, MatchesPattern(f"{_PART}(/{_PART})*/(image|spectrogram|sound)", "AXIS/image, AXIS/spectrogram or AXIS/sound")
 ]
 MOST_POSITIONS = 2**24
 """Of an axis of a stored map."""
@@ -60,7 +62,7 @@ def check_site(site: Site) -> None:
     Raises:
         ValueError: If a field is not valid.
     """
-    convert(StorePath, site.name, "name")
+    convert_value(StorePath, site.name, "name")
     if not site.layers or not site.heads:
         raise ValueError(f"layers: the site {site.name!r} must have layers and heads")
     for axis in (site.query, site.key):

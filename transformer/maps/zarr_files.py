@@ -12,8 +12,8 @@ import numpy as np
 import tensorstore
 
 from transformer.attention.sites import Site
-from transformer.config import Matching, Range, UserError
-from transformer.json_files import checked, read_value
+from transformer.config import MatchesPattern, Range, UserError
+from transformer.json_files import parse_dataclass, read_json
 from transformer.maps.capture_plan import Level
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
@@ -50,9 +50,9 @@ class ArrayFile:
     """The contents of an array's zarr.json, as tensorstore writes `array_metadata`."""
 
     zarr_format: Annotated[int, Range(3, 3)]
-    node_type: Annotated[str, Matching("array", "'array'")]
+    node_type: Annotated[str, MatchesPattern("array", "'array'")]
     shape: tuple[Size, ...]
-    data_type: Annotated[str, Matching("uint8|int32|float32", "uint8, int32 or float32")]
+    data_type: Annotated[str, MatchesPattern("uint8|int32|float32", "uint8, int32 or float32")]
     fill_value: Annotated[float, Range(0, 0)]
     dimension_names: tuple[str, ...]
     chunk_grid: NamedConfiguration
@@ -67,9 +67,9 @@ def read_array_file(path: Path) -> ArrayFile:
     Raises:
         UserError: If the file is not metadata that `array_metadata` makes, or a shape is invalid.
     """
-    file, value = path / _FILE, read_value(path / _FILE, _LARGEST_FILE)
-    stored = checked(ArrayFile, value, str(file))
-    grid = checked(Chunks, stored.chunk_grid.configuration, f"{file}: chunk_grid.configuration")
+    file, value = path / _FILE, read_json(path / _FILE, _LARGEST_FILE)
+    stored = parse_dataclass(ArrayFile, value, str(file))
+    grid = parse_dataclass(Chunks, stored.chunk_grid.configuration, f"{file}: chunk_grid.configuration")
     if len({len(stored.shape), len(stored.dimension_names), len(grid.chunk_shape)}) != 1:
         raise UserError(f"{file} is not usable: shape, dimension_names and chunk_shape differ in their number of axes")
     if stored.chunk_grid.name != "regular" or stored.chunk_key_encoding.name != "default" or stored.attributes:
@@ -136,7 +136,7 @@ def _inner_chunk(codecs: tuple[NamedConfiguration, ...], file: str) -> tuple[int
     if len(codecs) != 1 or codecs[0].name != "sharding_indexed":
         raise UserError(f"{file} is not usable: its codecs are not a map store's")
     shape = {"chunk_shape": codecs[0].configuration.get("chunk_shape")}
-    return checked(Chunks, shape, f"{file}: the configuration of its codec").chunk_shape
+    return parse_dataclass(Chunks, shape, f"{file}: the configuration of its codec").chunk_shape
 
 
 def _normalized(codecs: tuple[NamedConfiguration, ...]) -> list[Any]:
@@ -162,7 +162,7 @@ def _normalized_configuration(codec: NamedConfiguration) -> Any:
 def _normalized_list(codecs: Any) -> Any:
     if not isinstance(codecs, list):
         return None
-    return _normalized(tuple(checked(NamedConfiguration, codec, "a codec") for codec in codecs))
+    return _normalized(tuple(parse_dataclass(NamedConfiguration, codec, "a codec") for codec in codecs))
 
 
 def array_metadata(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
-from transformer.config import Config, Layers, Positive, Rate
+from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
@@ -33,8 +33,8 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
         UserError: If a size is below 1, or `dropout` is out of range.
     """
 
-    width: Positive = 256
-    layers: Layers = 2
+    width: PositiveInt = 256
+    layers: NumLayers = 2
     dropout: Rate = 0.0
     vocab_size: int | None = None
 

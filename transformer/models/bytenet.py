@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Amount, Count, Positive, Rate
+from transformer.config import NonNegativeFloat, NonNegativeInt, PositiveInt, Rate
 from transformer.layers.beam_rows import as_rows, by_example
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
@@ -43,11 +43,11 @@ class ByteNetConfig(DilatedConvolutionConfig):
         UserError: If a value is out of range, or `max_dilation` is not a power of two.
     """
 
-    width: Positive = 800
-    encoder_sets: Positive = 6
-    decoder_sets: Positive = 6
-    length_factor: Amount = 1.2
-    length_offset: Count = 0
+    width: PositiveInt = 800
+    encoder_sets: PositiveInt = 6
+    decoder_sets: PositiveInt = 6
+    length_factor: NonNegativeFloat = 1.2
+    length_offset: NonNegativeInt = 0
     dropout: Rate = 0.1
 
     def unfolded_length(self, length: int) -> int:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Positive, UserError
+from transformer.config import PositiveInt, UserError
 from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
@@ -40,8 +40,8 @@ class ByteNetDecoderConfig(DilatedConvolutionConfig):
         UserError: If a value is out of range, or `max_dilation` is not a power of two.
     """
 
-    width: Positive = 512
-    sets: Positive = 6
+    width: PositiveInt = 512
+    sets: PositiveInt = 6
 
 
 class ByteNetDecoder(DilatedConvolutionDecoder):

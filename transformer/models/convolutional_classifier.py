@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
-from transformer.config import Config, Positive, Rate, UserError
+from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridAttention
@@ -37,7 +37,7 @@ class ConvolutionalClassifierConfig(Config, path="config.model"):
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     attention_stages: tuple[int, ...] = ()
-    attention_reduction: Positive = 8
+    attention_reduction: PositiveInt = 8
     dropout: Rate = 0.0
 
     def _check(self) -> None:

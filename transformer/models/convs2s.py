@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.attention.spec import AttentionSpec
-from transformer.config import Config, Layers, Positive, Rate
+from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, padded_vocab_size
@@ -52,12 +52,12 @@ class ConvS2SConfig(Config, path="config.model"):
         UserError: If a size is below 1, or `dropout` is outside [0, 1).
     """
 
-    embedding: Positive = 512
-    width: Positive = 512
-    encoder_layers: Layers = 20
-    decoder_layers: Layers = 20
-    kernel_size: Positive = 3
-    max_length: Positive = 1024
+    embedding: PositiveInt = 512
+    width: PositiveInt = 512
+    encoder_layers: NumLayers = 20
+    decoder_layers: NumLayers = 20
+    kernel_size: PositiveInt = 3
+    max_length: PositiveInt = 1024
     vocab_size: int | None = None
     initialization: Initialization = Initialization.GEHRING
     dropout: Rate = 0.1

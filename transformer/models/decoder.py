@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
-from transformer.config import Amount, Heads, Layers, Positive, Rate
+from transformer.config import NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
 from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
@@ -54,17 +54,17 @@ class DecoderConfig(TransformerConfig):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    layers: Layers = 12
-    width: Positive = 768
-    heads: Heads = 12
-    feed_forward: Positive = 3072
+    layers: NumLayers = 12
+    width: PositiveInt = 768
+    heads: NumHeads = 12
+    feed_forward: PositiveInt = 3072
     activation: Activation = Activation.GELU_TANH
-    norm_epsilon: Amount = 1e-5
+    norm_epsilon: NonNegativeFloat = 1e-5
     norm_placement: NormPlacement = NormPlacement.PRE
     initialization: Initialization = Initialization.GPT2
     dropout: Rate = 0.0
     positions: Positions = Positions.LEARNED
-    max_length: Positive = 1024
+    max_length: PositiveInt = 1024
 
     def _check(self) -> None:
         super()._check()

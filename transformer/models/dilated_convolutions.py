@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
-from transformer.config import Config, Positive, Rate, UserError
+from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Builder, Module, layer_of, scan
@@ -37,9 +37,9 @@ class DilatedConvolutionConfig(Config, path="config.model"):
         UserError: If a value is out of range, or `max_dilation` is not a power of two.
     """
 
-    width: Positive
-    max_dilation: Positive = 16
-    kernel_size: Positive = 3
+    width: PositiveInt
+    max_dilation: PositiveInt = 16
+    kernel_size: PositiveInt = 3
     vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0

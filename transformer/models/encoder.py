@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
-from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
+from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
@@ -71,21 +71,21 @@ class EncoderConfig(TransformerConfig):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    layers: Layers = 12
-    width: Positive = 768
-    heads: Heads = 12
-    feed_forward: Positive = 3072
+    layers: NumLayers = 12
+    width: PositiveInt = 768
+    heads: NumHeads = 12
+    feed_forward: PositiveInt = 3072
     activation: Activation = Activation.GELU
-    norm_epsilon: Amount = 1e-12
+    norm_epsilon: NonNegativeFloat = 1e-12
     initialization: Initialization = Initialization.BERT
     attention_dropout: Rate = 0.1
     positions: Positions = Positions.LEARNED
-    max_length: Positive = 512
+    max_length: PositiveInt = 512
     embedding_norm: bool = True
     output_bias: bool = True
-    token_types: Count = 2
+    token_types: NonNegativeInt = 2
     add_pooling_layer: bool = False
-    position_offset: Count = 0
+    position_offset: NonNegativeInt = 0
     head: Head = Head.MASKED
 
     bidirectional: ClassVar[bool] = True

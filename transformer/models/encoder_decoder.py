@@ -9,7 +9,7 @@ from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
-from transformer.config import Layers, UserError
+from transformer.config import NumLayers, UserError
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialize, deepnorm_encoder_decoder
 from transformer.layers.multi_head_attention import MultiHeadAttention
@@ -55,8 +55,8 @@ class EncoderDecoderConfig(TransformerConfig):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    encoder_layers: Layers = 6
-    decoder_layers: Layers = 6
+    encoder_layers: NumLayers = 6
+    decoder_layers: NumLayers = 6
     biases: Biases = Biases.FEED_FORWARD
     embedding_scale: WidthScale = WidthScale.SQRT_WIDTH
     cross: CrossAttentionKind = CrossAttentionKind.ATTENTION

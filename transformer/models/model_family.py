@@ -30,8 +30,8 @@ class PublishedSize:
 
     Attributes:
         family: The name of its family.
-        values: The config keys that it fixes: its architecture, not its training.
-        vocabulary: The size of the vocabulary, or the number of classes of an image model, for counting parameters.
+        config_values: The config keys that it fixes: its architecture, not its training.
+        vocab_size: The size of the vocabulary, or the number of classes of an image model, for counting parameters.
         context_length: The number of positions for counting FLOPs.
         citation: The source.
         published_parameters: The number of parameters that the source gives; None if it gives none.
@@ -43,8 +43,8 @@ class PublishedSize:
     """
 
     family: str
-    values: Mapping[str, Any]
-    vocabulary: int
+    config_values: Mapping[str, Any]
+    vocab_size: int
     context_length: int
     citation: str
     published_parameters: float | None = None
@@ -55,14 +55,14 @@ class PublishedSize:
     image_size: int | None = None
 
     @property
-    def interface(self) -> TaskInterface:
+    def task_interface(self) -> TaskInterface:
         """The interface of a task with this vocabulary, or with images of this size."""
         if self.image_size is not None:
             image = InputSpec(self._image(1), jnp.float32, Modality.IMAGE)
-            return TaskInterface({"image": image}, {"classes": self.vocabulary})
-        return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
+            return TaskInterface({"image": image}, {"classes": self.vocab_size})
+        return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocab_size), pad=0, begin=1, end=2)
 
-    def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of a batch of `rows` examples of the whole context, or of images."""
         if self.image_size is not None:
             return {"image": jax.ShapeDtypeStruct(self._image(rows), jnp.float32)}
@@ -80,7 +80,7 @@ class ModelFamily:
     """A model family: its config, its builder and what it predicts; exported as FAMILY by the family's module.
 
     Attributes:
-        config: The dataclass of its `config.model` section.
+        config_class: The dataclass of its `config.model` section.
         build: Makes the model from the config, the task's interface and the precision.
         signatures: The inputs and outputs that the family can be trained on.
         logical_axes: Logical axes of its parameters that `transformer.logical_axes` does not know, each with the mesh
@@ -92,7 +92,7 @@ class ModelFamily:
             learning rates treat as the lowest layer.
     """
 
-    config: type
+    config_class: type
     build: Callable[[Any, TaskInterface, Precision], Model]
     signatures: frozenset[Signature] = frozenset()
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)

@@ -18,7 +18,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Count, Layers, Positive, Rate
+from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, padded_vocab_size
@@ -71,14 +71,14 @@ class RecurrentClassifierConfig(Config, path="config.model"):
         UserError: If a value is out of range.
     """
 
-    embedding: Positive = 128
+    embedding: PositiveInt = 128
     encoder: RecurrentConfig = dataclasses.field(
         default_factory=lambda: RecurrentConfig(width=128, direction=Direction.BIDIRECTIONAL)
     )
     pooling: Pooling = Pooling.ATTENTION
     score: Score = AttentionCellConfig.score
-    hops: Layers = 1
-    attention_hidden_width: Count = 0
+    hops: NumLayers = 1
+    attention_hidden_width: NonNegativeInt = 0
     dropout: Rate = 0.0
     vocab_size: int | None = None
     elmo: ElmoConfig = dataclasses.field(default_factory=ElmoConfig)

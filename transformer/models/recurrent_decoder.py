@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
-from transformer.config import Config, Count, Layers, Positive, Rate, UserError
+from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding, padded_vocab_size
@@ -72,10 +72,10 @@ class RecurrentDecoderConfig(Config, path="config.model"):
 
     cell: Cell = Cell.LSTM
     memory: RecurrentMemory = RecurrentMemory.STATE
-    width: Positive = 256
-    embedding: Positive = 256
-    layers: Layers = 1
-    attention_hidden_width: Count = 0
+    width: PositiveInt = 256
+    embedding: PositiveInt = 256
+    layers: NumLayers = 1
+    attention_hidden_width: NonNegativeInt = 0
     vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     forget_bias: float = 1.0

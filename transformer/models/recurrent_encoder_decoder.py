@@ -14,7 +14,7 @@ from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, 
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, MapValues, Site
-from transformer.config import Config, Count, Heads, Layers, Positive, Rate, UserError
+from transformer.config import Config, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import (
     Alignment,
     AttentionCell,
@@ -150,10 +150,10 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     """
 
     cell: Cell = Cell.GRU_RESET_BEFORE
-    width: Positive = 256
-    embedding: Positive = 256
-    encoder_layers: Layers = 1
-    decoder_layers: Layers = 1
+    width: PositiveInt = 256
+    embedding: PositiveInt = 256
+    encoder_layers: NumLayers = 1
+    decoder_layers: NumLayers = 1
     direction: Direction = Direction.BIDIRECTIONAL
     skip_connections: SkipConnections = SkipConnections.NONE
     initial_decoder_state: InitialDecoderState = InitialDecoderState.TANH
@@ -163,17 +163,17 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     score: Score = AttentionCellConfig.score
     normalizer: Normalizer = AttentionCellConfig.normalizer
     projection: KeyValueProjection = AttentionCellConfig.projection
-    heads: Heads = AttentionCellConfig.heads
-    head_dim: Count = AttentionCellConfig.head_dim
+    heads: NumHeads = AttentionCellConfig.heads
+    head_dim: NonNegativeInt = AttentionCellConfig.head_dim
     attention_span: AttentionSpan = AttentionCellConfig.attention_span
-    half_width: Positive = AttentionCellConfig.half_width
-    max_length: Count = AttentionCellConfig.max_length
+    half_width: PositiveInt = AttentionCellConfig.half_width
+    max_length: NonNegativeInt = AttentionCellConfig.max_length
     soft_attention_probability: Rate = 0.0
     vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     scheduled_sampling: Rate = 0.0
-    scheduled_sampling_steps: Positive = 10_000
+    scheduled_sampling_steps: PositiveInt = 10_000
 
     def _check(self) -> None:
         if self.soft_attention_probability and not (

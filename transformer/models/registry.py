@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.config import UserError, choice, from_config, to_config
+from transformer.config import UserError, from_config, lookup_by_name, to_config
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model
 from transformer.models.model_family import ModelFamily, PublishedSize
 from transformer.models.published_sizes import PUBLISHED_SIZES
 from transformer.models.task_interface import TaskInterface
-from transformer.module_registry import Exports
+from transformer.module_registry import ModuleRegistry
 
-FAMILIES = Exports("transformer.models", "FAMILY", ModelFamily, "config.model.family")
+FAMILIES = ModuleRegistry("transformer.models", "FAMILY", ModelFamily, "config.model.family")
 
 
 def published_sizes() -> dict[str, PublishedSize]:
@@ -26,7 +26,7 @@ def model_schema(values: Mapping[str, Any]) -> type:
     Raises:
         UserError: If family or size is unknown, or if a key contradicts the size.
     """
-    return FAMILIES[fill_from_size(values).get("family", "")].config
+    return FAMILIES[fill_from_size(values).get("family", "")].config_class
 
 
 def model_config(values: Mapping[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def model_config(values: Mapping[str, Any]) -> Any:
         UserError: If family, size or a key is unknown, or if a key contradicts the size.
     """
     filled = fill_from_size(values)
-    cls = FAMILIES[filled.get("family", "")].config
+    cls = FAMILIES[filled.get("family", "")].config_class
     return from_config(cls, {k: v for k, v in filled.items() if k != "family"}, "config.model")
 
 
@@ -152,11 +152,11 @@ def _size(values: Mapping[str, Any]) -> PublishedSize:
     """Return the size that a section names, from the library or from the external family of the section."""
     family = str(values.get("family") or "")
     own = FAMILIES[family].sizes if "." in family else {}
-    return choice(str(values["size"]), {**published_sizes(), **own}, "config.model.size")
+    return lookup_by_name(str(values["size"]), {**published_sizes(), **own}, "config.model.size")
 
 
 def _fixed(size: PublishedSize) -> dict[str, Any]:
-    return {"family": size.family, **size.values}
+    return {"family": size.family, **size.config_values}
 
 
 def _same(one: Any, other: Any) -> bool:

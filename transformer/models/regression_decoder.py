@@ -12,7 +12,7 @@ from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.config import Amount, Config, Heads, Layers, Positive, Rate
+from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Precision
@@ -39,19 +39,19 @@ class RegressionDecoderConfig(Config, path="config.model"):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    layers: Layers = 4
-    width: Positive = 64
-    heads: Heads = 4
-    feed_forward: Positive = 256
+    layers: NumLayers = 4
+    width: PositiveInt = 64
+    heads: NumHeads = 4
+    feed_forward: PositiveInt = 256
     activation: Activation = Activation.GELU_TANH
-    norm_epsilon: Amount = 1e-5
+    norm_epsilon: NonNegativeFloat = 1e-5
     norm_placement: NormPlacement = NormPlacement.PRE
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
-    max_length: Positive = 128
+    max_length: PositiveInt = 128
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
-    scan_unroll: Positive = 1
+    scan_unroll: PositiveInt = 1
 
     def _check(self) -> None:
         _ = self.blocks  # which checks its values

@@ -14,7 +14,7 @@ from transformer.attention.api import attend
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Config, Items, Positive, UserError
+from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
@@ -68,12 +68,12 @@ class SnailConfig(Config, path="config.model"):
         UserError: If a size is below 1, or if the numbers of sizes and blocks differ.
     """
 
-    embedding: Positive = 64
-    channels: Annotated[tuple[Positive, ...], Items(least=1)] = (64, 64, 64, 64)
+    embedding: PositiveInt = 64
+    channels: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1)] = (64, 64, 64, 64)
     blocks: tuple[Block, ...] = _OMNIGLOT
-    key_sizes: tuple[Positive, ...] = (64, 256, 512)
-    value_sizes: tuple[Positive, ...] = (32, 128, 256)
-    filters: tuple[Positive, ...] = (128, 128)
+    key_sizes: tuple[PositiveInt, ...] = (64, 256, 512)
+    value_sizes: tuple[PositiveInt, ...] = (32, 128, 256)
+    filters: tuple[PositiveInt, ...] = (128, 128)
     enabled_blocks: EnabledBlocks = EnabledBlocks.BOTH
 
     def _check(self) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.positions import AttentionPosition
-from transformer.config import Count, UserError
+from transformer.config import NonNegativeInt, UserError
 from transformer.layers.functional_module import Functional, Precision
 from transformer.layers.segment_memory import (
     TOKENS,
@@ -48,7 +48,7 @@ class TransformerXLConfig(DecoderConfig):
     """
 
     positions: Positions = SEGMENT_MODEL_POSITIONS
-    memory_length: Count = 128
+    memory_length: NonNegativeInt = 128
 
     def _check(self) -> None:
         super()._check()

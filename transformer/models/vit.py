@@ -14,7 +14,7 @@ from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.config import Amount, Config, Heads, Layers, Positive, Rate, UserError
+from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_positions import GridPositions, GridTable
@@ -71,16 +71,16 @@ class VitConfig(Config, path="config.model"):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    patch_size: Positive = 16
-    layers: Layers = 12
-    width: Positive = 768
-    heads: Heads = 12
-    feed_forward: Positive = 3072
+    patch_size: PositiveInt = 16
+    layers: NumLayers = 12
+    width: PositiveInt = 768
+    heads: NumHeads = 12
+    feed_forward: PositiveInt = 3072
     positions: GridPositions = GridPositions.LEARNED
     pooling: ImagePooling = ImagePooling.CLASS_TOKEN
     activation: Activation = Activation.GELU
     norm: Norm = Norm.LAYER
-    norm_epsilon: Amount = 1e-6
+    norm_epsilon: NonNegativeFloat = 1e-6
     norm_placement: NormPlacement = NormPlacement.PRE
     biases: Biases = Biases.ALL
     initialization: Initialization = Initialization.XAVIER
@@ -90,7 +90,7 @@ class VitConfig(Config, path="config.model"):
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     remat: Remat = Remat.NONE
-    scan_unroll: Positive = 1
+    scan_unroll: PositiveInt = 1
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
 

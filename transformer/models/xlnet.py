@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
-from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
+from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm
@@ -68,19 +68,19 @@ class XLNetConfig(TransformerConfig):
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
-    layers: Layers = 12
-    width: Positive = 768
-    heads: Heads = 12
-    feed_forward: Positive = 3072
+    layers: NumLayers = 12
+    width: PositiveInt = 768
+    heads: NumHeads = 12
+    feed_forward: PositiveInt = 3072
     activation: Activation = Activation.GELU
-    norm_epsilon: Amount = 1e-12
+    norm_epsilon: NonNegativeFloat = 1e-12
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.FEED_FORWARD
     initialization: Initialization = Initialization.GPT
     attention_dropout: Rate = 0.1
     positions: Positions = SEGMENT_MODEL_POSITIONS
     output_bias: bool = True
-    memory_length: Count = 384
+    memory_length: NonNegativeInt = 384
     relative_segments: bool = False
 
     def _check(self) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
-from transformer.json_files import read_as, read_regular
+from transformer.json_files import read_dataclass, read_regular_file
 from transformer.runs.checkpoint_files import (
     StoredLeaf,
     UnreadableArray,
@@ -423,7 +423,9 @@ class Checkpoints:
 
         def load() -> dict[str, Any]:
             try:
-                return {"manifest": read_manifest(read_regular(self._directory / str(step) / "manifest" / "metadata"))}
+                return {
+                    "manifest": read_manifest(read_regular_file(self._directory / str(step) / "manifest" / "metadata"))
+                }
             except ValueError as error:
                 return {"wrong": str(error)}
             except OSError:
@@ -551,6 +553,6 @@ def last_saved_step(directory: str | Path) -> int | None:
     if not path.exists():
         return None
     try:
-        return read_as(LastSavedStep, path).newest
+        return read_dataclass(LastSavedStep, path).newest
     except UserError:
         return 0

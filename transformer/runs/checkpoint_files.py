@@ -17,8 +17,8 @@ import orbax.checkpoint as ocp
 import tensorstore
 from etils.epath import gpath
 
-from transformer.config import Matching, Range, UserError
-from transformer.json_files import LARGEST, checked, parse, read_object
+from transformer.config import MatchesPattern, Range, UserError
+from transformer.json_files import MAX_BYTES, parse_dataclass, parse_json, read_json_object
 from transformer.runs.checksums import Digest, compute_digests, compute_local_digests
 from transformer.storage.paths import storage_of
 
@@ -49,7 +49,9 @@ class LeafEntry:
     shape: tuple[Dimension, ...]
     dtype: str
     digest: Digest
-    implementation: Annotated[str, Matching("threefry2x32|rbg|unsafe_rbg", "an implementation of keys in jax")] = ""
+    implementation: Annotated[
+        str, MatchesPattern("threefry2x32|rbg|unsafe_rbg", "an implementation of keys in jax")
+    ] = ""
 
     def __post_init__(self) -> None:
         if self.dtype.startswith("key<") != bool(self.implementation):
@@ -163,14 +165,14 @@ def read_manifest(text: str | bytes) -> dict[str, Any]:
         ValueError: If it cannot be read, or is not what was saved.
     """
     try:
-        manifest = parse(text, "it")
+        manifest = parse_json(text, "it")
         sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError("cannot be read") from error
     if not sound:
         raise ValueError("is not what was saved")
     try:
-        checked(Manifest, manifest, "it")
+        parse_dataclass(Manifest, manifest, "it")
     except UserError as error:
         raise ValueError(f"is not what a run saves: {error}") from error
     return manifest
@@ -210,7 +212,7 @@ class StoredArray:
     chunks: tuple[Dimension, ...]
     dtype: str
     compressor: Any
-    order: Annotated[str, Matching("[CF]", "'C' or 'F'")]
+    order: Annotated[str, MatchesPattern("[CF]", "'C' or 'F'")]
     fill_value: Any = None
     filters: None = None
     dimension_separator: str = "."
@@ -338,23 +340,23 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
         UnreadableArray: If they differ.
         UserError: If a metadata file is damaged.
     """
-    tree = read_object(folder / "_METADATA")
+    tree = read_json_object(folder / "_METADATA")
     if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:
         raise UnreadableArray(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
     # If these are not JSON or nested deeply, orbax leaves an event loop behind that it cannot close.
     beside = folder / "array_metadatas"
     for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
         if file.exists():
-            read_object(file)
+            read_json_object(file)
     manifest = folder / "manifest.ocdbt"
-    if isinstance(manifest, Path) and manifest.stat().st_size > LARGEST:
+    if isinstance(manifest, Path) and manifest.stat().st_size > MAX_BYTES:
         raise UnreadableArray(f"{folder.name}/{manifest.name} is larger than orbax writes it")
     base = storage_of(folder).key_value_store(folder)
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
     found = {name: store.read(f"{name}/.zarray") for name in leaves}
     for name, leaf in leaves.items():
         what = f"{folder.name}/: {name}/.zarray"
-        stored = checked(StoredArray, parse(found[name].result().value, what), what)
+        stored = parse_dataclass(StoredArray, parse_json(found[name].result().value, what), what)
         if leaf is _NUMPY_LEAF:
             continue  # of this process's own save; the shape is compared after reading
         shape = np.shape(leaf)

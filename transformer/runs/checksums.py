@@ -20,9 +20,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import UInt32, UInt64
 
-from transformer.config import Matching
+from transformer.config import MatchesPattern
 
-Digest = Annotated[str, Matching("[0-9a-f]{32}", "32 hexadecimal digits")]
+Digest = Annotated[str, MatchesPattern("[0-9a-f]{32}", "32 hexadecimal digits")]
 """A digest as written in a file."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from transformer.config import Matching, Range, UserError
-from transformer.json_files import open_regular, parse, read_regular
+from transformer.config import MatchesPattern, Range, UserError
+from transformer.json_files import open_regular_file, parse_json, read_regular_file
 from transformer.storage.paths import parse_path
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run
@@ -67,10 +67,10 @@ class LastMetric(NamedTuple):
     value: float | None
 
 
-RecordsName = Annotated[str, Matching(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
+RecordsName = Annotated[str, MatchesPattern(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
 StepNumber = Annotated[int, Range(0, 2**53)]
 """A step of a run, as written in a file."""
-Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
+Sha256 = Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
 """A digest, as written in a file."""
 
 
@@ -169,7 +169,7 @@ def read_records(path: str | Path, lines: RecordSchema = METRIC_RECORDS) -> list
     """
     path = parse_path(path)
     try:
-        content = read_regular(path, _LARGEST)
+        content = read_regular_file(path, _LARGEST)
     except FileNotFoundError:
         return []
     return parse_records(complete_lines(content), path, lines)
@@ -184,7 +184,7 @@ def read_last_records(path: Path) -> list[Record]:
     if not isinstance(path, Path):  # a bucket's objects are read whole
         return read_records(path)
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             length = file.seek(0, 2)
             file.seek(max(0, length - _TAIL))
             content = file.read()
@@ -238,7 +238,7 @@ def complete_lines(content: bytes) -> bytes:
 def _record(line: bytes) -> Record | None:
     try:
         # The careful parser is used only for possible surrogates: files of records are long.
-        record = parse(line, "it") if b"\\u" in line else json.loads(line, parse_constant=lambda _: None)
+        record = parse_json(line, "it") if b"\\u" in line else json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):  # also what is not UTF-8
         return None
     return record if isinstance(record, dict) else None

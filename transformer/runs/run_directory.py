@@ -19,15 +19,15 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import Count, Range, UserError, flatten
-from transformer.installation import command_words
-from transformer.json_files import checked, read_regular, read_value
+from transformer.command_invocation import shell_command
+from transformer.config import NonNegativeInt, Range, UserError, flatten_config
+from transformer.json_files import parse_dataclass, read_json, read_regular_file
 from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
 from transformer.storage.disk_errors import disk_failure
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import AppendOnlyFile, DirectoryLost
-from transformer.trust import remember
+from transformer.trust import remember_config
 
 _CONFIG = "config.json"
 _LOCK = "lock"
@@ -41,7 +41,7 @@ class DeviceInfo:
 
     platform: str
     kind: str
-    count: Count
+    count: NonNegativeInt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RunStart:
     command: str | None = None
     host: str | None = None
     platform: str | None = None
-    cpus: Count | None = None
+    cpus: NonNegativeInt | None = None
     devices: DeviceInfo | None = None
     python: str | None = None
     packages: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
@@ -209,7 +209,7 @@ class RunDirectory:
                 is_new = not directory.is_run()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
-                remember(plain)
+                remember_config(plain)
                 write_json(directory.environment_file, [*starts, describe_environment()])
             yield dataclasses.replace(directory, is_new=is_new)
 
@@ -221,7 +221,7 @@ class RunDirectory:
         """
         starts = self._starts()
         start = {**starts[-1], **facts}
-        checked(RunStart, start, f"a fact for {self.environment_file}")  # what is written must be readable
+        parse_dataclass(RunStart, start, f"a fact for {self.environment_file}")  # what is written must be readable
         write_json(self.environment_file, [*starts[:-1], start])
 
     def abandon(self) -> None:
@@ -244,7 +244,7 @@ class RunDirectory:
         Raises:
             UserError: If environment.json is malformed.
         """
-        return [checked(RunStart, start, str(self.environment_file)) for start in self._starts()]
+        return [parse_dataclass(RunStart, start, str(self.environment_file)) for start in self._starts()]
 
     def facts(self) -> dict[str, Any]:
         """Return the latest value of each fact in environment.json."""
@@ -277,7 +277,7 @@ class RunDirectory:
         for step in sorted(steps, reverse=True):
             # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
-                manifest = read_manifest(read_regular(self.checkpoints / str(step) / "manifest" / "metadata"))
+                manifest = read_manifest(read_regular_file(self.checkpoints / str(step) / "manifest" / "metadata"))
                 if isinstance(saved := manifest["metadata"].get("config"), dict):
                     return step, saved
         return None
@@ -356,7 +356,7 @@ class RunDirectory:
         starts = _read_json(self.environment_file, list) if self.environment_file.exists() else []
         for number, start in enumerate(starts):
             try:
-                checked(RunStart, start, f"start {number}")
+                parse_dataclass(RunStart, start, f"start {number}")
             except UserError as error:
                 raise UserError(
                     f"{self.environment_file} is not what a run writes ({error}); repair it or choose another --workdir"
@@ -435,10 +435,10 @@ def _why_no_run(path: Path) -> str | None:
     if (path / _CONFIG).is_file():
         recorded = _read_json(path / _CONFIG, dict)
         if "model_type" in recorded and "task" not in recorded:
-            words = [*command_words("convert"), f"--from_pretrained={path}", f"--workdir={path}-run"]
+            words = [*shell_command("convert"), f"--from_pretrained={path}", f"--workdir={path}-run"]
             return f"is a folder of published weights, no run; make a run of it with {shlex.join(words)}"
         return None
-    train = shlex.join(command_words("train"))
+    train = shlex.join(shell_command("train"))
     if not path.is_dir():
         return f"is missing; make a run with {train} --config=FILE --workdir=DIR"
     if (path / "sweep.json").is_file():
@@ -554,7 +554,7 @@ def current_commit() -> str | None:
 
 def _read_json(path: Path, kind: type) -> Any:
     try:
-        value = read_value(path)
+        value = read_json(path)
     except UserError as error:
         raise UserError(f"{path} is not what a run writes ({error}); repair it or choose another --workdir") from error
     if not isinstance(value, kind):
@@ -564,4 +564,4 @@ def _read_json(path: Path, kind: type) -> Any:
 
 def flatten_to_json(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a config as JSON text by dotted key; a list is one value."""
-    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten(config).items()}
+    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten_config(config).items()}

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from transformer.config import Range, UserError
-from transformer.json_files import checked, parse
+from transformer.json_files import parse_dataclass, parse_json
 from transformer.storage.gcs_objects import ABSENT_GENERATION, blob_at, object_key, translate_gcs_errors
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 
@@ -207,7 +207,7 @@ class Lease:
 def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
     """A lease as it was written; anything else, such as the lock file of a disk, as one of so many seconds."""
     with contextlib.suppress(UserError):
-        about = checked(LeaseFile, parse(content, "it"), "it")
+        about = parse_dataclass(LeaseFile, parse_json(content, "it"), "it")
         if about.seconds:
             return _Stored(generation, about.holder, about.token, about.seconds)
     return _Stored(generation, content.decode(errors="replace").strip(), "", seconds)

@@ -27,7 +27,7 @@ from transformer.tasks.task import (
 class BaseTask:
     """Defaults for transformer.tasks.task.Task.
 
-    A subclass adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
+    A subclass adds `interface`, `objectives`, `training_batches`, `axis_labels` and `probe_batch`.
 
     Attributes:
         evaluations: The evaluations; none by default.
@@ -38,7 +38,7 @@ class BaseTask:
     probe_batch: Mapping[str, np.ndarray]
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """No lines: generated examples have no number to print."""
         return ()
 
@@ -46,23 +46,23 @@ class BaseTask:
         """Return no fingerprints, as a task that reads no files."""
         return {}
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         return {}
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
-        return batch, view.extra
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+        return batch, view.task_state
 
-    def carried(self, view: StateView, batch: Batch, aux: Aux) -> PyTree:
-        """Return the `extra` that a loss hands on to the next step.
+    def next_task_state(self, view: StateView, batch: Batch, aux: Aux) -> PyTree:
+        """Return the `task_state` that a loss hands on to the next step.
 
         Args:
             view: The state that the loss read.
             batch: The prepared batch.
             aux: The auxiliary results of the loss's pass of the model.
         """
-        return view.extra
+        return view.task_state
 
-    def totals(self, batch: Batch) -> dict[str, Float[Array, ""]]:
+    def denominators(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """Return the number of examples, by which sums over them are divided."""
         return {"examples": jnp.float32(len(next(iter(batch.values()))))}
 
@@ -71,7 +71,7 @@ class BaseTask:
         inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Refuse the request: the task is not about texts.
 
         Raises:
@@ -80,7 +80,7 @@ class BaseTask:
         raise UserError("this run's task does not answer texts: it neither translates nor continues nor fills in")
 
 
-def mean_report(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> EvaluationReport:
+def report_means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> EvaluationReport:
     """Divide the sums over a split by one of them.
 
     Args:
@@ -107,7 +107,7 @@ def describe_top_classes(logits_BxC: Float[Array, "B C"], classes: Sequence[str]
     return [f"{classes[int(of_row.argmax())]} {of_row.max():.3f}" for of_row in probabilities_BxC]
 
 
-def make_capture(view: StateView, inputs: Batch, *, method: str = "forward") -> CaptureFunction:
+def make_capture_function(view: StateView, inputs: Batch, *, method: str = "forward") -> CaptureFunction:
     """Return a compiled pass of the model over fixed inputs that captures attention maps.
 
     Args:
@@ -185,7 +185,7 @@ def check_input_texts(sentences: InputTexts, *, two_sided: bool = False) -> None
         raise UserError(f"language={sentences.language!r} is for models that translate: this one reads one text")
 
 
-def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | None) -> None:
+def check_text_length(texts: Sequence[str], rows: Sequence[Sized], max_length: int | None) -> None:
     """Refuse a text that has more tokens than the model has positions.
 
     Args:

@@ -22,7 +22,7 @@ from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
     check_input_texts,
     describe_top_classes,
-    make_capture,
+    make_capture_function,
     real_rows,
     refuse_decoding,
 )
@@ -54,7 +54,7 @@ class ClassificationConfig(LabeledTextConfig):
 
     Attributes:
         dataset: "word_order" (generated sentences whose class is encoded in the order of their words;
-            "word_order/longest=6,train=512" sets its sizes), "glue/SST-2" or "glue/CoLA", whose files are in
+            "word_order/max_length=6,train=512" sets its sizes), "glue/SST-2" or "glue/CoLA", whose files are in
             `data_dir`, or "FILE.tsv" or "FILE.jsonl" with the columns or fields text and label
             (transformer.data.datasets.local_files).
 
@@ -80,24 +80,27 @@ class Classification(LabeledTextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple)
         self.config, self.classes = config, class_names(config.dataset, config.classes)
-        self.interface = interface_of(config, tokenizer)
+        self.interface = make_interface(config, tokenizer)
         self.objectives = (Objective("classification", self._loss),)
         finish = functools.partial(classification_report, measure=glue_metric(config.dataset))
-        self.evaluations = self.evaluated(config, "classification", self._sums, finish)
+        self.evaluations = self.make_evaluations(config, "classification", self._sums, finish)
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """How many texts each split has, and how many are cut."""
-        return self.said_of(self.config, "texts")
+        return self.summarize_data(self.config, "texts")
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute the mean of -log p(class) over the texts, in nats."""
         logits_BxC, aux = self._logits(view, batch, key)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
-        metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = {
+            "loss": sums.cross_entropy / denominators["examples"],
+            "accuracy": sums.correct / denominators["examples"],
+        }
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
         inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
@@ -110,7 +113,7 @@ class Classification(LabeledTextTask):
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         return {"loss": nats, "confusion": confusion_matrix(logits_BxC, labels_B, real_B)}, None
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe's texts, and their classes as titles."""
         return self._labels(
             self.probe_batch, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown]
@@ -120,7 +123,7 @@ class Classification(LabeledTextTask):
         rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
         return dataclasses.replace(token_labels(self.tokenizer, rows), titles=tuple(title[:60] for title in titles))
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class of each text, and its probability.
 
         Raises:
@@ -134,10 +137,10 @@ class Classification(LabeledTextTask):
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = describe_top_classes(logits_BxC, self.classes)
         titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True)]
-        return Predictions(lines, self._labels(batch, titles), make_capture(view, inputs))
+        return Predictions(lines, self._labels(batch, titles), make_capture_function(view, inputs))
 
 
-def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: a logit for each class of the data set."""
     return TaskInterface(
         inputs={"tokens": InputSpec((config.batch_size, config.longest)), "lengths": InputSpec((config.batch_size,))},
@@ -275,4 +278,4 @@ def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classific
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
-TASK = TaskSpec(ClassificationConfig, synthetic, build, InputReader(interface_of, encode_inputs))
+TASK = TaskSpec(ClassificationConfig, synthetic, build, InputReader(make_interface, encode_inputs))

@@ -4,7 +4,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer.config import Amount, Beams, Config, Count, Positive, Seed, UserError, from_config, refuse_single_text
+from transformer.config import (
+    Config,
+    NonNegativeFloat,
+    NonNegativeInt,
+    NumBeams,
+    PositiveInt,
+    Seed,
+    UserError,
+    from_config,
+    refuse_single_text,
+)
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generate import DecodingStrategy
@@ -42,15 +52,15 @@ class DecodingConfig(Config):
             set without beams, or a value is out of range.
     """
 
-    max_new_tokens: Positive = 64
-    num_beams: Beams = 1
+    max_new_tokens: PositiveInt = 64
+    num_beams: NumBeams = 1
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
-    temperature: Amount | None = None
-    top_k: Count | None = None
+    temperature: NonNegativeFloat | None = None
+    top_k: NonNegativeInt | None = None
     top_p: float | None = None
-    num_samples: Positive = 1
-    repetition_penalty: Amount = 1.0
+    num_samples: PositiveInt = 1
+    repetition_penalty: NonNegativeFloat = 1.0
     stop_sequences: tuple[str, ...] = ()
     seed: Seed = 0
 
@@ -64,7 +74,7 @@ class DecodingConfig(Config):
             raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
     @classmethod
-    def asked(cls, given: Mapping[str, Any], **own: Any) -> "DecodingConfig":
+    def with_request(cls, given: Mapping[str, Any], **own: Any) -> "DecodingConfig":
         """Build the config from a request and a task's own settings.
 
         Args:

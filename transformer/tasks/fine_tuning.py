@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Num
 
 from transformer.attention.sites import Site
-from transformer.config import Amount, UserError
+from transformer.config import NonNegativeFloat, UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
 from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import has_fields
@@ -28,7 +28,7 @@ from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
     check_input_texts,
     describe_top_classes,
-    make_capture,
+    make_capture_function,
     real_rows,
     refuse_decoding,
 )
@@ -62,7 +62,7 @@ class FineTuningConfig(LabeledTextConfig):
     """Examples, their tokenizer, the shapes of their batches, and the loss.
 
     An example becomes one or more sequences (transformer.data.fine_tuning_inputs); if one is longer than the largest of
-    `lengths`, its longest text is cut. The start, delimiter and extract tokens have the three numbers after the
+    `bucket_lengths`, its longest text is cut. The start, delimiter and extract tokens have the three numbers after the
     tokenizer's.
 
     Attributes:
@@ -79,7 +79,7 @@ class FineTuningConfig(LabeledTextConfig):
 
     dataset: str = "grammar/acceptability"
     problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION
-    auxiliary: Amount = 0.5
+    auxiliary: NonNegativeFloat = 0.5
 
     least_length: ClassVar[int] = DelimiterTokens.size(2) + 2  # a token of each of two texts
 
@@ -111,23 +111,23 @@ class FineTuning(LabeledTextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.sequences)
         self.config, self.shape = config, config.shape
-        self.interface = interface_of(config, tokenizer)
+        self.interface = make_interface(config, tokenizer)
         self.objectives = (Objective("fine_tuning", self._loss),)
         finish = make_report(config.dataset, config.shape)
-        self.evaluations = self.evaluated(config, "fine_tuning", self._sums, finish)
+        self.evaluations = self.make_evaluations(config, "fine_tuning", self._sums, finish)
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """How many examples each split has, and how many are cut."""
         what = f"examples ({self.shape.form.value})"
-        return self.said_of(self.config, what)
+        return self.summarize_data(self.config, what)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of examples and of predicted tokens, without rows that only fill up a batch."""
-        return {**super().totals(batch), "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32)}
+        return {**super().denominators(batch), "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute L2 + lambda L1, in nats."""
         weight = self.config.auxiliary
@@ -142,7 +142,7 @@ class FineTuning(LabeledTextTask):
         )
         outputs_SBxC = aux.extras["classes"] if weight else hidden_BxTxE
         answered = self._answered(outputs_SBxC, batch)
-        metrics = {name: value / totals["examples"] for name, value in answered.items()}
+        metrics = {name: value / denominators["examples"] for name, value in answered.items()}
         loss = metrics["loss"]
         if weight:
             sums = chunked_token_loss(
@@ -152,9 +152,9 @@ class FineTuning(LabeledTextTask):
                 _predicted(batch),
                 0.0,
             )
-            metrics["language_model"] = sums.cross_entropy / totals["tokens"]
+            metrics["language_model"] = sums.cross_entropy / denominators["tokens"]
             loss = loss + weight * metrics["language_model"]
-        return loss, LossAux.of(aux, view.extra, metrics)
+        return loss, LossAux.from_aux(aux, view.task_state, metrics)
 
     def outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:
         """Combine the outputs of the sequences of an example.
@@ -191,7 +191,7 @@ class FineTuning(LabeledTextTask):
         )
         return {"loss": loss, **sums}, rows
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe's sequences, and the true answers as titles."""
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
         return _label_sequences(self.tokenizer, self._rows, titles)
@@ -201,7 +201,7 @@ class FineTuning(LabeledTextTask):
             return f"{example.label:g}"
         return (self.shape.classes or example.texts[1:])[int(example.label)]
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class or answer of each example with its probability, or its score.
 
         The texts of an example are separated by " $ ", as in "premise $ hypothesis" or "context $ one $ other".
@@ -227,7 +227,7 @@ class FineTuning(LabeledTextTask):
                 for number, texts in enumerate(parts)
             ]
         titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True) for _ in range(count)]
-        return Predictions(lines, _label_sequences(self.tokenizer, rows, titles), make_capture(view, inputs))
+        return Predictions(lines, _label_sequences(self.tokenizer, rows, titles), make_capture_function(view, inputs))
 
 
 def evaluation_sums(
@@ -352,7 +352,7 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
     return dataclasses.replace(labels, tokens={"tokens": tuple(named)}, titles=tuple(each[:60] for each in titles))
 
 
-def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocabulary + len(_MARK_NAMES)
     asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
@@ -436,4 +436,4 @@ def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
-TASK = TaskSpec(FineTuningConfig, synthetic, build, InputReader(interface_of, encode_inputs))
+TASK = TaskSpec(FineTuningConfig, synthetic, build, InputReader(make_interface, encode_inputs))

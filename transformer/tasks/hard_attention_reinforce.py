@@ -71,7 +71,7 @@ def reinforce(
 
 
 def initial_baseline() -> dict[str, Any]:
-    """Return the task's `extra` before the first step: a baseline of 0."""
+    """Return the task's `task_state` before the first step: a baseline of 0."""
     return {"baseline": jnp.float32(0)}
 
 
@@ -86,7 +86,7 @@ def next_baseline(
         counts_BxT: Which tokens count.
 
     Returns:
-        The task's next `extra`.
+        The task's next `task_state`.
     """
     mean = estimate.reward / jnp.maximum(jnp.sum(counts_BxT), 1)
     return {"baseline": DECAY * baseline + (1 - DECAY) * mean}

@@ -12,7 +12,16 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site
-from transformer.config import BatchRows, Config, Count, DisplayedExampleCount, Positive, Rate, SplitName, UserError
+from transformer.config import (
+    BatchSize,
+    Config,
+    NonNegativeInt,
+    NumDisplayedExamples,
+    PositiveInt,
+    Rate,
+    SplitName,
+    UserError,
+)
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset, placeholder_image_dataset
 from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
@@ -34,10 +43,10 @@ from transformer.tasks.base_task import (
     check_input_texts,
     describe_splits,
     describe_top_classes,
-    make_capture,
-    mean_report,
+    make_capture_function,
     real_rows,
     refuse_decoding,
+    report_means,
 )
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import (
@@ -64,11 +73,11 @@ class ImageClassificationConfig(Config, path="config.task"):
             `data_dir`, a folder of files, "omniglot", or "tfds/NAME", a data set that TFDS has prepared
             (transformer.data.datasets.image_datasets).
         data_dir: The folder of the data. None resolves names relative to the working directory.
-        side: The side in pixels to which images in files are resized. None keeps their size.
-        resize_side: If set, images are resized to this side and the middle `side` pixels are cropped.
+        image_size: The side in pixels to which images in files are resized. None keeps their size.
+        resize_side: If set, images are resized to this side and the middle `image_size` pixels are cropped.
         resample: The filter of resizing.
-        shuffled: The side of patches that are permuted, in all images alike and after augmentation, so that neighbors
-            are far apart. 0 is none.
+        shuffled_patch_size: The side of patches that are permuted, in all images alike and after augmentation, so that
+            neighbors are far apart. 0 is none.
         batch_size: Images in a batch.
         augmentation: The augmentation of training images.
         normalization: The mean and the deviation of pixels.
@@ -84,17 +93,17 @@ class ImageClassificationConfig(Config, path="config.task"):
 
     dataset: str = "digits"
     data_dir: str | None = None
-    side: Positive | None = None
+    image_size: PositiveInt | None = None
     resize_side: int | None = None
     resample: ResampleFilter = ResampleFilter.BILINEAR
-    shuffled: Count = 0
-    batch_size: BatchRows = 64
+    shuffled_patch_size: NonNegativeInt = 0
+    batch_size: BatchSize = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     normalization: Normalization = dataclasses.field(default_factory=Normalization)
     label_smoothing: Rate = 0.0
     validation_split: SplitName = "validation"
     test_split: str = "test"
-    num_probe_examples: DisplayedExampleCount = 4
+    num_probe_examples: NumDisplayedExamples = 4
     eval_parameters: str = "raw"
 
     def _check(self) -> None:
@@ -103,7 +112,7 @@ class ImageClassificationConfig(Config, path="config.task"):
     @property
     def resizing(self) -> Resizing:
         """How images in files are resized."""
-        return Resizing(self.side, self.resize_side, self.resample)
+        return Resizing(self.image_size, self.resize_side, self.resample)
 
     @property
     def eval_splits(self) -> tuple[str, ...]:
@@ -122,13 +131,15 @@ class ImageClassification(BaseTask):
             (opened.split_note, f"splits that are not used: {', '.join(further)}" if further else "")
         )
         self.splits = {name: opened.split(name) for name in ("train", *config.eval_splits)}
-        self.interface = interface_of(config, opened.facts)
+        self.interface = make_interface(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = tuple(self._evaluation(split) for split in config.eval_splits)
         held_out = self.splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
-        self._shown = LabeledImages(shuffle_patches(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
+        self._shown = LabeledImages(
+            shuffle_patches(held_out.pixels[shown], config.shuffled_patch_size), held_out.labels[shown]
+        )
         self.probe_batch = {"image": config.normalization(self._shown.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
@@ -136,7 +147,7 @@ class ImageClassification(BaseTask):
         return {name: fingerprint(split) for name, split in self.splits.items()}
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """How many images each split has."""
         sizes = {name: len(split.labels) for name, split in self.splits.items()}
         return (describe_splits(self.config.dataset, sizes, "images", self.split_note),)
@@ -150,19 +161,19 @@ class ImageClassification(BaseTask):
             seed=seed,
             augmentation=how,
             normalize=normalize,
-            shuffled_by=config.shuffled,
+            shuffled_by=config.shuffled_patch_size,
         )
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return the training images, epoch after epoch, augmented anew each time."""
         return self._batches("train", seed)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of images, without rows that only fill up a batch."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute the mean over the images of -sum_c t_c log p(c), in nats, where t are the mixed labels.
 
@@ -177,10 +188,10 @@ class ImageClassification(BaseTask):
         smoothed_B = (1 - smoothing) * nats_B - smoothing * jnp.mean(log_BxC, axis=-1)
         right_B = jnp.argmax(log_BxC, axis=-1) == jnp.where(share_B >= 0.5, labels_B, others_B)
         metrics = {
-            name: jnp.sum(jnp.where(real_B, values, 0)) / totals["examples"]
+            name: jnp.sum(jnp.where(real_B, values, 0)) / denominators["examples"]
             for name, values in (("loss", smoothed_B), ("cross_entropy", nats_B), ("accuracy", right_B))
         }
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
         inputs = {"image": jnp.asarray(batch["image"])}
@@ -192,7 +203,7 @@ class ImageClassification(BaseTask):
             split=split,
             batches=OneEpoch(self._batches(split, None)),
             step=self._sums,
-            finish=functools.partial(mean_report, by="examples"),
+            finish=functools.partial(report_means, by="examples"),
             at_end=split != self.config.validation_split,
             parameters=self.config.eval_parameters,
         )
@@ -200,14 +211,14 @@ class ImageClassification(BaseTask):
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         logits_BxC, _ = self._logits(view, batch, None)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
-        return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.denominators(batch)}, None
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the probe images, and their classes as titles."""
         titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
         return image_labels(sites, self._shown.pixels, titles)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class of the image in each file, and its probability.
 
         Raises:
@@ -219,10 +230,10 @@ class ImageClassification(BaseTask):
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = describe_top_classes(logits_BxC, self.classes)
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
-        return Predictions(lines, image_labels(view.model.sites, pixels, titles), make_capture(view, inputs))
+        return Predictions(lines, image_labels(view.model.sites, pixels, titles), make_capture_function(view, inputs))
 
 
-def interface_of(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
+def make_interface(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
     """Return what the task requires of a model: a logit for each class of the images."""
     return TaskInterface(
         {"image": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.IMAGE)},
@@ -247,7 +258,7 @@ def read_files(
     height, width, channels = shape
     if height != width:
         raise UserError(f"this run's images are {width} x {height} pixels: only square ones are read from files")
-    resizing = dataclasses.replace(config.resizing, side=height)
+    resizing = dataclasses.replace(config.resizing, image_size=height)
     pixels = []
     for name in names:
         path = Path(name).expanduser()
@@ -255,7 +266,7 @@ def read_files(
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG image, which this model reads")
         pixels.append(decode_image(path.read_bytes(), str(path), resizing, gray=channels == 1))
     read = np.stack(pixels)
-    return shuffle_patches(read, config.shuffled)
+    return shuffle_patches(read, config.shuffled_patch_size)
 
 
 def encode_inputs(
@@ -331,5 +342,5 @@ def synthetic(config: ImageClassificationConfig, rows_multiple: int = 1) -> Imag
     return ImageClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 
 
-READER = InputReader(interface_of, encode_inputs, ImageSpec.load)
+READER = InputReader(make_interface, encode_inputs, ImageSpec.load)
 TASK = TaskSpec(ImageClassificationConfig, synthetic, build, READER)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer.config import BatchRows, Config, DisplayedExampleCount, SplitName, UserError, Vocabulary
+from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitName, UserError, VocabSize
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, has_fields, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap
@@ -34,8 +34,8 @@ class LabeledTextConfig(Config, path="config.task"):
         test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
         vocabulary: The vocabulary size of a trained BPE.
-        lengths: The lengths in tokens, special tokens included, that batches are padded to. A text longer than the
-            largest is cut, and counted.
+        bucket_lengths: The lengths in tokens, special tokens included, that batches are padded to. A text longer than
+            the largest is cut, and counted.
         batch_size: Examples in a batch.
         validation_split: The name of the split that is evaluated during training.
         test_split: The name of the split that is evaluated at the end; empty for data sets without a labeled test
@@ -53,21 +53,22 @@ class LabeledTextConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: Vocabulary = 8192
-    lengths: tuple[int, ...] = (16, 32, 64)
-    batch_size: BatchRows = 32
+    vocabulary: VocabSize = 8192
+    bucket_lengths: tuple[int, ...] = (16, 32, 64)
+    batch_size: BatchSize = 32
     validation_split: SplitName = "validation"
     test_split: str = "test"
-    num_probe_examples: DisplayedExampleCount = 4
+    num_probe_examples: NumDisplayedExamples = 4
     eval_parameters: str = "raw"
 
     least_length: ClassVar[int] = 3
     """The length of the shortest text in tokens, special tokens included."""
 
     def _check(self) -> None:
-        if not self.lengths or min(self.lengths) < self.least_length:
+        if not self.bucket_lengths or min(self.bucket_lengths) < self.least_length:
             raise UserError(
-                f"config.task.lengths={self.lengths} must name lengths of at least {self.least_length} tokens"
+                f"config.task.bucket_lengths={self.bucket_lengths} must name lengths of at least {self.least_length} "
+                "tokens"
             )
 
     @property
@@ -78,7 +79,7 @@ class LabeledTextConfig(Config, path="config.task"):
     @property
     def longest(self) -> int:
         """The largest length of a text in tokens, special tokens included."""
-        return max(self.lengths)
+        return max(self.bucket_lengths)
 
     @property
     def eval_splits(self) -> tuple[str, ...]:
@@ -93,13 +94,13 @@ class LabeledTextConfig(Config, path="config.task"):
             rows: Their tokens.
 
         Raises:
-            UserError: If a text has more tokens than the largest of `lengths`.
+            UserError: If a text has more tokens than the largest of `bucket_lengths`.
         """
         for text, row in zip(texts, rows, strict=True):
             if len(row) > self.longest:
                 raise UserError(
                     f"{text[:40]!r} has {len(row)} tokens, more than {self.longest}, the greatest of "
-                    "config.task.lengths: shorten it"
+                    "config.task.bucket_lengths: shorten it"
                 )
 
 
@@ -162,7 +163,7 @@ class LabeledTextTask(BaseTask):
     ):
         check_batch_size(config.batch_size, rows_multiple)
         self.tokenizer, self.splits, self.together = tokenizer, splits, together
-        self._lengths, self._batch_rows = config.lengths, config.batch_size
+        self._lengths, self._batch_rows = config.bucket_lengths, config.batch_size
         held_out = splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.texts))
         shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
@@ -194,7 +195,7 @@ class LabeledTextTask(BaseTask):
             for name, split in self.splits.items()
         }
 
-    def said_of(self, config: LabeledTextConfig, what: str) -> tuple[str, ...]:
+    def summarize_data(self, config: LabeledTextConfig, what: str) -> tuple[str, ...]:
         """Describe the data: split sizes, how files were split, overlap between splits, and how many examples are cut.
 
         Args:
@@ -208,18 +209,18 @@ class LabeledTextTask(BaseTask):
             how = join_notes((how, describe_overlap(texts, what)))
         said = describe_splits(config.dataset, sizes, what, how)
         cut = sum(split.cut for split in self.splits.values())
-        lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"
+        lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.bucket_lengths"
         return (said, lost) if cut else (said,)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return the training examples, epoch after epoch."""
         return self.batches("train", seed)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of examples, without rows that only fill up a batch."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
-    def evaluated(
+    def make_evaluations(
         self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], EvaluationReport]
     ) -> tuple[Evaluation, ...]:
         """Return the evaluation of every split: of validation during training, of the others at its end.

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import AxisKind
-from transformer.config import Count, ExamplesIfAny, Items, Positive, Rate, UserError
+from transformer.config import NonNegativeInt, NumExamplesOrZero, PositiveInt, Rate, TupleLimits, UserError
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.packing import PackedBatches
 from transformer.data.text_batches import WindowBatches, join_documents
@@ -69,12 +69,12 @@ class LanguageModelingConfig(TextConfig):
     """
 
     batching: Batching = Batching.WINDOWS
-    num_repeated_sequences: ExamplesIfAny = 1
+    num_repeated_sequences: NumExamplesOrZero = 1
     label_smoothing: Rate = 0.0
     prompts: tuple[str, ...] = ()
-    max_new_tokens: Positive = 48
-    num_cloze_questions: ExamplesIfAny = 0
-    shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = ZERO_SHOT
+    max_new_tokens: PositiveInt = 48
+    num_cloze_questions: NumExamplesOrZero = 0
+    shots: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = ZERO_SHOT
 
     def _check(self) -> None:
         super()._check()
@@ -123,7 +123,7 @@ class LanguageModeling(TextTask):
             held_out, averages = splits[config.validation_split], config.eval_parameters
             self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation_split, averages)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         return self._batches(self._train, seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> WindowBatches | PackedBatches:
@@ -134,22 +134,22 @@ class LanguageModeling(TextTask):
             case Batching.PACKED:
                 return PackedBatches(documents, context=context, rows=rows, seed=seed, end=end)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(_predicted_positions(batch)).astype(jnp.float32)}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self.token_sums(
             view, batch, _predicted_positions(batch), key, label_smoothing=self.config.label_smoothing
         )
         metrics = {
-            "loss": sums.smoothed / totals["tokens"],
-            "cross_entropy": sums.cross_entropy / totals["tokens"],
-            "accuracy": sums.correct / totals["tokens"],
+            "loss": sums.smoothed / denominators["tokens"],
+            "cross_entropy": sums.cross_entropy / denominators["tokens"],
+            "accuracy": sums.correct / denominators["tokens"],
         }
-        return metrics["loss"], LossAux.of(aux, self.carried(view, batch, aux), metrics)
+        return metrics["loss"], LossAux.from_aux(aux, self.next_task_state(view, batch, aux), metrics)
 
     def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
         fed = {
@@ -178,12 +178,12 @@ class LanguageModeling(TextTask):
         sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
         return {
             **sums,
-            **self.totals(batch),
+            **self.denominators(batch),
             **expert_importance_sums(aux.maps, _predicted_positions(batch)),
             "bytes": counted,
         }, None
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Continue the texts.
 
         Without `max_new_tokens`, at most 64 tokens are generated, as far as the model's positions suffice.

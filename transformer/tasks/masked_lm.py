@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.rng import draw_array
-from transformer.config import Above, HalfOpen, UserError
+from transformer.config import GreaterThan, HalfOpenRange, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.sentence_pairs import SentenceBounds, SentencePairBatches
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
@@ -28,7 +28,7 @@ from transformer.models.task_interface import (
     Signature,
     TaskInterface,
 )
-from transformer.tasks.base_task import mean_report, refuse_decoding
+from transformer.tasks.base_task import refuse_decoding, report_means
 from transformer.tasks.losses import class_loss
 from transformer.tasks.mask_filling import describe_word_probabilities, fill_masks
 from transformer.tasks.synthetic_data import synthetic_documents
@@ -135,7 +135,7 @@ class MaskedLanguageModelingConfig(TextConfig):
             text) is predicted: from all other tokens, or from those before it. It compares models of both objectives.
     """
 
-    masked_lm_prob: Annotated[float, Above(0.0), HalfOpen(0.0, 1.0)] = 0.15
+    masked_lm_prob: Annotated[float, GreaterThan(0.0), HalfOpenRange(0.0, 1.0)] = 0.15
     whole_word_masking: bool = False
     masking: Masking = Masking.DYNAMIC
     input_format: InputFormat = InputFormat.CROPS
@@ -194,20 +194,20 @@ class MaskedLanguageModeling(TextTask):
         middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.eval_middle_token)
         self.evaluations = (*hidden, *middles)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """Mask the tokens of a batch.
 
         Returns:
-            The batch with masked `tokens`, `labels` [B, T] (the original tokens; left to right, the next tokens) and
-            `counts` [B, T], which of them are predicted; and `extra` unchanged.
+            The batch with masked `tokens`, `axis_labels` [B, T] (the original tokens; left to right, the next tokens)
+            and `counts` [B, T], which of them are predicted; and `task_state` unchanged.
         """
         tokens_BxT = jnp.asarray(batch["tokens"])
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_positions(batch))
-            return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.extra
+            return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.task_state
         eligible_BxT = self._eligible(batch)
         word_BxT = word_numbers(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
         ordinary_N = jnp.asarray(self._ordinary_N)
@@ -217,14 +217,14 @@ class MaskedLanguageModeling(TextTask):
                 hidden = hide(tokens_BxT, eligible_BxT, word_BxT, key)
             case Masking.STATIC:
                 hidden = mask_examples(tokens_BxT, eligible_BxT, word_BxT, jnp.asarray(batch["index"]), hide)
-        return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.extra
+        return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.task_state
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of predicted tokens and, with next-sentence prediction, of pairs."""
-        totals = {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
-        return totals | ({"pairs": jnp.float32(len(batch["follows"]))} if self.config.next_sentence else {})
+        denominators = {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
+        return denominators | ({"pairs": jnp.float32(len(batch["follows"]))} if self.config.next_sentence else {})
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Fill in the masked tokens of the texts and report the probabilities of the requested words there.
 
         Raises:
@@ -277,11 +277,11 @@ class MaskedLanguageModeling(TextTask):
         return real_positions(batch) & ~jnp.take(jnp.asarray(self._special_V), jnp.asarray(batch["tokens"]))
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self._of_batch(view, batch, key)
-        metrics = _mean_metrics(sums, totals)
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        metrics = _mean_metrics(sums, denominators)
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _of_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
         """Sum over the predicted tokens and, with next-sentence prediction, over the pairs."""
@@ -308,7 +308,7 @@ class MaskedLanguageModeling(TextTask):
             split=name,
             batches=batches,
             step=step,
-            finish=functools.partial(mean_report, by="places"),
+            finish=functools.partial(report_means, by="places"),
             at_end=name != self.config.validation_split,
             parameters=self.config.eval_parameters,
         )
@@ -320,7 +320,8 @@ class MaskedLanguageModeling(TextTask):
         predict that end in the middle of the row.
 
         Returns:
-            The batch with masked `tokens`, `labels` and `counts`, which is true where the middle token is predicted.
+            The batch with masked `tokens`, `axis_labels` and `counts`, which is true where the middle token is
+            predicted.
         """
         tokens_BxT, asked_BxT = jnp.asarray(batch["tokens"]), self._eligible(batch)
         if self._bounds is not None:
@@ -350,17 +351,17 @@ class MaskedLanguageModeling(TextTask):
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum over the masked tokens; every evaluation masks the same ones, so that results are comparable."""
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
-        batch, _ = self.prepare(view, batch, fixed)
+        batch, _ = self.prepare_batch(view, batch, fixed)
         found, _ = self._of_batch(view, batch, key)
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
-            return {**found, **self.totals(batch)}, None
+            return {**found, **self.denominators(batch)}, None
         labels_BxT, counts_BxT = batch["labels"], batch["counts"]
         unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
         sums = {
             **found,
             "unigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == unigram)),
             "bigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == bigram)),
-            **self.totals(batch),
+            **self.denominators(batch),
         }
         return sums, None
 
@@ -488,10 +489,11 @@ def _choose_words(
     return chosen_W[word_T] & eligible_T
 
 
-def _mean_metrics(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, Any]:
+def _mean_metrics(sums: Mapping[str, Any], denominators: Mapping[str, Any]) -> dict[str, Any]:
     """Divide sums by tokens or pairs; with both, `loss` is the sum of the two means."""
     means = {
-        name: value / totals["pairs" if name.startswith("next_sentence") else "tokens"] for name, value in sums.items()
+        name: value / denominators["pairs" if name.startswith("next_sentence") else "tokens"]
+        for name, value in sums.items()
     }
     if "next_sentence_loss" in means:
         means |= {"loss": means["loss"] + means["next_sentence_loss"], "masked_loss": means["loss"]}
@@ -499,8 +501,8 @@ def _mean_metrics(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[st
 
 
 def _finish(sums: Mapping[str, float], rows: object) -> EvaluationReport:
-    totals = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
-    means = _mean_metrics({name: value for name, value in sums.items() if name not in totals}, totals)
+    denominators = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
+    means = _mean_metrics({name: value for name, value in sums.items() if name not in denominators}, denominators)
     return EvaluationReport(means, note=f"{int(sums['tokens'])} predicted tokens, the same at every evaluation")
 
 
@@ -518,7 +520,7 @@ def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     return MASKED_LANGUAGE_MODELING_OF_PAIRS if config.input_format.paired else MASKED_LANGUAGE_MODELING
 
 
-def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     return text_interface(config, tokenizer, asks=_signature(config))
 
 
@@ -548,4 +550,4 @@ def synthetic(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> M
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(MaskedLanguageModelingConfig, synthetic, build, InputReader(_interface, read_framed))
+TASK = TaskSpec(MaskedLanguageModelingConfig, synthetic, build, InputReader(_make_interface, read_framed))

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import Positive, UserError
+from transformer.config import PositiveInt, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
 from transformer.data.text_batches import SegmentBatches, SpecialTokenFrame, WindowBatches, join_documents
@@ -59,10 +59,10 @@ class PermutationLanguageModelingConfig(TextConfig):
         num_eval_segments: The number of segments in a text of an evaluation, each with the memory of those before it.
     """
 
-    partial_prediction_k: Positive = 6
-    max_span_length: Positive = 1
+    partial_prediction_k: PositiveInt = 6
+    max_span_length: PositiveInt = 1
     context_attention: ContextAttention = ContextAttention.BIDIRECTIONAL
-    num_eval_segments: Positive = 16
+    num_eval_segments: PositiveInt = 16
 
     def _check(self) -> None:
         super()._check()
@@ -81,7 +81,7 @@ class PermutationLanguageModelingConfig(TextConfig):
 class PermutationLanguageModeling(TextTask):
     """The task of permutation language modeling; implements transformer.tasks.task.Task.
 
-    Its `extra` is the memory of the batch's rows after the last step.
+    Its `task_state` is the memory of the batch's rows after the last step.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PermutationLanguageModeling(TextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING, how=how)
         self.config = config
-        self.interface = _interface(config, tokenizer)
+        self.interface = _make_interface(config, tokenizer)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (
             Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
@@ -109,30 +109,30 @@ class PermutationLanguageModeling(TextTask):
         self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.num_probe_examples).order}
         self.probe_batch = {"tokens": texts[:, length:], "order": mapped.draw(random, config.num_probe_examples).order}
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another, each with a random factorization order."""
         stream = join_documents(self._train, self.tokenizer.end)
         lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
         return PermutedBatches(lanes, self.config.permutations, seed)
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory; nothing for a model without one."""
         return initial_memory(view, self.config.batch_size, self.config.context)
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """Add the memory of each row to the batch."""
         return with_memory(view, batch)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.float32(batch["predicted"].size)}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self._sums(view, batch, key)
-        metrics = {name: sums[name] / totals["tokens"] for name in ("loss", "accuracy")}
-        return metrics["loss"], LossAux.of(aux, next_memory(view, batch, aux), metrics)
+        metrics = {name: sums[name] / denominators["tokens"] for name in ("loss", "accuracy")}
+        return metrics["loss"], LossAux.from_aux(aux, next_memory(view, batch, aux), metrics)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
         """Sum the loss of the predicted tokens, and count them."""
@@ -196,9 +196,9 @@ class PermutationLanguageModeling(TextTask):
             inputs |= {"memory": fitted, "past": jnp.full(rows, min(slots, length))}
         return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1]
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe examples, with and without those of the memory."""
-        labels = super().labels(sites)
+        labels = super().axis_labels(sites)
         texts = np.concatenate([self._before["tokens"], self.probe_batch["tokens"]], axis=1)
         whole = token_labels(self.tokenizer, [list(row) for row in texts])
         return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
@@ -224,7 +224,7 @@ def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1)
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: the order of every segment, and its predicted positions."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
     order = InputSpec((config.batch_size, config.context), modality=Modality.POSITIONS)
@@ -238,10 +238,10 @@ def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: Inpu
     Raises:
         UserError: If a text is empty or too long, or a target or a language is given.
     """
-    reading = CONTINUATION_READER.read(config, view, tokenizer, sentences)
+    reading = CONTINUATION_READER.encode(config, view, tokenizer, sentences)
     tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}
     return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
 
 
-READER = InputReader(_interface, _read)
+READER = InputReader(_make_interface, _read)
 TASK = TaskSpec(PermutationLanguageModelingConfig, synthetic, build, READER)

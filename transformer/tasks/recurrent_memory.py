@@ -58,23 +58,23 @@ def with_memory(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]
     batches were skipped, or the last step made no update.
 
     Args:
-        view: The state, whose `extra` holds the memory.
+        view: The state, whose `task_state` holds the memory.
         batch: Segments with `index` and `past`.
 
     Returns:
-        The batch with `memory` and `past`, and the next `extra`, its memory still to be replaced.
+        The batch with `memory` and `past`, and the next `task_state`, its memory still to be replaced.
     """
-    if "memory" not in view.extra:
-        return batch, view.extra
+    if "memory" not in view.task_state:
+        return batch, view.task_state
     index_B, length = jnp.asarray(batch["index"]), batch["tokens"].shape[1]
-    goes_on_B = (index_B == view.extra["end"]) & (jnp.asarray(batch["past"]) > 0)
-    past_B = jnp.where(goes_on_B, view.extra["past"], 0)
-    carried = {"memory": view.extra["memory"], "past": past_B + length, "end": index_B + length}
+    goes_on_B = (index_B == view.task_state["end"]) & (jnp.asarray(batch["past"]) > 0)
+    past_B = jnp.where(goes_on_B, view.task_state["past"], 0)
+    carried = {"memory": view.task_state["memory"], "past": past_B + length, "end": index_B + length}
     return {**batch, "memory": carried["memory"], "past": past_B}, carried
 
 
 def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
-    """Return the `extra` that a loss hands on, with the memory that its rows have left.
+    """Return the `task_state` that a loss hands on, with the memory that its rows have left.
 
     A microbatch fills in its own lanes only. The training step takes the mean over microbatches, so these are
     multiplied by their number.
@@ -87,10 +87,10 @@ def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
     own = aux.extras.get("memory")
     if own is None or not view.train:
         return {} if own is None else {"memory": own}
-    parts = len(view.extra["memory"]) // len(own)
+    parts = len(view.task_state["memory"]) // len(own)
     if parts > 1:
-        own = jnp.zeros_like(view.extra["memory"]).at[jnp.asarray(batch["lane"])].set(own * parts)
-    return {**view.extra, "memory": own}
+        own = jnp.zeros_like(view.task_state["memory"]).at[jnp.asarray(batch["lane"])].set(own * parts)
+    return {**view.task_state, "memory": own}
 
 
 def with_and_without_memory(view: StateView, batch: Batch, segments: int, score: SegmentScorer) -> dict[str, Array]:

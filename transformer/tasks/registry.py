@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, from_config
-from transformer.module_registry import Exports
+from transformer.module_registry import ModuleRegistry
 from transformer.tasks.task import Task, TaskSpec
 
-TASKS = Exports("transformer.tasks", "TASK", TaskSpec, "config.task.name")
+TASKS = ModuleRegistry("transformer.tasks", "TASK", TaskSpec, "config.task.name")
 
 
 def task_schema(values: Mapping[str, Any]) -> type:
@@ -17,7 +17,7 @@ def task_schema(values: Mapping[str, Any]) -> type:
     Raises:
         UserError: If the task is unknown.
     """
-    return TASKS[values.get("name", "")].config
+    return TASKS[values.get("name", "")].config_class
 
 
 def task_config(values: Mapping[str, Any]) -> Any:
@@ -51,7 +51,11 @@ def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"config.task.data_dir={data_dir} (--data_dir) is no folder: name the one that holds the data")
     task = TASKS[name_of(config)]
-    return task.synthetic(config, rows_multiple) if task.build is None else task.build(config, directory, rows_multiple)
+    return (
+        task.build_synthetic(config, rows_multiple)
+        if task.build is None
+        else task.build(config, directory, rows_multiple)
+    )
 
 
 def synthetic(config: Any, rows_multiple: int = 1) -> Task:
@@ -64,7 +68,7 @@ def synthetic(config: Any, rows_multiple: int = 1) -> Task:
         config: The task's config.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    return TASKS[name_of(config)].synthetic(config, rows_multiple)
+    return TASKS[name_of(config)].build_synthetic(config, rows_multiple)
 
 
 def name_of(config: Any) -> str:

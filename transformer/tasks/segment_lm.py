@@ -7,7 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from transformer.config import Positive, UserError
+from transformer.config import PositiveInt, UserError
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.text_batches import SegmentBatches, WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -34,7 +34,7 @@ class SegmentLanguageModelingConfig(LanguageModelingConfig):
         num_eval_segments: The number of successive segments in a text of the evaluation "recurrence".
     """
 
-    num_eval_segments: Positive = 16
+    num_eval_segments: PositiveInt = 16
 
     def _check(self) -> None:
         super()._check()
@@ -48,7 +48,7 @@ class SegmentLanguageModelingConfig(LanguageModelingConfig):
 class SegmentLanguageModeling(LanguageModeling):
     """The task of language modeling with a memory; implements transformer.tasks.task.Task.
 
-    Its `extra` is the memory of the batch's rows after the last step.
+    Its `task_state` is the memory of the batch's rows after the last step.
     """
 
     config: SegmentLanguageModelingConfig
@@ -65,12 +65,12 @@ class SegmentLanguageModeling(LanguageModeling):
         of_segments = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
         self.evaluations = (*self.evaluations, *of_segments)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another from step to step."""
         stream = join_documents(self._train, self.tokenizer.end)
         return SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory.
 
         Raises:
@@ -85,11 +85,11 @@ class SegmentLanguageModeling(LanguageModeling):
             )
         return first
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """Add the memory of each row to the batch."""
         return with_memory(view, batch)
 
-    def carried(self, view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
+    def next_task_state(self, view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
         """Return the memory that the rows have left."""
         return next_memory(view, batch, aux)
 
@@ -113,9 +113,13 @@ class SegmentLanguageModeling(LanguageModeling):
         """Sum the loss over segments, with the memory and without it."""
 
         def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
-            totals = self.totals(segment)
+            denominators = self.denominators(segment)
             _, aux = self._loss(view, segment, {"tokens": jnp.float32(1)}, key)
-            return {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"], **totals}, aux.extra
+            return {
+                "loss": aux.metrics["cross_entropy"],
+                "accuracy": aux.metrics["accuracy"],
+                **denominators,
+            }, aux.task_state
 
         return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 

@@ -19,7 +19,7 @@ from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import BaseTask, make_capture, refuse_options
+from transformer.tasks.base_task import BaseTask, make_capture_function, refuse_options
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import Batch, LossAux, Objective, PredictionRequest, Predictions, StateView
@@ -31,36 +31,37 @@ SPECIAL = ("<pad>", "<begin>", "<end>")
 class TokenSequenceTask(BaseTask):
     """A task that generates a sequence of tokens from its inputs.
 
-    A batch has the inputs, `target` [B, T], which the decoder reads, and `labels` [B, T], which it predicts, one step
-    ahead (`teacher_forcing_arrays`). A subclass adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
+    A batch has the inputs, `target` [B, T], which the decoder reads, and `axis_labels` [B, T], which it predicts, one
+    step ahead (`teacher_forcing_arrays`). A subclass adds `interface`, `objectives`, `training_batches`, `axis_labels`
+    and `probe_batch`.
 
     Attributes:
         interface: The interface of the task.
-        given: The names of the inputs that the sequence is generated from.
-        known: The number of tokens that may be generated, where a model's vocabulary is larger. None is all.
+        condition_inputs: The names of the inputs that the sequence is generated from.
+        num_known_tokens: The number of tokens that may be generated, where a model's vocabulary is larger. None is all.
     """
 
     interface: TaskInterface
-    given: tuple[str, ...]
-    known: int | None = None
+    condition_inputs: tuple[str, ...]
+    num_known_tokens: int | None = None
 
     def inputs_of(self, batch: Batch) -> dict[str, Any]:
         """Return the arrays of a batch that the model reads."""
         return {name: batch[name] for name in self.interface.inputs}
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, ends included, by which every sum is divided."""
         return {"tokens": jnp.sum(predicted_steps(batch)).astype(jnp.float32)}
 
-    def likelihood(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    def score_target(
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Float[Array, "B T V"], Aux, dict[str, Array]]:
         """Run the model on the true sequences.
 
         Args:
             view: The state.
             batch: The prepared batch.
-            totals: The result of `totals`.
+            denominators: The result of `denominators`.
             key: A PRNG key for dropout.
 
         Returns:
@@ -69,20 +70,23 @@ class TokenSequenceTask(BaseTask):
         inputs = self.inputs_of(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_steps(batch), label_smoothing=0.0)
-        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        metrics = {
+            "loss": sums.cross_entropy / denominators["tokens"],
+            "accuracy": sums.correct / denominators["tokens"],
+        }
         return logits, aux, metrics
 
     def loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute the cross-entropy in nats per token."""
-        _, aux, metrics = self.likelihood(view, batch, totals, key)
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        _, aux, metrics = self.score_target(view, batch, denominators, key)
+        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum the loss over a batch: the step of an evaluation."""
-        _, _, sums = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
-        return {**sums, **self.totals(batch)}, None
+        _, _, sums = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)
+        return {**sums, **self.denominators(batch)}, None
 
     def decode(self, view: StateView, batch: Batch, decoding: DecodingConfig) -> Int[Array, "B T"]:
         """Generate sequences: a pure function that can run under jit.
@@ -98,16 +102,16 @@ class TokenSequenceTask(BaseTask):
         rollout = generate(
             view.model,
             view.variables,
-            {name: jnp.asarray(batch[name]) for name in self.given},
+            {name: jnp.asarray(batch[name]) for name in self.condition_inputs},
             strategy=decoding.strategy,
             length=decoding.max_new_tokens,
-            tokens=SpecialTokens(PAD, BEGIN, END, self.known),
+            tokens=SpecialTokens(PAD, BEGIN, END, self.num_known_tokens),
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )
         return rollout.tokens[:, 0]
 
-    def rows_said(
+    def decode_tokens(
         self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig
     ) -> Int[np.ndarray, "B T"]:
         """Generate sequences from a batch on the host; compiled.
@@ -122,20 +126,20 @@ class TokenSequenceTask(BaseTask):
         def run(variables: Any, given: Batch) -> Array:
             return self.decode(view._replace(variables=variables), given, decoding)
 
-        return np.asarray(run(view.variables, {name: batch[name] for name in self.given}))
+        return np.asarray(run(view.variables, {name: batch[name] for name in self.condition_inputs}))
 
 
 class SymbolSequenceTask(TokenSequenceTask):
     """A task that generates sequences of named symbols from its inputs.
 
-    A batch has the inputs, `target` [B, T], which the decoder reads, and `labels` [B, T], which it predicts, one step
-    ahead.
+    A batch has the inputs, `target` [B, T], which the decoder reads, and `axis_labels` [B, T], which it predicts, one
+    step ahead.
 
     Args:
         name: The name of the objective.
         symbols: The symbols; the special ones come before them.
         longest: The largest number of symbols in a sequence.
-        given: The inputs by name.
+        condition_inputs: The inputs by name.
         rows: Rows in a batch.
         num_beams: The beam size; 1 is greedy decoding.
         separator: What stands between symbols in a line of text.
@@ -160,22 +164,22 @@ class SymbolSequenceTask(TokenSequenceTask):
     ):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self.num_beams, self.given, self.known = num_beams, tuple(given), len(self.symbols)
+        self.num_beams, self.condition_inputs, self.num_known_tokens = num_beams, tuple(given), len(self.symbols)
         inputs = {**given, "target": InputSpec((rows, self.steps))}
         sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
         self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)
         self.objectives = (Objective(name, self.loss),)
 
-    def show(self, batch: dict[str, np.ndarray]) -> None:
+    def set_probe_batch(self, batch: dict[str, np.ndarray]) -> None:
         """Set the examples whose maps are stored.
 
         Args:
             batch: Their inputs and true sequences.
         """
-        self.shown, self.probe_batch = batch, self.inputs_of(batch)
+        self.probe_examples, self.probe_batch = batch, self.inputs_of(batch)
 
     def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-        """Convert sequences of symbols to `target` and `labels` of a batch."""
+        """Convert sequences of symbols to `target` and `axis_labels` of a batch."""
         return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
 
     def decoded(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
@@ -193,7 +197,7 @@ class SymbolSequenceTask(TokenSequenceTask):
             batch: The batch.
             decoding: The decoding options.
         """
-        rows = self.rows_said(view, batch, decoding)
+        rows = self.decode_tokens(view, batch, decoding)
         labels = np.pad(rows, ((0, 0), (0, self.steps - rows.shape[1])), constant_values=PAD)
         read = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
         return {**batch, "target": np.where(labels == PAD, PAD, read), "labels": labels}
@@ -203,7 +207,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         return [self.symbols[number] for number in up_to_end(row)]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
-        """Return the names of the steps of one row of `labels`: its symbols and, if it has one, its end."""
+        """Return the names of the steps of one row of `axis_labels`: its symbols and, if it has one, its end."""
         return (*self.said_in(row), *([self.symbols[END]] if END in row else []))
 
     def lines(self, rows: np.ndarray) -> list[str]:
@@ -223,7 +227,7 @@ class SymbolSequenceTask(TokenSequenceTask):
                 its end.
         """
         refuse_options(request, does)
-        decoding = DecodingConfig.asked(
+        decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=self.steps, num_beams=self.num_beams, length_penalty=0.0
         )
         if decoding.max_new_tokens > self.steps:
@@ -269,7 +273,7 @@ def gold_links(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -
     return tuple(tuple(GoldLink(int(step), int(key), sure) for step, key in of_row) for of_row in links)
 
 
-def gold_links_of_correct(
+def gold_links_where_correct(
     links: Sequence[tuple[GoldLink, ...]], right_B: Bool[np.ndarray, " B"]
 ) -> tuple[tuple[GoldLink, ...], ...]:
     """Keep the gold links of correctly generated sequences; those of others are unknown."""
@@ -279,8 +283,8 @@ def gold_links_of_correct(
 class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
     """A task that generates sequences of symbols from images.
 
-    A batch has `image`, the sequences, and what `links` needs. A subclass adds `source`, `evaluations` and `links`, and
-    calls `show` with the batch whose maps are stored.
+    A batch has `image`, the sequences, and what `links` needs. A subclass adds `training_batches`, `evaluations` and
+    `links`, and calls `set_probe_batch` with the batch whose maps are stored.
 
     Args:
         name: The name of the objective.
@@ -308,9 +312,9 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
             site: The attention site, whose key axis is the grid.
         """
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the symbols and images of the probe examples, and their gold links."""
-        return self._describe(self.shown, sites)
+        return self._describe(self.probe_examples, sites)
 
     def _describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
@@ -320,7 +324,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.links(batch, site) for site in looked}
         if right_B is not None:
-            gold = {name: gold_links_of_correct(links, right_B) for name, links in gold.items()}
+            gold = {name: gold_links_where_correct(links, right_B) for name, links in gold.items()}
         grids = {site.key.name: images for site in looked}
         return AxisLabels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, images=grids)
 
@@ -338,7 +342,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self._describe(said, view.model.sites, right_B)
-        return Predictions(self.lines(said["labels"]), labels, make_capture(view, self.inputs_of(said)))
+        return Predictions(self.lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
 
 
 def model_inputs(batch: Batch) -> dict[str, Any]:

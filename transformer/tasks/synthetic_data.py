@@ -76,7 +76,7 @@ def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Tr
     """
     tokenizer = synthetic_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
     special = special_tokens(tokenizer)
-    words = np.arange(max(config.lengths) - 1) % max(tokenizer.vocabulary - 4, 1)
+    words = np.arange(max(config.bucket_lengths) - 1) % max(tokenizer.vocabulary - 4, 1)
     sentence = " ".join(map(str, words))
     ids = np.array([*words, special.end], np.int32)
     count = max(config.num_probe_examples, config.num_decoded_examples)
@@ -90,5 +90,5 @@ def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Tr
 
 def abstract_batch(task: Task) -> Mapping[str, Any]:
     """Return the shapes and types of a training batch; of a synthetic task, those of the largest batch."""
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
     return {name: jax.ShapeDtypeStruct(np.shape(value), np.asarray(value).dtype) for name, value in batch.items()}

@@ -27,7 +27,7 @@ class StateView(NamedTuple):
         model: The model.
         variables: Its parameters and state, those after the preceding objectives of the same step.
         averages: The averaged parameters by the name of the average and their path.
-        extra: The task's own state (`Task.init_extra`).
+        task_state: The task's own state (`Task.init_task_state`).
         step: The number of updates made, [].
         train: Whether the pass is a training step, so that dropout acts.
         capture: The capture that a loss passes to its model, so that a training step can measure its heads.
@@ -36,7 +36,7 @@ class StateView(NamedTuple):
     model: Model
     variables: Variables
     averages: Mapping[str, PyTree]
-    extra: PyTree
+    task_state: PyTree
     step: Array
     train: bool
     capture: Capture | None = None
@@ -67,7 +67,7 @@ class LossAux(NamedTuple):
 
     Attributes:
         state: The model's next state.
-        extra: The task's next `extra`.
+        task_state: The task's next `task_state`.
         metrics: Metrics by name, []. They are linear in the batch and already divided by their totals, so that those of
             microbatches add up.
         maps: What the model returned for `StateView.capture`: sums, which add up over microbatches too.
@@ -76,21 +76,21 @@ class LossAux(NamedTuple):
     """
 
     state: PyTree
-    extra: PyTree
+    task_state: PyTree
     metrics: Mapping[str, Float[Array, ""]]
     maps: Mapping[str, CapturedAttention] = NOTHING_CAPTURED
     losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES
 
     @classmethod
-    def of(cls, aux: Aux, extra: PyTree, metrics: Mapping[str, Float[Array, ""]]) -> "LossAux":
+    def from_aux(cls, aux: Aux, task_state: PyTree, metrics: Mapping[str, Float[Array, ""]]) -> "LossAux":
         """Return the result of a loss that makes one pass of the model.
 
         Args:
             aux: The auxiliary results of that pass, whose state, maps and losses are taken over.
-            extra: The task's next `extra`.
+            task_state: The task's next `task_state`.
             metrics: Metrics by name, [].
         """
-        return cls(aux.state, extra, metrics, aux.maps, aux.losses)
+        return cls(aux.state, task_state, metrics, aux.maps, aux.losses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,17 +99,17 @@ class Objective:
 
     Attributes:
         name: The name of the objective, a key of `config.optimizers`.
-        loss: The loss: (view, batch, totals, key) to its value [] and its auxiliary results. `totals` are those of the
-            whole batch, also where `batch` is a microbatch.
-        trains: Patterns of fnmatch. A parameter is trained if its path matches one of them; a path joins names with
+        loss_fn: The loss: (view, batch, totals, key) to its value [] and its auxiliary results. `denominators` are
+            those of the whole batch, also where `batch` is a microbatch.
+        trainable: Patterns of fnmatch. A parameter is trained if its path matches one of them; a path joins names with
             "/", as in "encoder/attention/query/kernel".
         key_name: The name that seeds the random numbers of the loss; by default `name`. An objective that is renamed
             keeps its old name here, so that recorded results can be reproduced bit for bit.
     """
 
     name: str
-    loss: Callable[[StateView, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
-    trains: tuple[str, ...] = ("*",)
+    loss_fn: Callable[[StateView, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
+    trainable: tuple[str, ...] = ("*",)
     key_name: str = ""
 
     def __post_init__(self) -> None:
@@ -148,8 +148,8 @@ class Evaluation:
         finish: A function (sums, rows) to the report, run on the host.
         at_end: Whether the evaluation runs once, after training; the others also run every `config.eval_every` steps.
         parameters: Which parameters are evaluated: "raw", or the name of an average.
-        reads: The query and key axes of the maps that the evaluation needs, by name. It is skipped for a model without
-            such an attention site. None reads no maps.
+        required_axes: The query and key axes of the maps that the evaluation needs, by name. It is skipped for a model
+            without such an attention site. None reads no maps.
     """
 
     name: str
@@ -159,11 +159,11 @@ class Evaluation:
     finish: Callable[[PyTree, PyTree], EvaluationReport]
     at_end: bool = False
     parameters: str = "raw"
-    reads: tuple[str, str] | None = None
+    required_axes: tuple[str, str] | None = None
 
     def applies(self, sites: Iterable[Site]) -> bool:
         """Whether a model with these attention sites has the maps that the evaluation reads."""
-        return self.reads is None or bool(sites_between(sites, *self.reads))
+        return self.required_axes is None or bool(sites_between(sites, *self.required_axes))
 
 
 # A pass over fixed texts that returns the maps of a capture.
@@ -190,13 +190,13 @@ class Predictions(NamedTuple):
 
     Attributes:
         lines: The answers, one line each.
-        labels: The labels of the positions that `look` maps.
-        look: A pass over the answers that captures attention maps.
+        labels: The labels of the positions that `capture_maps` maps.
+        capture_maps: A pass over the answers that captures attention maps.
     """
 
     lines: Sequence[str]
     labels: AxisLabels
-    look: CaptureFunction
+    capture_maps: CaptureFunction
 
 
 class InputTexts(NamedTuple):
@@ -240,16 +240,16 @@ class InputReader:
     """How a task reads new texts with only what its run directory holds; its data are not opened.
 
     Attributes:
-        interface: A function (config, kept) to the task's interface.
-        read: A function (config, view, kept, texts) to the model's inputs. It raises UserError if texts are empty or
+        make_interface: A function (config, kept) to the task's interface.
+        encode: A function (config, view, kept, texts) to the model's inputs. It raises UserError if texts are empty or
             too long for the model. If a model of a source and a target is given no targets, it decodes them itself.
-        kept: A function from the run directory to what is read of it: by default the tokenizer; for images, whose files
-            the texts name, their size and classes.
+        load_preprocessor: A function from the run directory to what is read of it: by default the tokenizer; for
+            images, whose files the texts name, their size and classes.
     """
 
-    interface: Callable[[Any, Any], TaskInterface]
-    read: Callable[[Any, StateView, Any, InputTexts], EncodedInputs]
-    kept: Callable[[Path], Any] = load_run_tokenizer
+    make_interface: Callable[[Any, Any], TaskInterface]
+    encode: Callable[[Any, StateView, Any, InputTexts], EncodedInputs]
+    load_preprocessor: Callable[[Path], Any] = load_run_tokenizer
 
 
 class Task(Protocol):
@@ -271,10 +271,10 @@ class Task(Protocol):
         """The evaluations, both those during training and those at its end."""
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """Lines about the data to print when a run begins: how many examples each split has, and how it was split."""
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         """Return the training batches.
 
         Args:
@@ -284,32 +284,32 @@ class Task(Protocol):
     def fingerprint(self) -> Mapping[str, str]:
         """Return the SHA-256 of the data read, by split; empty if nothing is read."""
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """Return the state that the task carries from step to step, such as a baseline, a memory or environments.
 
         Args:
-            view: The state before the first step, without `extra`.
+            view: The state before the first step, without `task_state`.
             key: A PRNG key.
 
         Raises:
             UserError: If the task cannot train this model.
         """
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         """Prepare a training batch for the losses, for instance by masking, sampling or acting.
 
         It is compiled with the training step; no gradient flows through it.
 
         Args:
             view: The state at the start of the step.
-            batch: The batch from `source`.
+            batch: The batch from `training_batches`.
             key: A PRNG key.
 
         Returns:
-            The batch as the losses see it, and the next `extra`.
+            The batch as the losses see it, and the next `task_state`.
         """
 
-    def totals(self, batch: Batch) -> Mapping[str, Array]:
+    def denominators(self, batch: Batch) -> Mapping[str, Array]:
         """Return the denominators of the losses and metrics.
 
         Args:
@@ -331,14 +331,14 @@ class Task(Protocol):
             The auxiliary results of the pass, with the maps.
         """
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the names of the probe batch's positions.
 
         Args:
             sites: The model's attention sites. Axes that name their own positions (`Axis.names`) may be left out.
         """
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Answer new texts with a trained model (`launch.generate`).
 
         Args:
@@ -357,16 +357,16 @@ class TaskSpec:
     A task that generates its data needs only the first two fields, as in `TaskSpec(SortingConfig, Sorting)`.
 
     Attributes:
-        config: The dataclass of its section of the config.
-        synthetic: A function (config, rows_multiple) to the task over synthetic data of the shapes that the config
-            implies, so that its programs can be compiled before the data are read. The number of rows of a batch must
-            be a multiple of `rows_multiple` (devices x microbatches).
+        config_class: The dataclass of its section of the config.
+        build_synthetic: A function (config, rows_multiple) to the task over synthetic data of the shapes that the
+            config implies, so that its programs can be compiled before the data are read. The number of rows of a batch
+            must be a multiple of `rows_multiple` (devices x microbatches).
         build: A function (config, run directory, rows_multiple) to the task over its real data, for a task that reads
-            data or keeps something in the run directory. None if `synthetic` is the whole task.
-        reader: How new texts are read without the data. None if the task reads no texts.
+            data or keeps something in the run directory. None if `build_synthetic` is the whole task.
+        input_reader: How new texts are read without the data. None if the task reads no texts.
     """
 
-    config: type
-    synthetic: Callable[[Any, int], Task]
+    config_class: type
+    build_synthetic: Callable[[Any, int], Task]
     build: Callable[[Any, Path, int], Task] | None = None
-    reader: InputReader | None = None
+    input_reader: InputReader | None = None

@@ -9,14 +9,14 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from transformer.config import (
-    BatchRows,
+    BatchSize,
     Config,
-    DisplayedExampleCount,
-    Positive,
+    NumDisplayedExamples,
+    PositiveInt,
     Range,
     SplitName,
     UserError,
-    Vocabulary,
+    VocabSize,
 )
 from transformer.data.datasets.local_files import HeldOutFiles, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, long_lines
@@ -52,9 +52,9 @@ class TextConfig(Config, path="config.task"):
     """A text, its tokenizer, and the shape of its batches.
 
     Attributes:
-        dataset: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" sets its
-            sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a TFDS text
-            data set, or the folder of a prepared one (transformer.data.datasets.text).
+        dataset: "python_docs", "repeated" (random symbols that repeat; "repeated/num_symbols=32,max_segment_length=16"
+            sets its sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a
+            TFDS text data set, or the folder of a prepared one (transformer.data.datasets.text).
         data_dir: The folder of the data, for data sets that are not generated.
         validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`
             (transformer.data.datasets.text_files).
@@ -76,14 +76,14 @@ class TextConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: Vocabulary = 4096
+    vocabulary: VocabSize = 4096
     context: Annotated[int, Range(2)] = 128
-    batch_size: BatchRows = 16
+    batch_size: BatchSize = 16
     validation_split: SplitName = "validation"
     test_split: str = "test"
-    num_probe_examples: DisplayedExampleCount = 4
+    num_probe_examples: NumDisplayedExamples = 4
     probe_length: Annotated[int, Range(2)] = 48
-    logits_at_once: Positive = LOGITS_AT_ONCE
+    logits_at_once: PositiveInt = LOGITS_AT_ONCE
     eval_parameters: str = "raw"
 
     @property

@@ -181,7 +181,7 @@ def predict_continuations(
     max_length = max_length_of(view)
     prompts = encode_prompts(tokenizer, texts)
     room = max(max_length - int(prompts["lengths"].max()), 1)
-    decoding = DecodingConfig.asked(
+    decoding = DecodingConfig.with_request(
         request.decoding, **({"max_new_tokens": min(DecodingConfig.max_new_tokens, room)} | own)
     )
     said = continue_texts(view, tokenizer, texts, decoding, max_length)

@@ -19,10 +19,10 @@ from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
     BaseTask,
     check_batch_size,
-    check_fits,
     check_input_texts,
+    check_text_length,
     describe_splits,
-    make_capture,
+    make_capture_function,
 )
 from transformer.tasks.losses import TokenLoss, chunked_token_loss
 from transformer.tasks.mask_filling import encode_framed
@@ -88,7 +88,7 @@ class TextTask(BaseTask):
         return {name: fingerprint(documents) for name, documents in self._splits.items()}
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """The number of tokens of each split."""
         sizes = {name: sum(map(len, documents)) for name, documents in self._splits.items()}
         return (describe_splits(self._text.dataset, sizes, "tokens", self._how),)
@@ -99,7 +99,7 @@ class TextTask(BaseTask):
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         return label_repeated_sequences(
             token_labels(self.tokenizer, [list(row) for row in self.probe_batch["tokens"]]), self._repeats
         )
@@ -111,7 +111,7 @@ class TextTask(BaseTask):
 
         Args:
             view: The state.
-            batch: The inputs of the model and `labels` [B, T].
+            batch: The inputs of the model and `axis_labels` [B, T].
             counts_BxT: Which labels count.
             key: A PRNG key for dropout.
             label_smoothing: The label smoothing.
@@ -172,7 +172,7 @@ def make_predictions(view: StateView, lines: Sequence[str], reading: EncodedInpu
         lines: The answers.
         reading: The inputs to map.
     """
-    return Predictions(lines, reading.labels, make_capture(view, reading.inputs, method=reading.method))
+    return Predictions(lines, reading.labels, make_capture_function(view, reading.inputs, method=reading.method))
 
 
 def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
@@ -194,7 +194,7 @@ def _read_texts(
     """
     check_input_texts(sentences)
     rows = [encode(tokenizer, text) for text in sentences.texts]
-    check_fits(sentences.texts, rows, view.model.max_length)
+    check_text_length(sentences.texts, rows, view.model.max_length)
     return encoded_inputs(tokenizer, rows)
 
 

@@ -18,7 +18,7 @@ from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import BaseTask, check_fits, check_input_texts, describe_splits, mean_report
+from transformer.tasks.base_task import BaseTask, check_input_texts, check_text_length, describe_splits, report_means
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.hard_attention_reinforce import (
     initial_baseline,
@@ -78,7 +78,7 @@ class Translation(BaseTask):
         special = special_tokens(tokenizer)
         self._special, self._pad = special, special.pad
         self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
-        self.interface, longest = interface_of(config, tokenizer), max(config.lengths)
+        self.interface, longest = make_interface(config, tokenizer), max(config.bucket_lengths)
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation_split], splits[config.test_split]
         self.evaluations = self._evaluations(validation, test)
@@ -90,7 +90,7 @@ class Translation(BaseTask):
 
     def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
         """Choose the pairs whose maps are stored, among those that fit a batch, so that maps and labels agree."""
-        fitting = validation.encoded.fitting(longest)
+        fitting = validation.encoded.indices_within_length(longest)
         chosen = choose_varied([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
         return validation.part([fitting[number] for number in chosen])
 
@@ -103,7 +103,7 @@ class Translation(BaseTask):
                 split=name,
                 batches=evaluation_batches(config, split.encoded),
                 step=self._loss_sums,
-                finish=mean_report,
+                finish=report_means,
                 at_end=at_end,
                 parameters=config.eval_parameters,
             )
@@ -136,17 +136,21 @@ class Translation(BaseTask):
         }
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def data_summary(self) -> tuple[str, ...]:
         """How many pairs each split has, and how many of them are too long for any batch."""
-        longest = max(self.config.lengths)
+        longest = max(self.config.bucket_lengths)
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
         how = self.config.held_out.describe(BY_CONTENT) if is_pair_files(self.config.dataset) else ""
-        long = {name: sizes[name] - len(split.encoded.fitting(longest)) for name, split in self._splits.items()}
+        long = {
+            name: sizes[name] - len(split.encoded.indices_within_length(longest))
+            for name, split in self._splits.items()
+        }
         lines = [describe_splits(self.config.dataset, sizes, "pairs", how)]
         if any(long.values()):
             counts = ", ".join(f"{count:,} {name}" for name, count in long.items() if count)
             lines.append(
-                f"of these {counts} pairs are longer than max(config.task.lengths)={longest} tokens: they are not "
+                f"of these {counts} pairs are longer than max(config.task.bucket_lengths)={longest} tokens: they are "
+                "not "
                 "trained on, have no loss, and count as empty translations"
             )
         if not is_synthetic(self.config.dataset):
@@ -154,23 +158,23 @@ class Translation(BaseTask):
             lines += filter(None, [describe_overlap(sources, "sources")])
         return tuple(lines)
 
-    def source(self, seed: int) -> BatchSource:
+    def training_batches(self, seed: int) -> BatchSource:
         return TokenBatches(
             self._train.encoded,
-            lengths=self.config.lengths,
+            lengths=self.config.bucket_lengths,
             tokens=self.config.tokens_per_batch,
             seed=seed,
             rows_multiple=self._rows_multiple,
         )
 
-    def init_extra(self, view: StateView, key: Key[Array, ""]) -> PyTree:
+    def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """Return the reward baseline of a model with sampled attention; nothing for other models.
 
         Raises:
             UserError: If such a model is to be trained on an expected reward.
         """
         if not samples_attention(view.model):
-            return super().init_extra(view, key)
+            return super().init_task_state(view, key)
         if self.config.objective is not SequenceObjective.NLL:
             raise UserError(
                 f"config.task.objective={self.config.objective.value} draws translations, and this model's "
@@ -178,17 +182,17 @@ class Translation(BaseTask):
             )
         return initial_baseline()
 
-    def prepare(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+    def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         """Sample the model's own translations, if it is trained on an expected reward.
 
         For minimum risk training the reference is one of them.
 
         Returns:
             The batch with `drawn` [B, N, T], their `rewards` [B, N] and `counted` [B, N], which of them count; and
-            `extra` unchanged.
+            `task_state` unchanged.
         """
         if self.config.objective is SequenceObjective.NLL:
-            return batch, view.extra
+            return batch, view.task_state
         labels_BxT = jnp.asarray(batch["labels"])
         rollout = generate(
             view.model,
@@ -208,24 +212,24 @@ class Translation(BaseTask):
         all_different = self.config.objective is SequenceObjective.MRT
         counted_BxN = is_first_occurrence(drawn_BxNxT) if all_different else jnp.ones(rewards_BxN.shape, bool)
         added = {"drawn": drawn_BxNxT, "rewards": rewards_BxN, "counted": counted_BxN & real_Bx1}
-        return {**batch, **added}, view.extra
+        return {**batch, **added}, view.task_state
 
     def _words(self, tokens: Array) -> Array:
         """Return which tokens are part of a sentence, and not its end or padding."""
         return (tokens != self._pad) & (tokens != self._special.end)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
+    def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of real target tokens and of sampled translations."""
-        totals = {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
+        denominators = {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
         if "drawn" in batch:
-            totals["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
-        return totals
+            denominators["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
+        return denominators
 
-    def labels(self, sites: Sequence[Site]) -> AxisLabels:
+    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe sentences; the target axis shows the predicted tokens."""
         return pair_labels(self.tokenizer, self._probed_pairs, sites)
 
-    def answer(self, view: StateView, request: PredictionRequest) -> Predictions:
+    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Translate the texts.
 
         Raises:
@@ -242,7 +246,7 @@ class Translation(BaseTask):
         return {name: jnp.asarray(batch[name]) for name in ("source", "target")}
 
     def _loss(
-        self, view: StateView, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         hidden_BxTxE, aux = view.model.apply(
             view.variables, self._inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
@@ -251,21 +255,21 @@ class Translation(BaseTask):
         counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
         sums = chunked_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
         metrics = {
-            "loss": sums.smoothed / totals["tokens"],
-            "cross_entropy": sums.cross_entropy / totals["tokens"],
-            "accuracy": sums.correct / totals["tokens"],
+            "loss": sums.smoothed / denominators["tokens"],
+            "cross_entropy": sums.cross_entropy / denominators["tokens"],
+            "accuracy": sums.correct / denominators["tokens"],
         }
         if "drawn" in batch:
             worth, reward = self._expected_reward(view, batch, key)
-            loss = (self.config.nll_weight * sums.smoothed - worth) / totals["tokens"]
-            return loss, LossAux.of(aux, view.extra, {**metrics, "reward": reward / totals["drawn"]})
+            loss = (self.config.nll_weight * sums.smoothed - worth) / denominators["tokens"]
+            return loss, LossAux.from_aux(aux, view.task_state, {**metrics, "reward": reward / denominators["drawn"]})
         if not (view.train and "attention_log_prob" in aux.extras):
-            return metrics["loss"], LossAux.of(aux, view.extra, metrics)
-        baseline = view.extra["baseline"]
+            return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+        baseline = view.task_state["baseline"]
         likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
         estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
-        loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / totals["tokens"]
-        return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
+        loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / denominators["tokens"]
+        return loss, LossAux.from_aux(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""
@@ -292,7 +296,7 @@ class Translation(BaseTask):
         return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._own(batch), rewards_BxN, 0))
 
     def _reward_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        prepared, _ = self.prepare(view, batch, key)
+        prepared, _ = self.prepare_batch(view, batch, key)
         own_BxN = self._own(prepared)
         return {"reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
 
@@ -305,16 +309,16 @@ class Translation(BaseTask):
     def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         ones = {"tokens": jnp.float32(1)}
         _, aux = self._loss(view, batch, ones, key)
-        return {**aux.metrics, **self.totals(batch)}, None
+        return {**aux.metrics, **self.denominators(batch)}, None
 
 
 def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
-    return mean_report(sums, by="drawn")
+    return report_means(sums, by="drawn")
 
 
-def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: source and target in one vocabulary."""
-    longest = max(config.lengths)
+    longest = max(config.bucket_lengths)
     side = InputSpec((max(config.tokens_per_batch // longest, 1), longest))
     return TaskInterface(
         inputs={"source": side, "target": side},
@@ -340,9 +344,9 @@ def translate_request(
             the language.
     """
     max_length = view.model.max_length
-    decoding = DecodingConfig.asked(
+    decoding = DecodingConfig.with_request(
         request.decoding,
-        max_new_tokens=max(config.lengths) if max_length is None else max_length,
+        max_new_tokens=max(config.bucket_lengths) if max_length is None else max_length,
         num_beams=config.num_beams,
         length_penalty=config.length_penalty,
         coverage_penalty=config.coverage_penalty,
@@ -377,7 +381,7 @@ def encode_inputs(
         pairs = [SentencePair(source.strip(), target.strip(), language or "") for source, target in sides]
         encoded = encode_pairs(tokenizer, pairs)
         for given, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
-            check_fits(given, tokens, view.model.max_length)
+            check_text_length(given, tokens, view.model.max_length)
     return encode_pair_inputs(view, tokenizer, pairs)
 
 
@@ -399,4 +403,4 @@ def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(TranslationConfig, synthetic, build, InputReader(interface_of, encode_inputs))
+TASK = TaskSpec(TranslationConfig, synthetic, build, InputReader(make_interface, encode_inputs))

@@ -9,16 +9,16 @@ import numpy as np
 
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
-    Amount,
-    Beams,
     Config,
-    DisplayedExampleCount,
-    Items,
-    Positive,
+    NonNegativeFloat,
+    NumBeams,
+    NumDisplayedExamples,
+    PositiveInt,
     Range,
     Rate,
+    TupleLimits,
     UserError,
-    Vocabulary,
+    VocabSize,
 )
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.aligned_templates import WordAlignment
@@ -55,7 +55,7 @@ class TranslationConfig(Config, path="config.task"):
         languages: (source, target), for data sets that can be read in several directions. Empty is the data set's own
             direction.
         vocabulary: The vocabulary size of a trained BPE, which both sides share.
-        lengths: The sentence lengths, in tokens, that batches are padded to.
+        bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
         label_smoothing: The label smoothing of the training loss.
         validation_split: The name of the split that is evaluated during training.
@@ -89,27 +89,27 @@ class TranslationConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     languages: tuple[str, ...] = ()
-    vocabulary: Vocabulary = 8000
-    lengths: Annotated[tuple[Annotated[int, Range(2)], ...], Items(least=1)] = (32, 64, 128)
+    vocabulary: VocabSize = 8000
+    bucket_lengths: Annotated[tuple[Annotated[int, Range(2)], ...], TupleLimits(min_length=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
     label_smoothing: Rate = 0.1
     validation_split: str = "validation"
     test_split: str = "test"
-    num_beams: Beams = 4
+    num_beams: NumBeams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
-    num_decoded_examples: Positive = 200
-    num_probe_examples: DisplayedExampleCount = 8
+    num_decoded_examples: PositiveInt = 200
+    num_probe_examples: NumDisplayedExamples = 8
     eval_parameters: str = "raw"
-    length_bounds: tuple[Positive, ...] = ()
-    reinforce_weight: Amount = 1.0
-    entropy_weight: Amount = 0.01
+    length_bounds: tuple[PositiveInt, ...] = ()
+    reinforce_weight: NonNegativeFloat = 1.0
+    entropy_weight: NonNegativeFloat = 0.01
     objective: SequenceObjective = SequenceObjective.NLL
-    num_samples: Positive = 15
-    nll_weight: Amount = 0.017
-    mrt_alpha: Amount = 0.005
+    num_samples: PositiveInt = 15
+    nll_weight: NonNegativeFloat = 0.017
+    mrt_alpha: NonNegativeFloat = 0.005
 
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):
@@ -121,10 +121,10 @@ class TranslationConfig(Config, path="config.task"):
             )
         if sorted(set(self.length_bounds)) != [*self.length_bounds]:
             raise UserError(f"config.task.length_bounds={self.length_bounds} must rise")
-        if self.tokens_per_batch < max(self.lengths):
+        if self.tokens_per_batch < max(self.bucket_lengths):
             raise UserError(
                 f"config.task.tokens_per_batch={self.tokens_per_batch} does not hold one sentence of "
-                f"max(config.task.lengths)={max(self.lengths)} tokens"
+                f"max(config.task.bucket_lengths)={max(self.bucket_lengths)} tokens"
             )
 
     @property
@@ -149,7 +149,7 @@ class TranslationSplit:
 
     def part(self, indices: Sequence[int]) -> "TranslationSplit":
         """Return the pairs of these indices, in this order."""
-        return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.part(indices))
+        return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.select(indices))
 
 
 def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:

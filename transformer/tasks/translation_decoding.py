@@ -16,7 +16,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import CoveragePenalty, DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
-from transformer.tasks.base_task import check_fits
+from transformer.tasks.base_task import check_text_length
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, EncodedInputs, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
@@ -59,7 +59,7 @@ def translate(
         )
     source = [SentencePair(text.strip(), "", language or "") for text in texts]
     encoded = encode_pairs(tokenizer, source)
-    check_fits(texts, encoded.sources, max_length)
+    check_text_length(texts, encoded.sources, max_length)
     widest = max(map(len, encoded.sources))
     batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}

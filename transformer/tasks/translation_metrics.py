@@ -84,7 +84,7 @@ def alignment_evaluation(
         validation: The pairs on which a head is chosen.
         test: The pairs on which it is measured.
     """
-    longest = max(config.lengths)
+    longest = max(config.bucket_lengths)
     kept, also = _with_known_links(validation, longest), _with_known_links(test, longest)
     pairs = [*kept.pairs, *also.pairs]
     encoded = dataclasses.replace(
@@ -141,7 +141,7 @@ def alignment_evaluation(
         finish,
         True,
         config.eval_parameters,
-        reads=TARGET_OVER_SOURCE,
+        required_axes=TARGET_OVER_SOURCE,
     )
 
 
@@ -194,7 +194,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
 
     Without gradients four times the rows of training fit.
     """
-    longest = max(config.lengths)
+    longest = max(config.bucket_lengths)
     batches = TokenBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
     return OneEpoch(batches)
 

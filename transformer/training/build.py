@@ -19,8 +19,8 @@ from transformer.models import registry as models
 from transformer.models.model import Model, leaves_by_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Batch, Evaluation, Objective, Task
+from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import ExperimentConfig
-from transformer.training.evaluate import evaluation_view
 from transformer.training.initial_state import init_state, trained_parameters
 from transformer.training.optimizer import (
     Optimizer,
@@ -162,7 +162,7 @@ def check_before_compiling(experiment: ExperimentConfig, components: TrainingCom
         gradients = []  # otherwise they all exist at once, where they are added or where their norm is computed
     device = components.placement.mesh.local_devices[0]
     check_memory(components.abstract_state, gradients, device_memory(device))
-    batch = components.task.source(experiment.run.seed)[0]
+    batch = components.task.training_batches(experiment.run.seed)[0]
     with_placement(components.placement, check_task_fits_model)(
         components.model,
         components.task,
@@ -252,7 +252,7 @@ def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mappi
 
     def prepare(state: TrainState, batch: Batch) -> Batch:
         key = derive_key(state.key, state.step, "prepare")
-        return components.task.prepare(evaluation_view(components.model, state, "raw"), batch, key)[0]
+        return components.task.prepare_batch(evaluation_view(components.model, state, "raw"), batch, key)[0]
 
     return jax.eval_shape(prepare, components.abstract_state, array_shapes(batch))
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import Positive, UserError
+from transformer.config import PositiveInt, UserError
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
-from transformer.json_files import checked, read_regular
+from transformer.json_files import parse_dataclass, read_regular_file
 from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
 from transformer.runs.run_directory import RunDirectory, flatten_to_json
 from transformer.training.build import TrainingComponents
@@ -36,7 +36,7 @@ class BatchFingerprint:
         content: The SHA-256 of their content.
     """
 
-    parts: Positive
+    parts: PositiveInt
     content: str
 
 
@@ -106,14 +106,14 @@ def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
     Raises:
         UserError: If they do not; the message names the checkpoint and the field.
     """
-    checked(CheckpointMetadata, recorded, f"the manifest of step {step} in {path}")
+    parse_dataclass(CheckpointMetadata, recorded, f"the manifest of step {step} in {path}")
 
 
 def collect_metadata(
     experiment: ExperimentConfig, components: TrainingComponents, directory: RunDirectory
 ) -> dict[str, Any]:
     """Return the metadata of all checkpoints of this start, ready for JSON."""
-    source = components.task.source(experiment.run.seed)
+    source = components.task.training_batches(experiment.run.seed)
     batches = [source[number] for number in range(FINGERPRINTED_BATCHES)]
     arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
     # A batch is padded to a multiple of the parts that it is divided into.
@@ -225,4 +225,4 @@ def refuse_change(path: Path, what: str | None) -> None:
 def _tokenizer_digests(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each of the tokenizer's files."""
     files = {name: path / name for name in _TOKENIZER}
-    return {name: hashlib.sha256(read_regular(file)).hexdigest() for name, file in files.items() if file.is_file()}
+    return {name: hashlib.sha256(read_regular_file(file)).hexdigest() for name, file in files.items() if file.is_file()}

@@ -10,23 +10,23 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transformer.config import RunConfig, UserError, flatten, from_config, hash_config, to_config
+from transformer.config import RunConfig, UserError, flatten_config, from_config, hash_config, to_config
 from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig
 from transformer.models import registry as models
 from transformer.models.registry import change_size, depart_from_size, fill_from_size
 from transformer.overrides import (
-    Group,
-    Leaf,
-    Read,
-    find,
-    flag,
-    from_text,
-    from_value,
-    group_of,
-    override,
+    ReadValue,
+    SchemaSection,
+    SchemaValue,
+    field_schema,
+    find_key,
+    override_flag,
+    parse_value,
+    plain_value,
     read_key,
-    schema_node_of,
+    section_schema,
+    set_keys,
 )
 from transformer.tasks import registry as tasks
 from transformer.training.init_from import InitializeFromConfig
@@ -35,7 +35,12 @@ from transformer.training.parameter_averages import ParameterAverage
 from transformer.training.partitioning import ShardingConfig
 from transformer.training.update_guard import UpdateGuardConfig
 
-_CHOICES = Group({"model": Group({"family": Leaf(str), "size": Leaf(str | None)}), "task": Group({"name": Leaf(str)})})
+_CHOICES = SchemaSection(
+    {
+        "model": SchemaSection({"family": SchemaValue(str), "size": SchemaValue(str | None)}),
+        "task": SchemaSection({"name": SchemaValue(str)}),
+    }
+)
 _CHOOSING = ("model.size", "model.family", "task.name")
 
 
@@ -173,7 +178,7 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
     return (*keys, "steps") if lasting else keys
 
 
-def config_schema(values: Mapping[str, Any]) -> Group:
+def config_schema(values: Mapping[str, Any]) -> SchemaSection:
     """Return the tree of all keys of a config, each with its type and its default.
 
     Args:
@@ -183,9 +188,9 @@ def config_schema(values: Mapping[str, Any]) -> Group:
         UserError: If the task, family or size is unknown or missing.
     """
     sections = typing.get_type_hints(ExperimentConfig)
-    keys = dict(group_of(RunConfig).keys)
-    keys |= {name: schema_node_of(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
-    return Group({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
+    keys = dict(section_schema(RunConfig).keys)
+    keys |= {name: field_schema(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
+    return SchemaSection({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
 
 
 def apply_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +208,7 @@ def apply_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
         UserError: If no config with this task and family has the key, a value has another type, or a key of `base` does
             not exist under the new task or family.
     """
-    return _override(base, overrides, from_value)
+    return _override(base, overrides, plain_value)
 
 
 def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -216,7 +221,7 @@ def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str
     Raises:
         UserError: If a key does not exist, or its text does not parse as the type of the field.
     """
-    return _override(base, dict(words), from_text)
+    return _override(base, dict(words), parse_value)
 
 
 def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
@@ -233,27 +238,27 @@ def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str
         UserError: If the config is invalid.
     """
     resolved = resolve_config(values).to_config()
-    tree, given, flat = config_schema(values), set(given), flatten(resolved)
+    tree, given, flat = config_schema(values), set(given), flatten_config(resolved)
     title = "* differs from its default, > given on the command line"
     lines: dict[str, list[str]] = {"": [f"# {resolved['name']}: {title}"]}
     for key, value in flat.items():
         section = key.partition(".")[0] if "." in key else ""
-        node = find(tree, key)
-        if isinstance(node, Group):  # a group without keys, such as no averages
+        node = find_key(tree, key)
+        if isinstance(node, SchemaSection):  # a group without keys, such as no averages
             lines.setdefault(key, ["", f"# {key}: none"])
             continue
         # The defaults of an objective's optimizer are the values of `optimizer`.
         default = flat[f"optimizer.{key.rpartition('.')[2]}"] if section == "optimizers" else node.default
         own = default is not dataclasses.MISSING and default == value
         marks = ("" if own else "*") + (">" if key in given else "")
-        beside = "" if own or default in (dataclasses.MISSING, "") else flag("", default).partition("=")[2]
+        beside = "" if own or default in (dataclasses.MISSING, "") else override_flag("", default).partition("=")[2]
         comment = f"  # {marks}{f' default {beside}' if beside else ''}" if marks else ""
-        word = shlex.quote(flag(key, value))
+        word = shlex.quote(override_flag(key, value))
         lines.setdefault(section, ["", f"# {section}"]).append(f"{word:<50}{comment}".rstrip())
     return "\n".join(line for group in lines.values() for line in group)
 
 
-def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: Read) -> dict[str, Any]:
+def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
     chosen = {key: value for key, value in overrides.items() if key in (*_CHOOSING, *_CHOICES.keys)}
     rest = {key: value for key, value in overrides.items() if key not in chosen}
     values = _choose(base, chosen, read)
@@ -264,10 +269,10 @@ def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: Read)
         changes = {key.removeprefix("model."): key for key in rest if key.startswith("model.")}
         read_changes = {name: read_key(tree, key, rest[key], read) for name, key in changes.items()}
         values["model"] = depart_from_size(values["model"], read_changes)
-    return override(values, rest, tree, read)
+    return set_keys(values, rest, tree, read)
 
 
-def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> dict[str, Any]:
+def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
     """Set the keys that determine others: whole sections, then the size, then family and task."""
     values = dict(base)
     for key in (*_CHOICES.keys, *_CHOOSING):
@@ -284,7 +289,7 @@ def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> d
     return values
 
 
-def _refuse_left_over(key: str, tree: Group, values: Mapping[str, Any]) -> None:
+def _refuse_left_over(key: str, tree: SchemaSection, values: Mapping[str, Any]) -> None:
     """Refuse a key of the config that does not exist under the choice of the override `key`.
 
     Raises:
@@ -292,12 +297,12 @@ def _refuse_left_over(key: str, tree: Group, values: Mapping[str, Any]) -> None:
     """
     section, dot, _ = key.partition(".")
     group = tree.keys[section]
-    if not dot or not isinstance(group, Group):
+    if not dot or not isinstance(group, SchemaSection):
         return
     for name in values[section]:
         if name not in group.keys:
             raise UserError(
-                f"config.{section}.{name}={values[section][name]!r} is said in the config, but the {group.chosen}, "
+                f"config.{section}.{name}={values[section][name]!r} is said in the config, but the {group.chosen_by}, "
                 f"which config.{key} chooses, has no such key: write a config file for it that leaves the key out"
             )
 
@@ -309,15 +314,15 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
-def _task(values: Mapping[str, Any]) -> Group:
-    group = group_of(tasks.task_schema(values))
-    return group._replace(keys={"name": Leaf(str), **group.keys}, chosen=f"task {values['name']}")
+def _task(values: Mapping[str, Any]) -> SchemaSection:
+    group = section_schema(tasks.task_schema(values))
+    return group._replace(keys={"name": SchemaValue(str), **group.keys}, chosen_by=f"task {values['name']}")
 
 
-def _model(values: Mapping[str, Any]) -> Group:
+def _model(values: Mapping[str, Any]) -> SchemaSection:
     """Return the keys of the model's family; a named size gives the defaults of those that it fixes."""
-    group = group_of(models.model_schema(values))
-    keys = {"family": Leaf(str), **group.keys}
+    group = section_schema(models.model_schema(values))
+    keys = {"family": SchemaValue(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.
     said = (
@@ -325,6 +330,6 @@ def _model(values: Mapping[str, Any]) -> Group:
     )
     for key, value in said.items():
         node = keys.get(key)
-        if isinstance(node, Leaf):
+        if isinstance(node, SchemaValue):
             keys[key] = node._replace(default=to_config(value))
-    return group._replace(keys=keys, chosen=f"family {fill_from_size(values)['family']}")
+    return group._replace(keys=keys, chosen_by=f"family {fill_from_size(values)['family']}")

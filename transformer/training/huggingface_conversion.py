@@ -261,11 +261,11 @@ def export_to_huggingface(
     """
     run = open_run(workdir, trusted)
     directory, experiment = run
-    reader = tasks.TASKS[tasks.name_of(experiment.task)].reader
+    reader = tasks.TASKS[tasks.name_of(experiment.task)].input_reader
     if reader is None:
         raise UserError(f"{workdir} is of the task {tasks.name_of(experiment.task)}: Hugging Face has no such model")
-    kept = reader.kept(directory.path)
-    interface = dataclasses.replace(reader.interface(experiment.task, kept), output=None)
+    kept = reader.load_preprocessor(directory.path)
+    interface = dataclasses.replace(reader.make_interface(experiment.task, kept), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     step, params = run.restored(step, lambda checkpoints, at: run.evaluated(checkpoints, at, shapes))
     notes = [f"step {step}"]

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.config import Config, UserError, from_config, nearest
+from transformer.command_invocation import shell_command
+from transformer.config import Config, UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.huggingface.convert import OpenedModel, open_model_folder
-from transformer.installation import command_words
-from transformer.json_files import read_object
+from transformer.json_files import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
@@ -375,7 +375,7 @@ def find_source(run: str, workdir: Path | None) -> Path:
 def is_published_model(path: Path) -> bool:
     """Whether this is a folder in Hugging Face format: its config.json has a model_type, that of a run does not."""
     file = RunDirectory(path).config_file
-    return file.exists() and "model_type" in read_object(file)  # a run may lack its config.json
+    return file.exists() and "model_type" in read_json_object(file)  # a run may lack its config.json
 
 
 def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
@@ -414,7 +414,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
 
 
 def _how_to_make_a_checkpoint() -> str:
-    convert = shlex.join(command_words("convert"))
+    convert = shlex.join(shell_command("convert"))
     return f"train it, or make a run of published weights with {convert} --from_pretrained=FOLDER --workdir=RUN"
 
 
@@ -434,7 +434,7 @@ def _leaf_names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dic
     if average:
         averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
         if average not in averages:
-            near = nearest(average, averages) if averages else "it has none"
+            near = suggest_nearest(average, averages) if averages else "it has none"
             raise UserError(f"config.initialize_from.average={average!r} is no average of {run}: {near}")
         inside = f"{AVERAGES}{average}/"
         names |= {path: f"{inside}{path}" for path in names if f"{inside}{path}" in leaves}

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 
 FRESH = "fresh"
 
@@ -181,7 +181,7 @@ def _filled(rule: InitRule, path: str) -> str:
 def _why_idle(rule: InitRule, targets: Mapping[str, ArrayInfo]) -> str:
     if any(match_wildcards(rule.target, path) is not None for path in targets):
         return "decides nothing: the rules before it match all that it matches; put it before them, or leave it out"
-    return f"matches no parameter of this run; {nearest(rule.target, targets)}"
+    return f"matches no parameter of this run; {suggest_nearest(rule.target, targets)}"
 
 
 def _check_resize_rules(targets: Mapping[str, ArrayInfo], fresh: Mapping[str, str], rules: Sequence[InitRule]) -> None:
@@ -208,7 +208,7 @@ def _check_sources(
     by_rule = "" if rule is None else f" (by the rule {rule.text!r})"
     raise UserError(
         f"config.initialize_from: the run has no {source!r}{by_rule} for the parameter {path} "
-        f"{targets[path].shape}{others}; {nearest(source, sources)}; say where it comes from with the rule "
+        f"{targets[path].shape}{others}; {suggest_nearest(source, sources)}; say where it comes from with the rule "
         f"'{path} = SOURCE', or leave it fresh with {f'{_together(missing, targets)} = {FRESH}'!r}"
     )
 

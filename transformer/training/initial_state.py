@@ -52,7 +52,7 @@ def init_state(
             for objective in task.objectives
         },
         averages=kept,
-        extra=task.init_extra(view, derive_key(key, 0, "extra")),
+        task_state=task.init_task_state(view, derive_key(key, 0, "extra")),
         hyperparameters=jax.tree.map(
             jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}
         ),
@@ -68,8 +68,8 @@ def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) 
     trained = {
         path: leaf
         for path, leaf in leaves_by_path(params).items()
-        if matches_any_pattern(path, objective.trains) and optimizer.is_trainable(path)
+        if matches_any_pattern(path, objective.trainable) and optimizer.is_trainable(path)
     }
     if not trained:
-        raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")
+        raise ValueError(f"objective {objective.name!r} trainable={objective.trainable} matches none of the parameters")
     return trained

@@ -53,8 +53,8 @@ class MetricAccumulator:
             metrics: The metrics.
             step: The number of the step.
         """
-        totals, values = jax.device_get((metrics.totals, metrics.values))
-        self._check(step, totals, values)
+        denominators, values = jax.device_get((metrics.denominators, metrics.values))
+        self._check(step, denominators, values)
         skipped = np.asarray(values.get("skipped_updates", 0.0), np.float64)
         for name, value in values.items():
             # The metrics of a skipped update may not be finite.
@@ -62,7 +62,7 @@ class MetricAccumulator:
             self._sums[name] = self._sums.get(name, 0.0) + (
                 number if name == "skipped_updates" else np.where(skipped, 0, number)
             )
-        for name, value in totals.items():
+        for name, value in denominators.items():
             self._totals[name] = self._totals.get(name, 0.0) + np.asarray(value, np.float64)
         self._steps += 1
         self._timed += 1

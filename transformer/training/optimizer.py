@@ -11,7 +11,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Above, Amount, Config, Count, PositiveAmount, Range, Share, UserError, nearest
+from transformer.config import (
+    Config,
+    Fraction,
+    GreaterThan,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    Range,
+    UserError,
+    suggest_nearest,
+)
 from transformer.layers.lora import has_lora
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective
@@ -69,18 +79,20 @@ class OptimizerConfig(Config, path="config.optimizer"):
     """
 
     algorithm: OptimizerAlgorithm = OptimizerAlgorithm.ADAM
-    learning_rate: PositiveAmount = 7e-4
+    learning_rate: PositiveFloat = 7e-4
     schedule: LearningRateSchedule = LearningRateSchedule.INVERSE_SQUARE_ROOT
-    warmup_steps: Count = 4000
-    final_lr_fraction: Amount = 0.0
-    beta1: Share = 0.9
-    beta2: Share = 0.98
-    epsilon: Amount = 1e-9
-    weight_decay: Amount = 0.0
-    clip_norm: Amount = 0.0
+    warmup_steps: NonNegativeInt = 4000
+    final_lr_fraction: NonNegativeFloat = 0.0
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.98
+    epsilon: NonNegativeFloat = 1e-9
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: NonNegativeFloat = 0.0
     trainable: tuple[str, ...] = ("*",)
     frozen: tuple[str, ...] = ()
-    layer_decay: Annotated[float, Above(0.0, "; config.optimizer.frozen leaves parts alone"), Range(0.0, 1.0)] = 1.0
+    layer_decay: Annotated[float, GreaterThan(0.0, "; config.optimizer.frozen leaves parts alone"), Range(0.0, 1.0)] = (
+        1.0
+    )
 
     def _check(self) -> None:
         if self.weight_decay and self.algorithm is not OptimizerAlgorithm.ADAMW:
@@ -244,14 +256,14 @@ def check_trainable_patterns(config: OptimizerConfig, objective: Objective, path
     for name, patterns in (("trainable", config.trainable), ("frozen", config.frozen)):
         for pattern in patterns:
             if not matching_paths(paths, [pattern]):
-                near = nearest(pattern, folders)
+                near = suggest_nearest(pattern, folders)
                 raise UserError(f"config.optimizer.{name}: {pattern!r} matches no parameter of this model; {near}")
-    own = matching_paths(paths, objective.trains)
+    own = matching_paths(paths, objective.trainable)
     trained = [path for path in own if config.is_trainable(path)]
     if own and not trained:
         raise UserError(
             f"config.optimizer.trainable={config.trainable} without frozen={config.frozen} leaves the objective "
-            f"{objective.name!r} nothing to train: it trains {', '.join(objective.trains)}"
+            f"{objective.name!r} nothing to train: it trains {', '.join(objective.trainable)}"
         )
     for path in trained:
         if has_lora(path, paths):
@@ -309,7 +321,7 @@ def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Map
         objective: The objective.
         sizes: The number of elements of each parameter by path.
     """
-    trained = [path for path in matching_paths(sizes, objective.trains) if config.is_trainable(path)]
+    trained = [path for path in matching_paths(sizes, objective.trainable) if config.is_trainable(path)]
     if len(trained) == len(sizes):
         return []
     numbers, whole = sum(sizes[path] for path in trained), sum(sizes.values())

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.config import Config, Count, Positive, Rate
+from transformer.config import Config, NonNegativeInt, PositiveInt, Rate
 from transformer.models.model import leaves_by_path, matches_any_pattern
 from transformer.training.state import accumulation_dtype
 
@@ -43,8 +43,8 @@ class ParameterAverage(Config, path="average"):
 
     kind: AverageKind
     decay: Rate = 0.999
-    start: Count = 0
-    every: Positive = 1
+    start: NonNegativeInt = 0
+    every: PositiveInt = 1
     patterns: tuple[str, ...] = ("*",)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.config import Above, Config, UserError, choice, nearest
+from transformer.config import Config, GreaterThan, UserError, lookup_by_name, suggest_nearest
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_num_dimensions, use_placement
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
@@ -50,10 +50,10 @@ class ShardingConfig(Config, path="config.sharding"):
     sequence: int = 1
     rules: str = "dp"
     sequence_attention: SequenceParallel = SequenceParallel.RING
-    max_replicated_mb: Annotated[float, Above(0.0, " megabytes")] = 16.0
+    max_replicated_mb: Annotated[float, GreaterThan(0.0, " megabytes")] = 16.0
 
     def _check(self) -> None:
-        rules = choice(self.rules, RULES, "config.sharding.rules")
+        rules = lookup_by_name(self.rules, RULES, "config.sharding.rules")
         sizes = self.sizes()
         for axis, size in sizes.items():
             if size != -1 and size < 1:
@@ -143,7 +143,7 @@ def add_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) ->
         for axis in axes:
             if axis not in MESH_AXES:
                 raise UserError(
-                    f"{said} lies on {axis!r}, which is no axis of the mesh: {nearest(str(axis), MESH_AXES)}"
+                    f"{said} lies on {axis!r}, which is no axis of the mesh: {suggest_nearest(str(axis), MESH_AXES)}"
                 )
         if len(set(axes)) != len(axes):
             raise UserError(f"{said} names a mesh axis twice: say each once")

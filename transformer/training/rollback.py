@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Count, UserError, to_config
+from transformer.command_invocation import shell_command
+from transformer.config import NonNegativeInt, UserError, to_config
 from transformer.data.batches import BatchSource
-from transformer.installation import command_words
-from transformer.json_files import checked, read_object
+from transformer.json_files import parse_dataclass, read_json_object
 from transformer.models.model import leaves_by_path
 from transformer.runs.distributed import is_primary, run_on_primary
 from transformer.runs.exceptions import NonFiniteError, RunFailed
@@ -26,7 +26,7 @@ from transformer.training.checked_batches import BatchRange, CheckedBatches, Inv
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 from transformer.training.update_guard import TrainingDiverged
-from transformer.trust import trust_words
+from transformer.trust import trust_flags
 
 
 class RollbackRequest(NamedTuple):
@@ -62,7 +62,7 @@ class RollbackRecord:
     """
 
     step: StepNumber | None
-    skip: Count
+    skip: NonNegativeInt
     skipped_batches: tuple[BatchRange, ...]
     going_back_to: StepNumber | None
 
@@ -80,13 +80,13 @@ def read_rollback_record(directory: RunDirectory) -> RollbackRecord | None:
     path = directory.rollback_file
     if not path.exists():
         return None
-    record = read_object(path)
+    record = read_json_object(path)
     if not has_valid_checksum(record):
         raise UserError(
             f"{path} is not what was written, and which batches the run trains on depends on it: put it back as it "
             "was, or choose another --workdir"
         )
-    return checked(RollbackRecord, strip_checksum(record), str(path))
+    return parse_dataclass(RollbackRecord, strip_checksum(record), str(path))
 
 
 def skipped_batches(directory: RunDirectory) -> list[list[int]]:
@@ -168,7 +168,7 @@ def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
 
 def training_batches(run: TrainingRun, components: TrainingComponents) -> BatchSource:
     """Return the validated batches of a run without those that it skips."""
-    source = components.task.source(run.experiment.run.seed)
+    source = components.task.training_batches(run.experiment.run.seed)
     return CheckedBatches(source, components.task.interface, skipped_batches(run.directory))
 
 
@@ -239,8 +239,8 @@ def _steps_in(directory: RunDirectory) -> list[int]:
 def _rewind_command(run: TrainingRun, way: RollbackRequest) -> str:
     if jax.process_count() > 1:
         return f"start each of its {jax.process_count()} processes again with {way}"
-    trust = trust_words(run.experiment.to_config())
-    words = [*command_words("train"), f"--workdir={run.directory.path}", *trust]
+    trust = trust_flags(run.experiment.to_config())
+    words = [*shell_command("train"), f"--workdir={run.directory.path}", *trust]
     return f"{shlex.join(words)} {way}"
 
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 
+from transformer.command_invocation import shell_command
 from transformer.config import UserError
 from transformer.costs.model_sizes import active_parameters
 from transformer.data.datasets.tfds_preparation import allow_downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
-from transformer.installation import command_words
 from transformer.models import registry as models
 from transformer.models.model import PyTree, replace_with_averaged
 from transformer.models.task_interface import LANGUAGE_MODELING
@@ -31,12 +31,12 @@ from transformer.training.checkpoint_metadata import (
     describe_tokenizer_change,
     refuse_change,
 )
+from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import ExperimentConfig, resolve_config
-from transformer.training.evaluate import evaluation_view
 from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import PARAMS, STATE, TrainState
-from transformer.trust import check_trusted, trust_words
+from transformer.trust import check_trusted, trust_flags
 
 LoadedRun = tuple[ExperimentConfig, TrainingComponents, TrainState]
 
@@ -87,7 +87,7 @@ class RecordedRun(NamedTuple):
 
     def _untrained(self) -> UserError:
         path = self.directory.path
-        words = [*command_words("train"), f"--workdir={path}", *trust_words(self.directory.config())]
+        words = [*shell_command("train"), f"--workdir={path}", *trust_flags(self.directory.config())]
         return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
 
     def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
@@ -126,7 +126,7 @@ def open_run(
     """
     directory = RunDirectory.open(workdir)
     config, changes = directory.config(), task_changes or {}
-    check_trusted(config, trusted, said=[f"task.{name}" for name in changes])
+    check_trusted(config, trusted, source=[f"task.{name}" for name in changes])
     config["task"] = {**config.get("task", {}), **changes}
     return RecordedRun(directory, resolve_config(config))
 
@@ -155,7 +155,7 @@ def load_run(
 
     Example:
         ```python
-        from transformer.training.evaluate import evaluation_view
+        from transformer.training.compiled_evaluation import evaluation_view
         from transformer.training.run_loading import load_run
 
         experiment, components, state = load_run("runs/demo")

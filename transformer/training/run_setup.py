@@ -23,8 +23,9 @@ from transformer.tasks import registry as tasks
 from transformer.training.background_compile import Program, distinct_batch_shapes
 from transformer.training.build import TrainingComponents, build_components, check_before_compiling
 from transformer.training.checkpoint_metadata import collect_metadata
+from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
+from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig, changeable_keys
-from transformer.training.evaluate import CompiledEvaluation, Probe, compile_evaluations, compile_probe
 from transformer.training.init_from import check_lora_scale, copy_source_tokenizer, plan_initialization
 from transformer.training.loop import Cadence, LoopEvaluation
 from transformer.training.optimizer import describe_trainable
@@ -185,7 +186,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     params = components.abstract_state.variables.params
     parameters = count_parameters(params)
     run.directory.record(parameters=parameters)
-    for line in task.said:
+    for line in task.data_summary:
         _logger.info("%s", line)
 
     steps = experiment.run.steps
@@ -205,7 +206,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
         f"{experiment.run.name}: {parameters:,} parameters on {devices}{processes}, {progress}; run directory "
         f"{run.directory.path}",
         f"precision: parameters are stored in {stored}, the model computes in {experiment.precision.compute}",
-        *task.said,
+        *task.data_summary,
     ]
     for objective in task.objectives:
         lines += describe_trainable(experiment.optimizer_of(objective.name), objective, sizes)
@@ -293,7 +294,7 @@ def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe
         components.abstract_state,
         components.placement,
         config=run.experiment.maps,
-        times=run.experiment.run.probe_count,
+        times=run.experiment.run.num_probe_steps,
         parameters=run.experiment.eval_parameters,
         tiers=MapStore.tiers_at(run.directory.maps),
     )

@@ -19,7 +19,7 @@ from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Task
-from transformer.training.evaluate import evaluation_view
+from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.state import TrainState, derive_key
 
 GB = 1e9
@@ -42,7 +42,7 @@ def check_task_fits_model(
             task's or a model's own code are raised unchanged, with a note that names the traced pass.
     """
     _check_names(model.sites)
-    labels = task.labels(model.sites).completed(model.sites)
+    labels = task.axis_labels(model.sites).completed(model.sites)
     _check_probe(model, task, abstract, labels)
     _check_objectives(model, task, abstract, batch, capture)
     _check_evaluations(model, task, abstract)
@@ -94,10 +94,10 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
 def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a line for each evaluation that is skipped because the model lacks the maps that it reads."""
     return [
-        f"evaluation {each.split}/{each.name} is skipped: the model has no attention map of {each.reads[0]} over "
-        f"{each.reads[1]}"
+        f"evaluation {each.split}/{each.name} is skipped: the model has no attention map of "
+        f"{each.required_axes[0]} over {each.required_axes[1]}"
         for each in evaluations
-        if each.reads is not None and not each.applies(model.sites)
+        if each.required_axes is not None and not each.applies(model.sites)
     ]
 
 
@@ -179,7 +179,7 @@ def _check_map(site: Site, captured: CapturedAttention, labels: AxisLabels) -> N
             )
     if shape[1] != len(labels.titles):
         raise UserError(
-            f"the map of the site {site.name!r} has {shape[1]} examples, but Task.labels describes "
+            f"the map of the site {site.name!r} has {shape[1]} examples, but Task.axis_labels describes "
             f"{len(labels.titles)}: the probe and the labels must be of the same examples"
         )
     for dimension, axis in ((3, site.query), (4, site.key)):
@@ -187,7 +187,7 @@ def _check_map(site: Site, captured: CapturedAttention, labels: AxisLabels) -> N
         if shape[dimension] < longest:
             raise UserError(
                 f"the map of the site {site.name!r} has {shape[dimension]} positions of {axis.name!r}, but "
-                f"{'the axis' if axis.names() else 'Task.labels'} names {longest}"
+                f"{'the axis' if axis.names() else 'Task.axis_labels'} names {longest}"
             )
 
 
@@ -231,10 +231,10 @@ def _traced(
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
         view = evaluation_view(model, state, "raw")._replace(train=True, capture=capture)
-        prepared, extra = task.prepare(view, batch, derive_key(state.key, state.step, "prepare"))
-        view = view._replace(extra=extra)
+        prepared, extra = task.prepare_batch(view, batch, derive_key(state.key, state.step, "prepare"))
+        view = view._replace(task_state=extra)
         key = derive_key(state.key, state.step, objective.key_name)
-        value, aux = objective.loss(view, prepared, task.totals(prepared), key)
+        value, aux = objective.loss_fn(view, prepared, task.denominators(prepared), key)
         if not isinstance(aux, LossAux):
             raise UserError(
                 f"the loss of the objective {objective.name!r} returns a {type(aux).__name__} beside its value: it "
@@ -277,7 +277,7 @@ def _check_loss(objective: Objective, value: Any, aux: LossAux, abstract: TrainS
             raise UserError(f"{what} of the objective {objective.name!r} has shape {number.shape}; it must be a number")
     for what, before, after in (
         ("state", abstract.variables.state, aux.state),
-        ("extra", abstract.extra, aux.extra),
+        ("task_state", abstract.task_state, aux.task_state),
     ):
         shapes = [{path: (x.shape, x.dtype) for path, x in leaves_by_path(tree).items()} for tree in (before, after)]
         differing = [path for path in {**shapes[0], **shapes[1]} if shapes[0].get(path) != shapes[1].get(path)]

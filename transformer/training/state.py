@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
         variables: The model's parameters and state.
         optimizers: The optimizer states by objective.
         averages: The averaged parameters by the name of the average and their path.
-        extra: The task's own state.
+        task_state: The task's own state.
         hyperparameters: The numbers of the optimizers by objective, such as the learning rate. They are arguments of
             the compiled program.
         gradient_norms: The gradient norms of the last updates by objective, if spikes are guarded against.
@@ -36,7 +36,7 @@ class TrainState(NamedTuple):
     variables: Variables
     optimizers: Mapping[str, PyTree]
     averages: Mapping[str, Mapping[str, Array]]
-    extra: PyTree
+    task_state: PyTree
     hyperparameters: Mapping[str, Mapping[str, Float[Array, ""]]]
     gradient_norms: Mapping[str, Float[Array, " N"]] = {}
 

@@ -26,12 +26,12 @@ class StepMetrics(NamedTuple):
     """The metrics of one step.
 
     Attributes:
-        totals: The counts of its batch (`Task.totals`).
+        denominators: The counts of its batch (`Task.denominators`).
         values: Metrics that are means already.
         maps: The captured head statistics, by site.
     """
 
-    totals: dict[str, Array]
+    denominators: dict[str, Array]
     values: dict[str, Array]
     maps: Mapping[str, CapturedAttention] = NOTHING_CAPTURED
 
@@ -65,9 +65,9 @@ def make_train_step(
     """Return the step of a task on a model, to be jitted.
 
     Objectives are applied in turn, each to the parameters that the one before it has updated. With n microbatches the
-    batch is split and the gradients of its parts are added. Each part reads the state and the `extra` of the step's
-    start, and every loss is divided by the totals of the whole batch, so that the result is that of the large batch.
-    The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch.
+    batch is split and the gradients of its parts are added. Each part reads the state and the `task_state` of the
+    step's start, and every loss is divided by the totals of the whole batch, so that the result is that of the large
+    batch. The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch.
 
     Args:
         model: The model.
@@ -87,10 +87,12 @@ def make_train_step(
             return derive_key(state.key, state.step, name)
 
         observed = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
-        view = StateView(model, state.variables, state.averages, state.extra, state.step, train=True, capture=observed)
-        batch, extra = task.prepare(view, batch, key("prepare"))
-        totals = task.totals(batch)
-        view = view._replace(extra=extra)
+        view = StateView(
+            model, state.variables, state.averages, state.task_state, state.step, train=True, capture=observed
+        )
+        batch, extra = task.prepare_batch(view, batch, key("prepare"))
+        denominators = task.denominators(batch)
+        view = view._replace(task_state=extra)
         optimizer_states: dict[str, Any] = {}
         values: dict[str, Array] = {}
         maps: dict[str, CapturedAttention] = {}
@@ -98,14 +100,14 @@ def make_train_step(
             optimizer = optimizers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
             gradients, aux = _accumulate_gradients(
-                view, objective, trained, batch, totals, key(objective.key_name), num_microbatches
+                view, objective, trained, batch, denominators, key(objective.key_name), num_microbatches
             )
             hyper = state.hyperparameters[objective.name]
             updates, optimizer_states[objective.name] = optimizer.update(
                 gradients, state.optimizers[objective.name], trained, state.step, hyper
             )
             params = replace_with_averaged(view.variables.params, optax.apply_updates(trained, updates))
-            view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
+            view = view._replace(variables=Variables(params, aux.state), task_state=aux.task_state)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
             metrics = {
                 **aux.metrics,
@@ -116,15 +118,15 @@ def make_train_step(
             values |= {prefix + name: value for name, value in metrics.items()}
             maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
         updated_state = state._replace(
-            step=state.step + 1, variables=view.variables, optimizers=optimizer_states, extra=view.extra
+            step=state.step + 1, variables=view.variables, optimizers=optimizer_states, task_state=view.task_state
         )
-        state, values = guard_update(update_guard, state, updated_state, totals, values)
+        state, values = guard_update(update_guard, state, updated_state, denominators, values)
         updated = values["skipped_updates"] == 0
         updated_averages = {
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
             for name, average in averages.items()
         }
-        return state._replace(averages=updated_averages), StepMetrics(dict(totals), values, maps)
+        return state._replace(averages=updated_averages), StepMetrics(dict(denominators), values, maps)
 
     return step
 
@@ -134,7 +136,7 @@ def _accumulate_gradients(
     objective: Objective,
     trained: dict[str, Array],
     batch: Batch,
-    totals: Mapping[str, Array],
+    denominators: Mapping[str, Array],
     key: Key[Array, ""],
     num_microbatches: int,
 ) -> tuple[dict[str, Array], LossAux]:
@@ -144,7 +146,7 @@ def _accumulate_gradients(
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
             params = replace_with_averaged(view.variables.params, trained)
             loss_view = view._replace(variables=view.variables._replace(params=params))
-            return _add_auxiliary_losses(*objective.loss(loss_view, batch, totals, key), counts)
+            return _add_auxiliary_losses(*objective.loss_fn(loss_view, batch, denominators, key), counts)
 
         gradients, aux = jax.grad(loss, has_aux=True)(trained)
         return cast_to_accumulation_dtype(gradients), aux  # cast before microbatches are added and norms computed
@@ -154,7 +156,7 @@ def _accumulate_gradients(
 
     def auxiliary_counts(batch: Batch, key: Key[Array, ""]) -> Counts:
         # The compiler removes everything in this pass that the counts do not need.
-        _, aux = objective.loss(view, batch, totals, key)
+        _, aux = objective.loss_fn(view, batch, denominators, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
     microbatches = jax.tree.map(lambda x: _split_microbatches(x, num_microbatches), dict(batch))
@@ -169,7 +171,7 @@ def _accumulate_gradients(
         microbatch, micro_key = micro
         gradients, aux = gradient(microbatch, micro_key, counts)
         added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.maps))
-        return added, (aux.state, aux.extra)
+        return added, (aux.state, aux.task_state)
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
     (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (microbatches, keys))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from transformer.config import Config, Positive, UserError
+from transformer.config import Config, PositiveInt, UserError
 from transformer.runs.exceptions import RunFailed
 from transformer.training.state import TrainState
 
@@ -32,9 +32,9 @@ class UpdateGuardConfig(Config, path="config.update_guard"):
         spike_window: The number of updates of that median.
     """
 
-    max_consecutive_skips: Positive = 10
+    max_consecutive_skips: PositiveInt = 10
     spike_factor: float = 0.0
-    spike_window: Positive = 64
+    spike_window: PositiveInt = 64
 
     def _check(self) -> None:
         if self.spike_factor and not self.spike_factor > 1:
@@ -59,7 +59,11 @@ def init_gradient_norms(update_guard: UpdateGuardConfig, objectives: Iterable[st
 
 
 def guard_update(
-    update_guard: UpdateGuardConfig, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
+    update_guard: UpdateGuardConfig,
+    previous_state: TrainState,
+    updated_state: TrainState,
+    denominators: Numbers,
+    values: Numbers,
 ) -> tuple[TrainState, dict[str, Array]]:
     """Keep or undo an update.
 
@@ -67,9 +71,9 @@ def guard_update(
 
     Args:
         update_guard: The config.
-        before: The state before the update.
-        after: The state after it, with the averages of `before`, which are updated later.
-        totals: The totals of the batch.
+        previous_state: The state before the update.
+        updated_state: The state after it, with the averages of `previous_state`, which are updated later.
+        denominators: The totals of the batch.
         values: The metrics of the step.
 
     Returns:
@@ -78,27 +82,31 @@ def guard_update(
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
     numbers = [value for name, value in values.items() if _ends(name, _FINITE_METRICS)]
     # Parameters and optimizers stay finite if these are, since a norm is a sum over all of them.
-    finite = _all_finite((numbers, after.variables.state, after.extra))
+    finite = _all_finite((numbers, updated_state.variables.state, updated_state.task_state))
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
-    empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
+    empty = (
+        still & jnp.any(jnp.stack([total == 0 for total in denominators.values()]))
+        if denominators
+        else jnp.array(False)
+    )
     good, recent = finite & ~empty, {}
-    for name, seen in before.gradient_norms.items():
-        norm = norms[_GRADIENT if len(before.gradient_norms) == 1 else f"{name}/{_GRADIENT}"]
+    for name, seen in previous_state.gradient_norms.items():
+        norm = norms[_GRADIENT if len(previous_state.gradient_norms) == 1 else f"{name}/{_GRADIENT}"]
         good &= (norm <= update_guard.spike_factor * jnp.median(seen)) | jnp.any(seen == 0)
         recent[name] = jnp.roll(seen, 1).at[0].set(norm)
 
     def kept(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda made, had: jnp.where(good, made, had), new, old)
 
-    after = after._replace(
-        variables=kept(after.variables, before.variables),
-        optimizers=kept(after.optimizers, before.optimizers),
-        extra=kept(after.extra, before.extra),
-        gradient_norms=kept(recent, dict(before.gradient_norms)),
+    updated_state = updated_state._replace(
+        variables=kept(updated_state.variables, previous_state.variables),
+        optimizers=kept(updated_state.optimizers, previous_state.optimizers),
+        task_state=kept(updated_state.task_state, previous_state.task_state),
+        gradient_norms=kept(recent, dict(previous_state.gradient_norms)),
     )
     # The loss of an empty batch is 0 / 0 or 0, depending on the task.
     told = {name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()}
-    return after, {**told, "skipped_updates": 1 - good.astype(jnp.float32)}
+    return updated_state, {**told, "skipped_updates": 1 - good.astype(jnp.float32)}
 
 
 def _all_finite(tree: Any) -> Bool[Array, ""]:
@@ -125,12 +133,12 @@ class ConsecutiveSkips:
     def __init__(self, max_consecutive_skips: int):
         self._max_consecutive_skips, self._row = max_consecutive_skips, 0
 
-    def check(self, step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+    def check(self, step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         """Count a step.
 
         Args:
             step: The number of the step.
-            totals: The totals of its batch.
+            denominators: The totals of its batch.
             values: Its metrics.
 
         Raises:
@@ -138,14 +146,14 @@ class ConsecutiveSkips:
         """
         self._row = self._row + 1 if values.get("skipped_updates", 0) else 0
         if self._row >= self._max_consecutive_skips:
-            raise TrainingDiverged(step - self._row + 1, step, describe_skip(totals, values))
+            raise TrainingDiverged(step - self._row + 1, step, describe_skip(denominators, values))
 
 
-def describe_skip(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
+def describe_skip(denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
     """Describe why an update was skipped, and what helps.
 
     Args:
-        totals: The totals of its batch.
+        denominators: The totals of its batch.
         values: Its metrics.
     """
     advice = (
@@ -154,7 +162,7 @@ def describe_skip(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndar
     for name, value in values.items():
         if _ends(name, _FINITE_METRICS) and not np.isfinite(value):
             return f"{name} is {value}; {advice}"
-    for name, total in totals.items():
+    for name, total in denominators.items():
         if total == 0:
             return f"the batch is all padding: it has no {name}; check the data"
     lengths = ", ".join(f"{name} is {value:.4g}" for name, value in values.items() if _ends(name, (_GRADIENT,)))

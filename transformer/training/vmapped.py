@@ -128,7 +128,7 @@ def measure_vmap_speedup(
     _check_batches(experiments, components)
     compiled = compile_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
     alone, together = (shard_host_batches(each, components.placement) for each in compiled)
-    sources = [components.task.source(each.run.seed) for each in experiments]
+    sources = [components.task.training_batches(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
     batches = [stacked[number] for number in range(steps)]
 
@@ -172,7 +172,8 @@ class StackedBatches:
                 if shape != first:
                     raise UserError(
                         f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {shape} and "
-                        f"{first}, which one program cannot train; give config.task.lengths a single length, or train "
+                        f"{first}, which one program cannot train; give config.task.bucket_lengths a single length, "
+                        "or train "
                         "one by one"
                     )
         return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
@@ -278,7 +279,7 @@ def _check_batches(experiments: Sequence[ExperimentConfig], components: Training
     Raises:
         UserError: If shapes differ.
     """
-    batches = StackedBatches([components.task.source(each.run.seed) for each in experiments])
+    batches = StackedBatches([components.task.training_batches(each.run.seed) for each in experiments])
     for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]
 
@@ -339,9 +340,9 @@ def _train_runs(
     writers = VmappedWriters(writers_of_runs, ConsoleWriter(steps, sys.stdout), not_finite=end)
     skipped_steps = [ConsecutiveSkips(run.experiment.update_guard.max_consecutive_skips) for run in runs]
 
-    def check(step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+    def check(step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         for number in writers.going:
-            run_totals = {name: total[number] for name, total in totals.items()}
+            run_totals = {name: total[number] for name, total in denominators.items()}
             run_values = {name: value[number] for name, value in values.items()}
             try:
                 skipped_steps[number].check(step, run_totals, run_values)
@@ -445,7 +446,7 @@ def _print_run_summary(runs: Sequence[TrainingRun], components: TrainingComponen
     steps = runs[0].experiment.run.steps
     what = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
     print(f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {what}; run directories", flush=True)
-    for line in components.task.said:
+    for line in components.task.data_summary:
         print(f"  {line}", flush=True)
     for each in runs:
         each.directory.record(parameters=parameters)

@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
                 "name": "translation",
                 "dataset": "phrases/train=6000,validation=100,test=250",
                 "vocabulary": 800,
-                "lengths": (24,),
+                "bucket_lengths": (24,),
                 "tokens_per_batch": 768,
                 "num_beams": 1,
                 "num_decoded_examples": 16,
@@ -65,8 +65,8 @@ def reversal_config() -> ConfigDict:
     config.log_every = 25
     config.eval_every = 250
     config.maps_every = 250
-    config.task.dataset = "reversal/length=12,symbols=16,validation=128,test=256"
-    config.task.lengths = (13,)
+    config.task.dataset = "reversal/length=12,num_symbols=16,validation=128,test=256"
+    config.task.bucket_lengths = (13,)
     config.task.tokens_per_batch = 64 * 13
     config.task.label_smoothing = 0.0
     config.model.encoder_layers = 6

@@ -31,7 +31,7 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
                 "name": "translation",
                 "dataset": "help_desk",
                 "vocabulary": 1000,
-                "lengths": (20,),
+                "bucket_lengths": (20,),
                 "tokens_per_batch": 64 * 20,
                 "label_smoothing": 0.0,
                 "num_beams": 1,

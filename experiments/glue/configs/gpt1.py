@@ -123,7 +123,7 @@ def scratch(problem: str) -> ConfigDict:
                 "name": "fine_tuning",
                 "dataset": f"grammar/{problem}",
                 "vocabulary": 512,
-                "lengths": (32, 64),
+                "bucket_lengths": (32, 64),
                 "num_probe_examples": 6,
             },
             "model": {

@@ -11,7 +11,7 @@ r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, compare
         --config.model.positions=none
     python -m launch.train --config=experiments/image_classification/configs/cifar10.py --data_dir=DIR \
         --workdir=runs/shuffled \
-        --config.task.shuffled=4
+        --config.task.shuffled_patch_size=4
 
 DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with images by class. `:attention` is the residual
 network with self-attention after its second stage. The last two commands are controls: a Transformer without position

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
             "maps_every": 25,
             "task": {
                 "name": "language_modeling",
-                "dataset": f"repeated/symbols=64,shortest=12,longest=32,length={LENGTH}",
+                "dataset": f"repeated/num_symbols=64,min_segment_length=12,max_segment_length=32,length={LENGTH}",
                 "tokenizer": "characters",
                 "batching": "packed",
                 "context": LENGTH,

@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
             "problem": "associative_recall",
             "min_size": 2,
             "max_size": 6,
-            "lengths": (16, 24, 32),
+            "bucket_lengths": (16, 24, 32),
             "eval_sizes": (6, 8, 10, 12, 15, 20),
         }
     )

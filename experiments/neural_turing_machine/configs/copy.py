@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
             "seed": 1,
             "steps": 3000,
             "maps_every": 250,
-            "task": {"name": "experiments.neural_turing_machine.task", "lengths": (17, 29, 41)},
+            "task": {"name": "experiments.neural_turing_machine.task", "bucket_lengths": (17, 29, 41)},
             "model": {"family": "experiments.neural_turing_machine.ntm"},
             "optimizer": {
                 "learning_rate": 1e-3,

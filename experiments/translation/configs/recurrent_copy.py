@@ -26,9 +26,9 @@ def get_config(
             "maps_every": 250,
             "task": {
                 "name": "translation",
-                "dataset": "copy/length=24,shortest=2,tested=24,symbols=16,train=96000",
+                "dataset": "copy/length=24,min_length=2,test_length=24,num_symbols=16,train=96000",
                 "vocabulary": 37,
-                "lengths": (25,),
+                "bucket_lengths": (25,),
                 "tokens_per_batch": 64 * 25,
                 "label_smoothing": 0.0,
                 "num_beams": 1,

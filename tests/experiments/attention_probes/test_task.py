@@ -61,13 +61,16 @@ def indifferent(tokens: Any) -> Any:
 
 
 def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(task: AttentionProbes) -> None:
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     np.testing.assert_array_equal(batch["tokens"], again["tokens"])
-    assert all((other["tokens"] != batch["tokens"]).any() for other in (task.source(3)[8], task.source(4)[7]))
+    assert all(
+        (other["tokens"] != batch["tokens"]).any()
+        for other in (task.training_batches(3)[8], task.training_batches(4)[7])
+    )
     assert batch["tokens"].shape == task.interface.inputs["tokens"].shape == (4, 10)
     # "?" is the corpus' first word, behind the padding.
     np.testing.assert_array_equal(batch["labels"] != 0, batch["tokens"] == 1)
-    assert float(task.totals(batch)["marks"]) == 8
+    assert float(task.denominators(batch)["marks"]) == 8
     assert task.interface.vocabularies == {"tokens": 6}
     for row, length in enumerate(batch["lengths"]):
         assert (batch["tokens"][row, :length] != 0).all()
@@ -75,13 +78,13 @@ def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(tas
 
 
 def test_the_loss_is_of_the_marked_places_alone(task: AttentionProbes) -> None:
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
 
     def loud(tokens: Any) -> Any:
         """Sure of "?" at every place, but at the marks as sure of word 2."""
         return 3.0 * jnp.eye(6)[jnp.where(tokens == 1, 2, 1)]
 
-    loss, aux = task.objectives[0].loss(of_model(loud), batch, task.totals(batch), None)
+    loss, aux = task.objectives[0].loss_fn(of_model(loud), batch, task.denominators(batch), None)
     labels = batch["labels"][batch["labels"] != 0]
     nats = np.where(labels == 2, -3.0, 0.0) + np.log(np.exp(3.0) + 5)
     assert float(loss) == pytest.approx(nats.mean(), rel=1e-5)
@@ -106,7 +109,7 @@ def test_no_text_is_both_trained_on_and_held_out() -> None:
     held_out = {
         bytes(row) for each in sorting.evaluations for batch in each.batches for row in np.asarray(batch["tokens"])
     } | {bytes(row) for row in np.asarray(sorting.probe_batch["tokens"])}
-    source = sorting.source(0)
+    source = sorting.training_batches(0)
     assert not held_out & {bytes(row) for step in range(100) for row in source[step]["tokens"]}
 
 
@@ -179,20 +182,20 @@ def test_a_hit_is_a_row_whose_largest_weight_is_gold() -> None:
 
 
 def test_links_name_what_a_head_reads_that_follows_them(task: AttentionProbes) -> None:
-    labels = task.labels(SITES)
+    labels = task.axis_labels(SITES)
     assert labels.linked == "the nearer item or the farther item"
     assert labels.links is not None
     assert set(labels.links) == {"decoder/self"}
     for words, links in zip(labels.tokens["tokens"], labels.links["decoder/self"], strict=True):
         asked = [at for at, word in enumerate(words) if word == "?"]
         assert {tuple(link) for link in links} == {(at, at - back, True) for at in asked for back in (1, 2)}
-    assert task.labels(SITES[1:]).links is None
+    assert task.axis_labels(SITES[1:]).links is None
 
 
 def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_antecedent() -> None:
     """As many texts are mapped as tell them apart, though the nearest noun is right in three of ten."""
     task = AttentionProbes(AttentionProbesConfig(batch_size=1, num_eval_examples=1))
-    corpus, site, labels = task.corpus, SITES[0], task.labels(SITES)
+    corpus, site, labels = task.corpus, SITES[0], task.axis_labels(SITES)
     texts, length = labels.tokens["tokens"], corpus.max_length
     weights = np.zeros((len(texts), 2, 2, length, length), np.float32)
     weights[..., 0] = 1
@@ -215,7 +218,7 @@ def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_ant
 def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: AttentionProbes) -> None:
     view = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.where(tokens == 1, 3, 1)])
     text = "red-circle blue-square ? blue-circle red-circle ?"
-    answers = task.answer(view, PredictionRequest([text, "red-circle red-square ?"]))
+    answers = task.predict(view, PredictionRequest([text, "red-circle red-square ?"]))
     assert list(answers.lines) == ["? = red-square 0.999, ? = red-square 0.999", "? = red-square 0.999"]
     assert answers.labels.titles[0].startswith("blue-circle red-circle: red-circle blue-square ?")
     for wrong, kind_of_cue in (
@@ -224,11 +227,11 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Atten
         ("red-circle " * 12 + "?", "more than the 10 of the longest text"),
     ):
         with pytest.raises(UserError, match=kind_of_cue.replace("?", r"\?")):
-            task.answer(view, PredictionRequest([wrong]))
+            task.predict(view, PredictionRequest([wrong]))
     reading = read_texts(task.config, view, None, InputTexts([text]))
     assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
-    assert TASK.reader is not None
-    assert TASK.reader.interface(task.config, None) == task.interface
+    assert TASK.input_reader is not None
+    assert TASK.input_reader.make_interface(task.config, None) == task.interface
 
 
 def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:

@@ -47,15 +47,15 @@ def view_of(
     stride = PIXELS if attention is CaptionerAttention.HARD else PIXELS // 2
     config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding=4, attention=attention)
     model = FAMILY.build(config, task.interface, Precision())
-    extra = task.init_extra(StateView(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
+    extra = task.init_task_state(StateView(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, extra, np.int32(0), train)
 
 
 def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
-    for other in (task.source(3)[8], task.source(4)[7]):
+    for other in (task.training_batches(3)[8], task.training_batches(4)[7]):
         assert (other["image"] != batch["image"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
@@ -74,19 +74,23 @@ def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
             assert task.scene_generator.place(cell) == f"{row_said} {column_said}"
         # Only what is named is there to be seen.
         assert set(np.argsort(-cells[row])[: len(named)]) == set(named.values())
-    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+    assert task.denominators(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
 def test_hard_attention_adds_what_its_draws_learn_from(task: Captioning) -> None:
     """The words' cross-entropy, and REINFORCE with the baseline of the view, which follows what a word was worth."""
-    view, batch, key = view_of(task, CaptionerAttention.HARD, train=True), task.source(1)[0], jax.random.key(5)
-    view = view._replace(extra={"baseline": jnp.float32(-2.0)})
-    totals = task.totals(batch)
+    view, batch, key = (
+        view_of(task, CaptionerAttention.HARD, train=True),
+        task.training_batches(1)[0],
+        jax.random.key(5),
+    )
+    view = view._replace(task_state={"baseline": jnp.float32(-2.0)})
+    denominators = task.denominators(batch)
     counts = jnp.asarray(batch["labels"] != PAD)
 
     @jax.jit
     def both() -> Any:
-        loss, aux = task.objectives[0].loss(view, batch, totals, key)
+        loss, aux = task.objectives[0].loss_fn(view, batch, denominators, key)
         inputs = {name: batch[name] for name in ("image", "target")}
         logits, of_model = view.model.apply(view.variables, inputs, train=True, key=key)
         told = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
@@ -94,16 +98,16 @@ def test_hard_attention_adds_what_its_draws_learn_from(task: Captioning) -> None
         return loss, aux, jnp.sum(jnp.where(counts, told, 0)), estimate
 
     loss, aux, told, estimate = both()
-    tokens = float(totals["tokens"])
+    tokens = float(denominators["tokens"])
     assert float(loss) == pytest.approx(float(estimate.loss - told) / tokens, rel=1e-5)
     assert float(aux.metrics["loss"]) == pytest.approx(-float(told) / tokens, rel=1e-5)
-    assert float(aux.extra["baseline"]) == pytest.approx(0.9 * -2.0 + 0.1 * float(told) / tokens, rel=1e-5)
+    assert float(aux.task_state["baseline"]) == pytest.approx(0.9 * -2.0 + 0.1 * float(told) / tokens, rel=1e-5)
 
 
 def test_the_loss_of_what_draws_nothing_is_the_words_alone(task: Captioning) -> None:
-    view, batch = view_of(task, train=True), task.source(1)[0]
-    loss, aux = jax.jit(lambda: task.objectives[0].loss(view, batch, task.totals(batch), jax.random.key(0)))()
-    assert view.extra == aux.extra == {}
+    view, batch = view_of(task, train=True), task.training_batches(1)[0]
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(view, batch, task.denominators(batch), jax.random.key(0)))()
+    assert view.task_state == aux.task_state == {}
     assert float(loss) == float(aux.metrics["loss"])
     assert set(aux.losses) == {"doubly_stochastic"}
 
@@ -215,7 +219,7 @@ def test_bleu_is_that_of_its_definition() -> None:
 
 def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None:
     fine = view_of(task).model.sites
-    labels = task.labels(fine).completed(fine)
+    labels = task.axis_labels(fine).completed(fine)
     assert labels.images["grid"].shape == (3, 24, 24, 3)
     assert labels.links is not None
     for example, links in enumerate(labels.links[SITE]):
@@ -230,7 +234,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
             ((row, column),) = cells
             assert task.scene_generator.place(3 * row + column) == " ".join(words[step + 1 : step + 3])
     coarse = Site(SITE, Axis("target"), Axis("grid", AxisKind.GRID, shape=(3, 3), stride=8.0), ("0",), ("0",))
-    of_one = task.labels([coarse]).links
+    of_one = task.axis_labels([coarse]).links
     assert of_one is not None
     assert all(link.sure for links in of_one[SITE] for link in links)
 
@@ -242,13 +246,13 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
 def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: dict) -> None:
     view = view_of(task, CaptionerAttention.HARD)
     texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top center"]
-    answers = task.answer(view, PredictionRequest(texts, decoding=options))
+    answers = task.predict(view, PredictionRequest(texts, decoding=options))
     assert len(answers.lines) == 2
     known = set(task.symbols[END + 1 :])
     assert all(set(line.split()) <= known for line in answers.lines)
     labels = answers.labels.completed(view.model.sites)
     assert labels.titles == tuple(answers.lines)
-    maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
+    maps = np.asarray(answers.capture_maps(Capture((SITE,)))[SITE].weights)
     assert view.model.sites[0].values is MapValues.SAMPLE
     for row, words in enumerate(labels.tokens["target"]):
         np.testing.assert_array_equal(maps[0, row, 0, : len(words)].sum(-1), 1)
@@ -278,7 +282,7 @@ def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: d
 )
 def test_what_cannot_be_captioned_is_refused(task: Captioning, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        task.answer(view_of(task), PredictionRequest([text], decoding=options))
+        task.predict(view_of(task), PredictionRequest([text], decoding=options))
 
 
 @pytest.mark.parametrize(

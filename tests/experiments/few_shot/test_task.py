@@ -35,10 +35,10 @@ def of_model(logits: Any) -> StateView:
 
 
 def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task: FewShotClassification) -> None:
-    source = task.source(3)
+    source = task.training_batches(3)
     assert [source[step]["shown"].shape for step in range(3)] == [(4, 7), (4, 4), (4, 7)]
-    np.testing.assert_array_equal(source[5]["images"], task.source(3)[5]["images"])
-    assert all((other["images"] != source[5]["images"]).any() for other in (source[7], task.source(4)[5]))
+    np.testing.assert_array_equal(source[5]["images"], task.training_batches(3)[5]["images"])
+    assert all((other["images"] != source[5]["images"]).any() for other in (source[7], task.training_batches(4)[5]))
     for name, given in task.interface.inputs.items():
         assert (source[0][name].shape, source[0][name].dtype) == (given.shape, given.dtype)
     assert source[0]["images"].min() == 0
@@ -51,9 +51,9 @@ def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task
 
 
 def test_the_loss_is_that_of_the_last_step_alone(task: FewShotClassification) -> None:
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
     logits = np.random.default_rng(1).standard_normal((4, 7, 3)).astype(np.float32)
-    loss, aux = task.objectives[0].loss(of_model(lambda inputs: logits), batch, task.totals(batch), None)
+    loss, aux = task.objectives[0].loss_fn(of_model(lambda inputs: logits), batch, task.denominators(batch), None)
     last, labels = logits[:, -1].astype(np.float64), batch["labels"]
     nats = np.log(np.exp(last).sum(axis=-1)) - last[np.arange(4), labels]
     assert float(loss) == pytest.approx(nats.mean(), rel=1e-5)
@@ -101,7 +101,7 @@ def test_what_is_mapped_is_not_what_validates() -> None:
 
 
 def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShotClassification) -> None:
-    labels = task.labels((SITE,)).completed((SITE,))
+    labels = task.axis_labels((SITE,)).completed((SITE,))
     images = labels.images[SHOT]
     assert (images.shape, images.dtype) == ((2, 16, 32, 3), np.uint8)
     assert labels.links is not None
@@ -126,13 +126,13 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
         assert np.abs(means[:, None] - means).max(axis=-1)[~np.eye(4, dtype=bool)].min() > 0.2
         np.testing.assert_allclose(colors["?"][0], 1, atol=0.01)
         assert (images[row, 8:, 24:] == 255).all()
-    assert task.labels(()).images == {}
+    assert task.axis_labels(()).images == {}
 
 
 def test_it_is_made_up_in_the_same_shapes(task: FewShotClassification) -> None:
     made = synthetic(task.config)
     assert made.interface == task.interface
-    assert made.source(0)[0]["images"].shape == task.source(0)[0]["images"].shape
+    assert made.training_batches(0)[0]["images"].shape == task.training_batches(0)[0]["images"].shape
 
 
 @pytest.mark.parametrize(

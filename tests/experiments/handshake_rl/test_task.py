@@ -34,7 +34,7 @@ CONFIG = HandshakeRLConfig(
     num_probe_examples=3,
     discount=0.9,
 )
-TASK_OF_IT = TASK.synthetic(CONFIG, 1)
+TASK_OF_IT = TASK.build_synthetic(CONFIG, 1)
 
 
 @functools.cache
@@ -55,18 +55,18 @@ def prepared() -> tuple[dict[str, Any], Any, tuple[Any, Any]]:
 
     @jax.jit
     def run(worlds: Any) -> Any:
-        extra = TASK_OF_IT.init_extra(view, jax.random.key(0))
+        extra = TASK_OF_IT.init_task_state(view, jax.random.key(0))
         for step in range(2):
-            now = view._replace(extra=extra, step=jnp.int32(step))
-            batch, extra = TASK_OF_IT.prepare(now, {"worlds": worlds[step]}, jax.random.fold_in(KEY, step))
+            now = view._replace(task_state=extra, step=jnp.int32(step))
+            batch, extra = TASK_OF_IT.prepare_batch(now, {"worlds": worlds[step]}, jax.random.fold_in(KEY, step))
         values, _ = view.model.apply(view.variables, {n: batch[n] for n in TASK_OF_IT.interface.inputs}, train=True)
         mirrored = view.variables._replace(params=jax.tree.map(jnp.negative, view.variables.params))
         of_target, _ = view.model.apply(mirrored, {n: batch[n] for n in TASK_OF_IT.interface.inputs}, train=True)
-        now = now._replace(extra=extra)
-        loss, aux = TASK_OF_IT._loss(now, batch, TASK_OF_IT.totals(batch), jax.random.key(2))
+        now = now._replace(task_state=extra)
+        loss, aux = TASK_OF_IT._loss(now, batch, TASK_OF_IT.denominators(batch), jax.random.key(2))
         return batch, extra, (loss, aux.metrics, values, of_target)
 
-    source = TASK_OF_IT.source(3)
+    source = TASK_OF_IT.training_batches(3)
     return jax.device_get(run(jnp.stack([jnp.asarray(source[step]["worlds"]) for step in range(2)])))
 
 
@@ -91,7 +91,7 @@ def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
     assert int(replay.written) == 8
     episodes: EpisodeBatch = replay.episodes
     # Eight episodes in room for six: those of the second step, and the last two of the first.
-    seeds = [TASK_OF_IT.source(3)[step]["worlds"] for step in range(2)]
+    seeds = [TASK_OF_IT.training_batches(3)[step]["worlds"] for step in range(2)]
     np.testing.assert_array_equal(episodes.worlds.seed[:, 0], [*seeds[1][2:], *seeds[0][2:], *seeds[1][:2]])
     gray, depth = jax.device_get(jax.jit(render)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
     inputs = jax.device_get(jax.jit(EpisodeBatch.inputs)(jax.tree.map(jnp.asarray, episodes)))
@@ -158,7 +158,7 @@ def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
 def test_labels_say_what_was_done_and_where_the_person_was() -> None:
     (site,) = view_of().model.sites
     assert (site.query.kind, site.key.kind, site.key.shape) == (AxisKind.STEPS, AxisKind.GRID, (8, 8))
-    labels = TASK_OF_IT.labels((site,)).completed((site,))
+    labels = TASK_OF_IT.axis_labels((site,)).completed((site,))
     assert labels.images["region"].shape == (3, 8, 24, 24, 3)
     for row, links in enumerate(labels.links[site.name]):
         assert links
@@ -182,8 +182,8 @@ def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
     view = view_of()._replace(averages={})
 
     def prepare() -> Any:
-        extra = TASK_OF_IT.init_extra(view, KEY)
-        return TASK_OF_IT.prepare(view._replace(extra=extra), TASK_OF_IT.source(0)[0], KEY)
+        extra = TASK_OF_IT.init_task_state(view, KEY)
+        return TASK_OF_IT.prepare_batch(view._replace(task_state=extra), TASK_OF_IT.training_batches(0)[0], KEY)
 
     says = r"'target', which this run does not keep: say config\.parameter_averages\.target=\{"
     with pytest.raises(UserError, match=says):

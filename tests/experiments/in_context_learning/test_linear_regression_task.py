@@ -25,24 +25,27 @@ def of_model(answers: Any) -> StateView:
 
 
 def test_batches_are_of_seed_and_step_and_show_points_and_values_in_turn(task: LinearRegression) -> None:
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     np.testing.assert_array_equal(batch["vectors"], again["vectors"])
-    assert all((other["vectors"] != batch["vectors"]).any() for other in (task.source(3)[8], task.source(4)[7]))
+    assert all(
+        (other["vectors"] != batch["vectors"]).any()
+        for other in (task.training_batches(3)[8], task.training_batches(4)[7])
+    )
     given = task.interface.inputs["vectors"]
     assert (batch["vectors"].shape, batch["vectors"].dtype) == (given.shape, given.dtype) == ((8, 14, 4), np.float32)
     np.testing.assert_array_equal(batch["vectors"][:, 1::2, 3], batch["shown"])
     # What is asked at x_k is nowhere in the prompt up to it.
     for point in range(7):
         assert not np.isin(batch["shown"][:, point], batch["vectors"][:, : 2 * point + 1]).any()
-    labels = task.labels(())
+    labels = task.axis_labels(())
     assert [len(names) for names in labels.tokens["steps"]] == [14, 14]
     assert labels.tokens["steps"][0][:3] == ("x1", "y1", "x2")
 
 
 def test_the_loss_is_the_mean_squared_error_of_the_next_value(task: LinearRegression) -> None:
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
     view = of_model(lambda vectors: vectors[..., :1] * 2)
-    loss, aux = task.objectives[0].loss(view, batch, task.totals(batch), None)
+    loss, aux = task.objectives[0].loss_fn(view, batch, task.denominators(batch), None)
     expected = np.mean((2 * batch["vectors"][:, ::2, 0] - batch["shown"]) ** 2)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert float(aux.metrics["loss"]) == pytest.approx(expected, rel=1e-5)

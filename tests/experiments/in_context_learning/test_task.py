@@ -48,16 +48,19 @@ def of_model(logits: Any) -> StateView:
 @pytest.mark.parametrize("problem", Problem)
 def test_a_batch_is_of_seed_and_step_and_predicts_what_follows(problem: Problem) -> None:
     task = task_of(problem)
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
-    assert all((other["tokens"] != batch["tokens"]).any() for other in (task.source(3)[8], task.source(4)[7]))
+    assert all(
+        (other["tokens"] != batch["tokens"]).any()
+        for other in (task.training_batches(3)[8], task.training_batches(4)[7])
+    )
     given = task.interface.inputs["tokens"]
     assert (batch["tokens"].shape, batch["tokens"].dtype) == (given.shape, given.dtype)
     for row, length in enumerate(batch["lengths"]):
         np.testing.assert_array_equal(batch["tokens"][row, 1:length], batch["labels"][row, : length - 1])
         assert (batch["shots"][row, length:] == -1).all()
-    assert float(task.totals(batch)["tokens"]) == batch["lengths"].sum()
+    assert float(task.denominators(batch)["tokens"]) == batch["lengths"].sum()
     if problem is Problem.STYLE:
         assert (batch["shots"] == -1).all()
         return
@@ -70,10 +73,10 @@ def test_a_batch_is_of_seed_and_step_and_predicts_what_follows(problem: Problem)
 
 def test_the_loss_is_that_of_the_real_tokens() -> None:
     task = task_of(Problem.STRING_EDITS)
-    batch, random = task.source(0)[0], np.random.default_rng(0)
+    batch, random = task.training_batches(0)[0], np.random.default_rng(0)
     assert len(set(batch["lengths"])) > 1
     logits = random.standard_normal((*batch["tokens"].shape, task.tokenizer.vocabulary))
-    loss, _ = task.objectives[0].loss(of_model(lambda inputs: logits), batch, task.totals(batch), None)
+    loss, _ = task.objectives[0].loss_fn(of_model(lambda inputs: logits), batch, task.denominators(batch), None)
     logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     nats = [
         -logs[row, place, batch["labels"][row, place]] for row in range(4) for place in range(batch["lengths"][row])
@@ -113,7 +116,7 @@ def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
 
 def test_links_lead_to_where_a_letters_translation_stands() -> None:
     task = task_of(Problem.WORD_TRANSLATION, shots=(8,))
-    labels = task.labels((SITE,))
+    labels = task.axis_labels((SITE,))
     assert labels.links is not None
     links, tokens = labels.links["decoder/self"][0], labels.tokens["tokens"][0]
     assert labels.links["decoder/self"][-1] == ()
@@ -143,7 +146,7 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
     assert again.scalars["style_accuracy"] > 0.9
     assert again.scalars["style_accuracy_of_authors"] > 0.9
     assert again.samples[0] == {"prompt": prompts[0], "output": prompts[0] * 2}
-    titles = set(task.labels((SITE,)).titles[:-1])
+    titles = set(task.axis_labels((SITE,)).titles[:-1])
     assert titles <= set(AUTHORS)
 
 
@@ -179,4 +182,4 @@ def test_the_tokenizer_of_a_run_is_kept(tmp_path: Path) -> None:
     first = build(config, tmp_path)
     assert (tmp_path / "tokenizer.json").exists()
     again = build(config, tmp_path)
-    np.testing.assert_array_equal(first.source(0)[0]["tokens"], again.source(0)[0]["tokens"])
+    np.testing.assert_array_equal(first.training_batches(0)[0]["tokens"], again.training_batches(0)[0]["tokens"])

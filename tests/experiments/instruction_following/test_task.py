@@ -63,10 +63,10 @@ def follow_moves(batch: Any, row: int, tokens: Any) -> int:
 
 
 def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollowing) -> None:
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
-    for other in (task.source(3)[8], task.source(4)[7]):
+    for other in (task.training_batches(3)[8], task.training_batches(4)[7]):
         assert (other["source"] != batch["source"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
@@ -87,7 +87,7 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollow
         assert batch["clauses"][row] == len(instruction.clauses)
         assert tuple(batch["clause_of_action"][row, :length]) == walk.clause_of_action
         assert tuple(batch["clause_of_word"][row, : len(instruction.words)]) == instruction.clause_of_word
-    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+    assert task.denominators(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
 def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: InstructionFollowing) -> None:
@@ -169,7 +169,7 @@ def test_the_mass_of_a_clause_is_that_of_the_maps(task: InstructionFollowing) ->
 
 def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task: InstructionFollowing) -> None:
     site = view_of(task).model.sites[0]
-    labels, batch = task.labels((site,)).completed((site,)), task.shown
+    labels, batch = task.axis_labels((site,)).completed((site,)), task.probe_examples
     longest = max(map(len, labels.tokens["target"]))
     assert labels.images["target"].shape == (3, longest, 3 * CELL, 3 * CELL, 3)
     assert labels.links is not None
@@ -197,7 +197,7 @@ def test_an_instruction_is_followed_where_it_can_be(
     assert set(actions[1:]) == {"forward"}
     batch = task.sequences([actions, ["left"]])
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(batch["labels"]))
-    answers = task.answer(view_of(task), PredictionRequest(texts, decoding={"seed": 5}))
+    answers = task.predict(view_of(task), PredictionRequest(texts, decoding={"seed": 5}))
     assert answers.lines[0].startswith(f"{' '.join(actions)}: ends at row ")
     assert answers.lines[0].endswith("as asked")
     assert answers.lines[1].startswith("left: ends at row ")
@@ -215,7 +215,7 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
     rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
     cut = rows["labels"][:, : len(true.walk.actions)]
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))
-    answers = task.answer(
+    answers = task.predict(
         view_of(task), PredictionRequest(["walk to the lamp ."], decoding={"seed": 5, "max_new_tokens": cut.shape[1]})
     )
     assert answers.lines[0].startswith(f"{' '.join(task.said_in(cut[0]))}: does not stop")
@@ -229,9 +229,9 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
 def test_a_model_walks_by_itself_and_is_looked_at(task: InstructionFollowing) -> None:
     view = learned_nothing(task)
     for options in ({}, {"num_beams": 2}, {"temperature": 1.0, "seed": 3}):
-        answers = task.answer(view, PredictionRequest(["turn left . walk to the lamp ."], decoding=options))
+        answers = task.predict(view, PredictionRequest(["turn left . walk to the lamp ."], decoding=options))
         labels = answers.labels.completed(view.model.sites)
-        maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
+        maps = np.asarray(answers.capture_maps(Capture((SITE,)))[SITE].weights)
         np.testing.assert_allclose(maps[0, 0, 0, : len(labels.tokens["target"][0])].sum(-1), 1, rtol=1e-5)
 
 
@@ -250,7 +250,7 @@ def test_requests_that_cannot_be_met_are_refused(
     task: InstructionFollowing, text: str, options: dict, said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        task.answer(view_of(task), PredictionRequest([text], decoding=options))
+        task.predict(view_of(task), PredictionRequest([text], decoding=options))
 
 
 @pytest.mark.parametrize(

@@ -47,24 +47,24 @@ def test_a_step_reads_the_state_the_action_before_its_reward_and_whether_an_epis
 
 
 def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: MetaRL) -> None:
-    batch = task.source(3)[7]
-    np.testing.assert_array_equal(batch["vectors"], task.source(3)[7]["vectors"])
-    assert (task.source(3)[8]["vectors"] != batch["vectors"]).any()
+    batch = task.training_batches(3)[7]
+    np.testing.assert_array_equal(batch["vectors"], task.training_batches(3)[7]["vectors"])
+    assert (task.training_batches(3)[8]["vectors"] != batch["vectors"]).any()
     given = task.interface.inputs["vectors"]
     assert (batch["vectors"].shape, batch["vectors"].dtype) == (given.shape, given.dtype) == ((4, 4, 6), np.float32)
-    names = task.labels(()).tokens["steps"]
+    names = task.axis_labels(()).tokens["steps"]
     assert [len(row) for row in names] == [4, 4]
     assert names[0][0] == "1: begins in 0"
-    bandits = MetaRL(config_of(num_states=1, teacher="bayes_optimal", num_probe_examples=1)).labels(())
+    bandits = MetaRL(config_of(num_states=1, teacher="bayes_optimal", num_probe_examples=1)).axis_labels(())
     assert bandits.titles[0].startswith("arms 0.")
     assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
 
 
 def test_the_loss_is_the_cross_entropy_of_what_is_best(task: MetaRL) -> None:
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
     batch["best"][0, 0] = 0.5
     logits = np.random.default_rng(1).standard_normal((4, 4, 2)).astype(np.float32)
-    loss, aux = task.objectives[0].loss(of_model(lambda vectors: logits), batch, task.totals(batch), None)
+    loss, aux = task.objectives[0].loss_fn(of_model(lambda vectors: logits), batch, task.denominators(batch), None)
     log = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
     assert float(loss) == pytest.approx(-(batch["best"] * log).sum() / 16, rel=1e-5)
     right = np.take_along_axis(batch["best"], logits.argmax(axis=-1)[..., None], axis=-1) > 0

@@ -22,7 +22,7 @@ SMALL = {
     "bits": 3,
     "batch_size": 4,
     "max_size": 6,
-    "lengths": (5, 9),
+    "bucket_lengths": (5, 9),
     "eval_sizes": (4, 8),
     "num_eval_examples": 6,
     "num_probe_examples": 3,
@@ -40,7 +40,7 @@ def view_of(task: Algorithms) -> StateView:
 
 
 def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -> None:
-    source = task_of().source(3)
+    source = task_of().training_batches(3)
     batches = [source[step] for step in range(40)]
     lengths = [set(batch["lengths"]) for batch in batches]
     assert all(len(of_batch) == 1 for of_batch in lengths)
@@ -49,12 +49,12 @@ def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -
     for batch in batches:
         assert not batch["asked"][:, batch["lengths"][0] :].any()
         assert batch["vectors"].dtype == np.float32
-    np.testing.assert_array_equal(batches[7]["vectors"], task_of().source(3)[7]["vectors"])
-    max_size = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).source(0)
+    np.testing.assert_array_equal(batches[7]["vectors"], task_of().training_batches(3)[7]["vectors"])
+    max_size = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).training_batches(0)
     assert {max_size[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
     # A length beyond the longest sequence is what the model is told of.
     wide = task_of(lengths=(16,))
-    assert wide.interface.inputs["vectors"].shape == wide.source(3)[0]["vectors"].shape == (4, 16, 4)
+    assert wide.interface.inputs["vectors"].shape == wide.training_batches(3)[0]["vectors"].shape == (4, 16, 4)
 
 
 def test_validation_test_and_probe_are_drawn_apart_and_the_probe_has_several_sizes() -> None:
@@ -63,15 +63,15 @@ def test_validation_test_and_probe_are_drawn_apart_and_the_probe_has_several_siz
     assert [len(x[0]) for x in drawn.values()] == [9, 17, 9, 17]
     assert (drawn["validation", "size_4"] != drawn["test", "size_4"]).any()
     assert task.probe_batch["lengths"].tolist() == [13, 9, 3]
-    labels = task.labels(())
+    labels = task.axis_labels(())
     assert [len(names) for names in labels.tokens["steps"]] == [13, 9, 3]
 
 
 def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None:
     task = task_of()
-    view, batch = view_of(task), task.source(0)[2]
-    totals = task.totals(batch)
-    loss, aux = task.objectives[0].loss(view, batch, totals, jax.random.key(0))
+    view, batch = view_of(task), task.training_batches(0)[2]
+    denominators = task.denominators(batch)
+    loss, aux = task.objectives[0].loss_fn(view, batch, denominators, jax.random.key(0))
     logits = np.float64(programs.apply(view.model, view.variables, batch, train=False)[0])
     nats, wrong, exact = 0.0, 0, 0
     for row, (asked, targets) in enumerate(zip(batch["asked"], batch["targets"], strict=True)):
@@ -83,7 +83,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
                 faults += (one > 0.5) != bit
         wrong, exact = wrong + faults, exact + (faults == 0)
     bits = batch["asked"].sum() * 3
-    assert {name: float(value) for name, value in totals.items()} == {"bits": bits, "examples": 4}
+    assert {name: float(value) for name, value in denominators.items()} == {"bits": bits, "examples": 4}
     expected = {
         "loss": nats / bits,
         "bits_wrong": wrong / bits,
@@ -110,10 +110,10 @@ def test_n_grams_are_measured_above_the_optimum() -> None:
 def test_a_text_of_bits_is_answered_by_as_many_words_with_maps_of_its_steps() -> None:
     task = task_of()
     view = view_of(task)
-    answers = task.answer(view, PredictionRequest(["101 001", "110"], decoding={}))
+    answers = task.predict(view, PredictionRequest(["101 001", "110"], decoding={}))
     assert [len(line.split()) for line in answers.lines] == [2, 1]
     assert set("".join(answers.lines)) <= {"0", "1", " "}
-    weights = answers.look(Capture(("memory/read",)))["memory/read"].weights
+    weights = answers.capture_maps(Capture(("memory/read",)))["memory/read"].weights
     assert weights.shape == (1, 2, 1, 5, 8)
     assert answers.labels.tokens["steps"][1] == ("110", "delimiter", "say 110")
     np.testing.assert_allclose(weights[0, 1, 0, :3].sum(-1), 1, atol=1e-5)
@@ -125,7 +125,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
         with pytest.raises(UserError, match=r"cannot be copied: give words of 3 bits, such as '100 001'"):
             parse_bits(text, 3)
     with pytest.raises(UserError, match="problem=priority_sort does not answer texts: only copy does"):
-        task_of(problem="priority_sort").answer(view_of(task), PredictionRequest(["101"], decoding={}))
+        task_of(problem="priority_sort").predict(view_of(task), PredictionRequest(["101"], decoding={}))
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ def test_points_lie_on_the_lines_anywhere_alike() -> None:
 
 def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
     task = PointClouds(PointCloudsConfig(min_points=3, max_points=7, batch_size=64, num_eval_examples=64))
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
     assert set(batch["lengths"]) == set(range(3, 8))
     real = np.arange(7) < batch["lengths"][:, None]
     assert np.all(batch["points"][~real] == 0)
     assert np.all(np.abs(batch["points"][real] - 0.5).max(-1) < 0.6)
-    np.testing.assert_array_equal(batch["points"], task.source(0)[0]["points"])
-    labels = task.labels(())
+    np.testing.assert_array_equal(batch["points"], task.training_batches(0)[0]["points"])
+    labels = task.axis_labels(())
     assert [len(names) for names in labels.tokens["points"]] == task.probe_batch["lengths"].tolist()
 
 

@@ -49,7 +49,7 @@ def view_of(task: Geometry, loudness: float = 3.0) -> StateView:
 @pytest.mark.parametrize("problem", Problem)
 def test_a_batch_holds_the_answer_to_every_rows_own_points(problem: Problem) -> None:
     task = task_of(problem)
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     assert {name: batch[name].shape[1:] for name in task.interface.inputs} == {
         name: given.shape[1:] for name, given in task.interface.inputs.items()
     }
@@ -57,8 +57,8 @@ def test_a_batch_holds_the_answer_to_every_rows_own_points(problem: Problem) -> 
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
         assert values.dtype == (np.float32 if name == "points" else np.int32)
-    assert (task.source(3)[8]["points"] != batch["points"]).any()
-    assert (task.source(4)[7]["points"] != batch["points"]).any()
+    assert (task.training_batches(3)[8]["points"] != batch["points"]).any()
+    assert (task.training_batches(4)[7]["points"] != batch["points"]).any()
     for row, length in enumerate(batch["lengths"]):
         points = batch["points"][row, :length]
         answer = {
@@ -71,15 +71,15 @@ def test_a_batch_holds_the_answer_to_every_rows_own_points(problem: Problem) -> 
         assert batch["labels"][row].tolist() == [*numbers, POINTER_END, *[POINTER_END] * (room - 1)]
         assert batch["target"][row].tolist() == [POINTER_END, *numbers, *[POINTER_END] * (room - 1)]
         assert (batch["points"][row, length:] == 0).all()
-    scored = task.totals(batch)["tokens"]
+    scored = task.denominators(batch)["tokens"]
     assert scored == sum(len(np.flatnonzero(row)) + 1 for row in batch["labels"])
 
 
 def test_a_loss_scores_every_step_up_to_the_end_and_no_other() -> None:
     task = task_of(Problem.HULL)
-    view, batch = view_of(task), task.source(1)[0]
-    totals = task.totals(batch)
-    loss, aux = jax.jit(lambda key: task.objectives[0].loss(view, batch, totals, key))(jax.random.key(0))
+    view, batch = view_of(task), task.training_batches(1)[0]
+    denominators = task.denominators(batch)
+    loss, aux = jax.jit(lambda key: task.objectives[0].loss_fn(view, batch, denominators, key))(jax.random.key(0))
     logits, _ = jax.jit(lambda batch: view.model.apply(view.variables, batch, train=False))(batch)
     logits = np.asarray(logits, np.float64)
     log_probability = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -89,7 +89,7 @@ def test_a_loss_scores_every_step_up_to_the_end_and_no_other() -> None:
         for step, label in enumerate(labels[: np.count_nonzero(labels) + 1])
     ]
     assert loss == pytest.approx(np.mean(terms), rel=1e-5)
-    assert float(totals["tokens"]) == len(terms)
+    assert float(denominators["tokens"]) == len(terms)
     assert aux.metrics["loss"] == loss
 
 
@@ -120,7 +120,7 @@ def valid(problem: Problem, answer: tuple[int, ...], ended: bool, points: int) -
 def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, num_beams: int) -> None:
     task = task_of(problem)
     # An end that is always likely, so that a triangulation too is over at some time.
-    view, batch = view_of(task, loudness=2.0), task.source(9)[0]
+    view, batch = view_of(task, loudness=2.0), task.training_batches(9)[0]
     decoding = DecodingConfig(
         max_new_tokens=40 if problem is Problem.DELAUNAY else 7, num_beams=num_beams, length_penalty=0.0
     )
@@ -148,7 +148,7 @@ def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, n
 def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Problem) -> None:
     """Beams that are short of hypotheses go on with impossible ones, which may be made of padding."""
     task = task_of(problem)
-    view, batch = view_of(task), task.source(2)[0]
+    view, batch = view_of(task), task.training_batches(2)[0]
     decoding = DecodingConfig(max_new_tokens=problem.steps(6), num_beams=4, length_penalty=0.0)
     said = jax.jit(lambda batch: decode_answers(view, batch, problem, decoding, constrained=True))
     padding = np.arange(6) >= batch["lengths"][:, None]
@@ -248,7 +248,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
     text = " ".join(f"{x},{y}" for x, y in SQUARE)
     task = task_of(problem)
     view = view_of(task)
-    answers = task.answer(view, PredictionRequest([text, "0.1,0.2 0.5,0.9 0.7,0.3"], decoding={"num_beams": 2}))
+    answers = task.predict(view, PredictionRequest([text, "0.1,0.2 0.5,0.9 0.7,0.3"], decoding={"num_beams": 2}))
     first, second = answers.lines
     flat = [int(index) for index in first.replace(",", " ").split()]
     if problem is Problem.DELAUNAY:
@@ -261,7 +261,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
     assert labels.tokens["points"][0][:2] == ("end", "0 (0.00, 0.00)")
     assert labels.tokens["points"][1][1:] == ("0 (0.10, 0.20)", "1 (0.50, 0.90)", "2 (0.70, 0.30)")
     assert labels.tokens["target"][0] == (*map(str, flat), "end")
-    weights = answers.look(Capture((SITE,)))[SITE].weights
+    weights = answers.capture_maps(Capture((SITE,)))[SITE].weights
     assert weights.shape[1:4] == (2, 1, problem.steps(5))
     np.testing.assert_allclose(weights[0, 0, 0, : len(flat) + 1].sum(-1), 1, atol=1e-5)
 
@@ -272,7 +272,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
 def test_texts_that_are_no_points_are_refused(text: str) -> None:
     task = task_of(Problem.HULL)
     with pytest.raises(UserError, match="give at least 3 points of the unit square"):
-        task.answer(view_of(task), PredictionRequest([text]))
+        task.predict(view_of(task), PredictionRequest([text]))
 
 
 def test_what_a_run_cannot_do_is_refused() -> None:
@@ -286,7 +286,7 @@ def test_what_a_run_cannot_do_is_refused() -> None:
         with pytest.raises(
             UserError, match="leave out --target_language, --num_samples, --stop and --coverage_penalty"
         ):
-            task.answer(view_of(task), request)
+            task.predict(view_of(task), request)
     for values, says in (
         ({"min_points": 2}, "min_points=2"),
         ({"min_points": 7}, "min_points=7 and max_points=6"),
@@ -306,13 +306,13 @@ def test_what_a_run_cannot_do_is_refused() -> None:
 def test_gold_links_lie_where_each_step_points() -> None:
     task = task_of(Problem.HULL)
     view = view_of(task)
-    labels = task.labels(view.model.sites).completed(view.model.sites)
+    labels = task.axis_labels(view.model.sites).completed(view.model.sites)
     assert labels.links is not None
     for row, links in enumerate(labels.links[SITE]):
         names = labels.tokens["points"][row]
         assert [names[link.key].split(" ")[0] for link in links] == list(labels.tokens["target"][row])
         assert [link.query for link in links] == list(range(len(links)))
-    assert task.labels(()).links is None
+    assert task.axis_labels(()).links is None
 
 
 def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:
@@ -323,7 +323,7 @@ def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:
 
 def test_points_that_are_read_from_left_to_right_are_the_drawn_ones_in_another_order() -> None:
     ordered, drawn = (
-        task_of(Problem.HULL, point_order=point_order).source(3)[5] for point_order in reversed(PointOrder)
+        task_of(Problem.HULL, point_order=point_order).training_batches(3)[5] for point_order in reversed(PointOrder)
     )
     assert (ordered["lengths"] == drawn["lengths"]).all()
     for points_Nx2, others_Nx2, length, labels in zip(
@@ -340,7 +340,7 @@ def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_re
     shuffled = [3, 0, 4, 2, 1]
     view = view_of(task)
     asked = [SQUARE, SQUARE[shuffled], SQUARE[:3]]
-    answers = task.answer(view, PredictionRequest([" ".join(f"{x},{y}" for x, y in points) for points in asked]))
+    answers = task.predict(view, PredictionRequest([" ".join(f"{x},{y}" for x, y in points) for points in asked]))
     first, second, third = ([int(word) for word in line.split()] for line in answers.lines)
     # The two of x = 0 and of x = 1 are read in the order in which they are given: only for distinct x is the order one.
     assert sorted(first) == sorted(second) == [0, 1, 2, 3, 4]
@@ -358,6 +358,6 @@ def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_re
     distinct = np.float32([[0.3, 0.9], [0.8, 0.2], [0.1, 0.4], [0.6, 0.7]])
     texts = [" ".join(f"{x},{y}" for x, y in distinct[point_order]) for point_order in ([0, 1, 2, 3], [2, 0, 3, 1])]
     straight, turned = (
-        [int(word) for word in line.split()] for line in task.answer(view, PredictionRequest(texts)).lines
+        [int(word) for word in line.split()] for line in task.predict(view, PredictionRequest(texts)).lines
     )
     assert distinct[straight].tolist() == distinct[[2, 0, 3, 1]][turned].tolist()

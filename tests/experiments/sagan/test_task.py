@@ -17,8 +17,8 @@ from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.model import leaves_by_path
 from transformer.tasks.task import PredictionRequest
 from transformer.training.build import TrainingComponents, build_components
+from transformer.training.compiled_evaluation import compile_evaluations, evaluation_view
 from transformer.training.config import resolve_config
-from transformer.training.evaluate import compile_evaluations, evaluation_view
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
 from transformer.training.step import make_train_step
@@ -60,14 +60,14 @@ def first(components: TrainingComponents) -> TrainState:
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
     task = PairedDigits(PairedDigitsConfig(digits="38", pixels=16, batch_size=64))
-    batch = task.source(0)[0]
+    batch = task.training_batches(0)[0]
     assert batch["image"].shape == (64, 16, 32, 1)
     assert set(batch["labels"]) == {3, 8}
     assert (batch["image"].min(), batch["image"].max()) == (-1, 1)
     left, right = batch["image"][:, :, :16], batch["image"][:, :, 16:]
     assert np.abs(left - right).max(axis=(1, 2, 3)).min() > 0.1
-    np.testing.assert_array_equal(batch["image"], task.source(0)[0]["image"])
-    assert np.any(batch["noise"] != task.source(0)[1]["noise"])
+    np.testing.assert_array_equal(batch["image"], task.training_batches(0)[0]["image"])
+    assert np.any(batch["noise"] != task.training_batches(0)[1]["noise"])
     cut = np.asarray(halves(jnp.asarray(batch["image"])))
     np.testing.assert_array_equal(cut[::2], left)
     np.testing.assert_array_equal(cut[1::2], right)
@@ -141,7 +141,7 @@ def test_the_distance_of_known_normal_distributions() -> None:
 @pytest.mark.slow
 def test_losses_are_the_hinges_of_the_scores(components: TrainingComponents, first: TrainState) -> None:
     task, model, variables = components.task, components.model, first.variables
-    batch = task.source(1)[0]
+    batch = task.training_batches(1)[0]
     view = evaluation_view(model, first, "raw")
     params = jax.tree.map(jnp.array, variables.params)
     params["discriminator"]["last"]["bias"] += 0.5
@@ -153,8 +153,8 @@ def test_losses_are_the_hinges_of_the_scores(components: TrainingComponents, fir
         scores = [
             model.apply(seen.variables, {"image": x}, method="score", train=False)[0] for x in (batch["image"], made)
         ]
-        totals, key = task.totals(batch), jax.random.key(0)
-        losses = [objective.loss(seen, batch, totals, key) for objective in task.objectives]
+        denominators, key = task.denominators(batch), jax.random.key(0)
+        losses = [objective.loss_fn(seen, batch, denominators, key) for objective in task.objectives]
         return scores, [(loss, aux.metrics) for loss, aux in losses]
 
     scores, (of_discriminator, of_generator) = run(params)
@@ -174,8 +174,8 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     step = jax.jit(
         make_train_step(components.model, components.task, components.optimizers, experiment.parameter_averages)
     )
-    state, metrics = step(first, components.task.source(1)[0])
-    state, metrics = step(state, components.task.source(1)[1])
+    state, metrics = step(first, components.task.training_batches(1)[0])
+    state, metrics = step(state, components.task.training_batches(1)[1])
     before, after = leaves_by_path(first.variables.params), leaves_by_path(state.variables.params)
     still = {path for path in after if np.array_equal(before[path], after[path])}
     assert {path for path in after if path.startswith("judge/")} <= still
@@ -239,7 +239,7 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
     components: TrainingComponents, first: TrainState
 ) -> None:
     view = evaluation_view(components.model, first, "smooth")
-    answers = components.task.answer(view, PredictionRequest(["7", "8"]))
+    answers = components.task.predict(view, PredictionRequest(["7", "8"]))
     assert [len(line.split()) for line in answers.lines] == [2, 2]
     assert set(answers.labels.images) == {"sample_4", "canvas_4"}
     assert answers.labels.images["sample_4"].shape == (2, 8, 16, 3)
@@ -249,7 +249,7 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
         PredictionRequest(["7"], None, {"num_beams": 4}),
     ):
         with pytest.raises(UserError):
-            components.task.answer(view, wrong)
+            components.task.predict(view, wrong)
 
 
 @pytest.mark.parametrize(

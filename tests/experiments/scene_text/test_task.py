@@ -61,10 +61,10 @@ def places_by_hand(batch: dict, row: int, step: int) -> set[int]:
 
 
 def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: SceneText) -> None:
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
-    for other in (task.source(3)[8], task.source(4)[7]):
+    for other in (task.training_batches(3)[8], task.training_batches(4)[7]):
         assert (other["image"] != batch["image"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
@@ -81,13 +81,13 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: SceneText) -
         for step in range(6):
             wanted = places_by_hand(batch, row, step) if step < length else set()
             assert set(np.flatnonzero(found[row, step]).tolist()) == wanted
-    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+    assert task.denominators(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
 @pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
 def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
     task = SceneText(SceneTextConfig(pixels=32, batch_size=8, num_eval_examples=1, curved_fraction=share))
-    turns, sides = (task.source(0)[0][name] for name in ("turns", "sides"))
+    turns, sides = (task.training_batches(0)[0][name] for name in ("turns", "sides"))
     spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
     assert sum(each > 0 for each in spread) == bent
 
@@ -177,7 +177,7 @@ def test_the_report_counts_whole_strings_and_glyphs() -> None:
 
 def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
     sites = model_of(task).sites
-    labels = task.labels(sites).completed(sites)
+    labels = task.axis_labels(sites).completed(sites)
     assert labels.images["grid"].shape == (3, 32, 32, 3)
     assert labels.links is not None
     for row, links in enumerate(labels.links[SITE]):
@@ -186,9 +186,9 @@ def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
         assert labels.titles[row] == "".join(glyphs[:-1])
         assert not any(link.sure for link in links)
         for step in range(len(glyphs)):
-            wanted = places_by_hand(task.shown, row, step) if step < len(glyphs) - 1 else set()
+            wanted = places_by_hand(task.probe_examples, row, step) if step < len(glyphs) - 1 else set()
             assert {link.key for link in links if link.query == step} == wanted
-    columns = task.labels(model_of(task, AttentionInput.COLUMNS).sites)
+    columns = task.axis_labels(model_of(task, AttentionInput.COLUMNS).sites)
     assert columns.links is None
     assert not columns.images
 
@@ -199,11 +199,11 @@ def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
 )
 def test_a_given_string_is_painted_and_read(task: SceneText, options: dict) -> None:
     view = view_of(task)
-    answers = task.answer(view, PredictionRequest(["A4K", "straight PT2", "curved JJJ"], decoding=options))
+    answers = task.predict(view, PredictionRequest(["A4K", "straight PT2", "curved JJJ"], decoding=options))
     assert len(answers.lines) == 3
     labels = answers.labels.completed(view.model.sites)
     assert labels.titles == tuple(answers.lines)
-    maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
+    maps = np.asarray(answers.capture_maps(Capture((SITE,)))[SITE].weights)
     for row, glyphs in enumerate(labels.tokens["target"]):
         np.testing.assert_allclose(maps[0, row, 0, : len(glyphs)].sum(-1), 1, rtol=1e-5)
     assert labels.images["grid"].shape == (3, 32, 32, 3)
@@ -213,7 +213,7 @@ def test_places_are_known_of_strings_that_were_read_right(task: SceneText, monke
     numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
     said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
     monkeypatch.setattr(task, "decode", lambda *given: said[:, 0])
-    answers = task.answer(view_of(task), PredictionRequest(["A4K", "straight PT2"]))
+    answers = task.predict(view_of(task), PredictionRequest(["A4K", "straight PT2"]))
     assert answers.lines == ["A4K", "A4K"]
     assert answers.labels.links is not None
     right, wrong = answers.labels.links[SITE]
@@ -236,7 +236,7 @@ def test_places_are_known_of_strings_that_were_read_right(task: SceneText, monke
 )
 def test_what_cannot_be_read_is_refused(task: SceneText, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        task.answer(view_of(task), PredictionRequest([text], decoding=options))
+        task.predict(view_of(task), PredictionRequest([text], decoding=options))
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: SceneText) -> None:
-    view, batch = view_of(task, train=True), task.source(1)[0]
-    totals = task.totals(batch)
-    loss, aux = jax.jit(lambda: task.objectives[0].loss(view, batch, totals, jax.random.key(0)))()
+    view, batch = view_of(task, train=True), task.training_batches(1)[0]
+    denominators = task.denominators(batch)
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(view, batch, denominators, jax.random.key(0)))()
     inputs = {name: batch[name] for name in ("image", "target")}
     logits = np.asarray(jax.jit(lambda: view.model.apply(view.variables, inputs, train=True)[0])(), np.float64)
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -267,4 +267,4 @@ def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: SceneText) 
 
 def test_a_site_without_a_grid_is_not_linked(task: SceneText) -> None:
     text = Site(SITE, Axis("target"), Axis("source"), ("0",), ("0",))
-    assert task.labels([text]).links is None
+    assert task.axis_labels([text]).links is None

@@ -70,11 +70,11 @@ def view_of(task: SpokenDigitRecognition) -> StateView:
 
 
 def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigitRecognition) -> None:
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
-    assert (task.source(3)[8]["sound"] != batch["sound"]).any()
-    assert (task.source(4)[7]["sound"] != batch["sound"]).any()
+    assert (task.training_batches(3)[8]["sound"] != batch["sound"]).any()
+    assert (task.training_batches(4)[7]["sound"] != batch["sound"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
     for row, line in enumerate(task.lines(batch["labels"])):
@@ -105,15 +105,15 @@ def test_digits_are_spelled_by_letters_or_as_they_are() -> None:
         ),
         Path(),
     )
-    (line, _) = task.lines(task.source(0)[0]["labels"])
+    (line, _) = task.lines(task.training_batches(0)[0]["labels"])
     assert set(line[::2]) <= set("0123456789")
     assert set(line[1::2]) == {" "}
     assert task.steps == 5
 
 
 def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigitRecognition) -> None:
-    labels = task.labels((SITE,)).completed((SITE,))
-    batch = task.shown
+    labels = task.axis_labels((SITE,)).completed((SITE,))
+    batch = task.probe_examples
     for row in range(2):
         length = int(batch["lengths"][row])
         names = labels.tokens["frames"][row]
@@ -229,17 +229,19 @@ def test_errors_are_edits_over_the_references_characters() -> None:
 @pytest.mark.slow
 def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecognition, tmp_path: Path) -> None:
     view, file = view_of(task), tmp_path / "two.WAV"
-    file.write_bytes(encode_wav(task.shown["sound"][0, : task.shown["lengths"][0]]))
-    answers = task.answer(view, PredictionRequest(["3 1", str(file)], decoding={"max_new_tokens": 3}))
+    file.write_bytes(encode_wav(task.probe_examples["sound"][0, : task.probe_examples["lengths"][0]]))
+    answers = task.predict(view, PredictionRequest(["3 1", str(file)], decoding={"max_new_tokens": 3}))
     assert [len(line) for line in answers.lines] == [3, 3]
     assert set("".join(answers.lines)) <= set(OutputUnits.LETTERS.symbols)
     assert len(answers.labels.sounds["frames"]) == 2
     np.testing.assert_allclose(
-        read_wav(answers.labels.sounds["frames"][1], ""), task.shown["sound"][0, : task.shown["lengths"][0]], atol=1e-4
+        read_wav(answers.labels.sounds["frames"][1], ""),
+        task.probe_examples["sound"][0, : task.probe_examples["lengths"][0]],
+        atol=1e-4,
     )
     # A run is read without its recordings: the same interface, and a target of one's own.
-    assert READER.interface(CONFIG, None).inputs == task.interface.inputs
-    reading = READER.read(CONFIG, view, None, InputTexts(["3 1"], ["three one"]))
+    assert READER.make_interface(CONFIG, None).inputs == task.interface.inputs
+    reading = READER.encode(CONFIG, view, None, InputTexts(["3 1"], ["three one"]))
     assert reading.labels.tokens["target"] == (("t", "h", "r", "e", "e", " ", "o", "n", "e", "<end>"),)
     assert reading.inputs["lengths"].tolist() == [len(read_wav(reading.labels.sounds["frames"][0], ""))]
 
@@ -257,9 +259,9 @@ def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitRecogni
         (str(tmp_path / "long.wav"), "lasts 2.00 seconds: this run's sounds have at most 1.6"),
     ):
         with pytest.raises(UserError, match=said):
-            task.answer(view_of(task), PredictionRequest([text]))
+            task.predict(view_of(task), PredictionRequest([text]))
     with pytest.raises(UserError, match="target='drei' has 'd': this run writes with"):
-        READER.read(CONFIG, view_of(task), None, InputTexts(["3"], ["drei"]))
+        READER.encode(CONFIG, view_of(task), None, InputTexts(["3"], ["drei"]))
     for wrong, said in (
         ({"min_digits": 5}, "min_digits=5 digits are more than max_digits=2"),
         ({"max_seconds": 0.0}, "max_seconds=0.0"),

@@ -38,7 +38,7 @@ def task_of(unseen: OOVTarget = OOVTarget.COPIED) -> Summarization:
 def view_of(task: Summarization) -> StateView:
     """A model that has learned nothing."""
     family = FAMILIES["experiments.summarization.model"]
-    model = family.build(family.config(width=4, embedding=3, coverage=1.0), task.interface, Precision())
+    model = family.build(family.config_class(width=4, embedding=3, coverage=1.0), task.interface, Precision())
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
 
 
@@ -53,11 +53,13 @@ def test_what_is_asked_of_a_model_is_decided_by_what_unseen_words_become() -> No
 @pytest.mark.parametrize("unseen", OOVTarget)
 def test_a_batch_has_articles_and_their_summaries_one_step_apart(unseen: OOVTarget) -> None:
     task = task_of(unseen)
-    batch, again = task.source(3)[7], task.source(3)[7]
+    batch, again = task.training_batches(3)[7], task.training_batches(3)[7]
     words = len(task.lexicon.words)
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
-    assert any((task.source(seed)[step]["source"] != batch["source"]).any() for seed, step in ((3, 8), (4, 7)))
+    assert any(
+        (task.training_batches(seed)[step]["source"] != batch["source"]).any() for seed, step in ((3, 8), (4, 7))
+    )
     assert batch["source"].max() < words
     for row in range(4):
         labels = batch["labels"][row].tolist()
@@ -72,7 +74,7 @@ def test_a_batch_has_articles_and_their_summaries_one_step_apart(unseen: OOVTarg
         np.testing.assert_array_equal(np.where(copied < words, copied, UNKNOWN), source)
         assert {label for label in labels if label >= words} <= set(copied.tolist())
         assert UNKNOWN not in labels
-    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+    assert task.denominators(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
 def test_what_is_held_out_has_names_that_are_never_trained_on() -> None:
@@ -93,10 +95,12 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
     task = task_of()
     sites = (
         FAMILIES["experiments.summarization.model"]
-        .build(FAMILIES["experiments.summarization.model"].config(width=2, embedding=2), task.interface, Precision())
+        .build(
+            FAMILIES["experiments.summarization.model"].config_class(width=2, embedding=2), task.interface, Precision()
+        )
         .sites
     )
-    labels = task.labels(sites).completed(sites)
+    labels = task.axis_labels(sites).completed(sites)
     assert labels.tokens["origin"] == (("written", "copied"),) * 2
     assert labels.links is not None
     (links,) = labels.links.values()
@@ -112,7 +116,7 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
 def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: dict) -> None:
     task = task_of(unseen)
     view = view_of(task)
-    answers = task.answer(
+    answers = task.predict(
         view, PredictionRequest(["The mill near Oslo now belongs to Ann-Marie.", "Ben runs"], decoding=options)
     )
     texts = answers.labels.tokens["source"]
@@ -121,7 +125,7 @@ def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: 
         beyond = set(line.split()) - set(task.lexicon.words)
         assert beyond <= (set(text) if unseen is OOVTarget.COPIED else set())
     labels = answers.labels.completed(view.model.sites)
-    maps = answers.look(Capture(tuple(site.name for site in view.model.sites)))
+    maps = answers.capture_maps(Capture(tuple(site.name for site in view.model.sites)))
     for site in view.model.sites:
         for row, words in enumerate(labels.tokens["target"]):
             weights = np.asarray(maps[site.name].weights)[0, row, 0, : len(words)]
@@ -156,7 +160,7 @@ def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: 
     task = task_of()
     nothing = StateView(None, Variables({}, {}), {}, {}, np.int32(0), False)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=said) as error:
-        task.answer(nothing, PredictionRequest([text], decoding=options))
+        task.predict(nothing, PredictionRequest([text], decoding=options))
     assert "\n" not in str(error.value)
 
 
@@ -186,10 +190,10 @@ def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> No
     shortest = max(given.positions or 0 for given in task.interface.inputs.values())
     family = FAMILIES["encoder_decoder"]
     with pytest.raises(UserError, match=f"more than config.model.max_length={shortest}"):
-        family.build(family.config(width=8, heads=2, max_length=shortest), task.interface, Precision())
+        family.build(family.config_class(width=8, heads=2, max_length=shortest), task.interface, Precision())
 
 
 def test_summaries_of_facts_are_what_the_labels_say() -> None:
     task = task_of()
-    for article, words in zip(task._shown, task.labels(()).tokens["target"], strict=True):
+    for article, words in zip(task._shown, task.axis_labels(()).tokens["target"], strict=True):
         assert list(words[:-1]) == write_summary(article.facts)

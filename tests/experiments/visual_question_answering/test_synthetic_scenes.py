@@ -47,7 +47,9 @@ def right_answers(text: str, items: tuple[SceneItem, ...]) -> list[tuple[str, tu
 @pytest.mark.parametrize("one_of_each", [True, False])
 def test_every_question_about_a_scene_has_the_one_right_answer(one_of_each: bool) -> None:
     """Also where items share a shape or a color, and then are not named by it."""
-    kind = SceneGenerator(fewest=3, most=6, shapes=tuple(SHAPES)[:6], colors=tuple(COLORS), one_of_each=one_of_each)
+    kind = SceneGenerator(
+        min_items=3, max_items=6, shapes=tuple(SHAPES)[:6], colors=tuple(COLORS), one_of_each=one_of_each
+    )
     random, count = np.random.default_rng(0), 0
     for _ in range(60):
         items = kind.draw(random)
@@ -127,7 +129,7 @@ def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
     ("name", "message"),
     [
         ("scenes/min_items=1", "min_items=1 must be at least 2"),
-        ("scenes/max_items=7", "most=7 items cannot all differ"),
+        ("scenes/max_items=7", "max_items=7 items cannot all differ"),
         ("scenes/pixels=2", "pixels=2 must be at least 4"),
         ("scenes/test=0", "test=0 must be at least 1"),
         ("scenes/color=1", "unknown key scenes.color"),

@@ -74,13 +74,13 @@ def test_evaluations_measure_every_question_of_a_split_once(task: VisualQuestion
     np.testing.assert_array_equal(sums["asked"], asked)
     np.testing.assert_array_equal(sums["right"], right)
     assert sums["loss"] == pytest.approx(nats, rel=1e-5)
-    assert float(task.totals(batch)["examples"]) == 6
+    assert float(task.denominators(batch)["examples"]) == 6
 
 
 def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAnswering, view: StateView) -> None:
     (batch,) = task.evaluations[2].batches
-    totals = task.totals(batch)
-    loss, aux = jax.jit(lambda key: task.objectives[0].loss(view, batch, totals, key))(jax.random.key(0))
+    denominators = task.denominators(batch)
+    loss, aux = jax.jit(lambda key: task.objectives[0].loss_fn(view, batch, denominators, key))(jax.random.key(0))
     sums = summed(task.evaluations[2].step, view, [batch])
     assert loss == pytest.approx(sums["loss"] / 6, rel=1e-5)
     assert aux.metrics["accuracy"] == pytest.approx(sums["right"].sum() / 6, rel=1e-6)
@@ -185,7 +185,7 @@ def test_places_lie_in_the_cell_that_holds_their_middle(
 
 
 def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionAnswering, view: StateView) -> None:
-    labels = task.labels(view.model.sites)
+    labels = task.axis_labels(view.model.sites)
     (batch, _) = task.evaluations[0].batches
     assert labels.links is not None
     relational = 0
@@ -205,12 +205,12 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionA
     assert labels.images["grid"].shape == (3, 24, 24, 3)
     np.testing.assert_allclose(labels.images["grid"] / 127.5 - 1, batch["image"][:3], atol=1e-6)
     labels.completed(view.model.sites)
-    assert task.labels(()).links is None  # a model that looks at nothing has no site
+    assert task.axis_labels(()).links is None  # a model that looks at nothing has no site
 
 
 def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswering, view: StateView) -> None:
     request = PredictionRequest(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
-    answers = task.answer(view, request)
+    answers = task.predict(view, request)
     images = answers.labels.images["grid"]
     np.testing.assert_array_equal(images[0], task.questions.test_image(2))
     assert answers.lines[1] == answers.lines[2]
@@ -219,7 +219,7 @@ def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswe
         assert answer in task.question_vocabulary.answers
         assert 1 / 23 <= float(share) <= 1
     assert answers.labels.titles[0] == f"where is the star ? {answers.lines[0]}"
-    assert answers.look(Capture((SITE,)))[SITE].weights.shape == (2, 3, 1, 1, 36)  # type: ignore[union-attr]
+    assert answers.capture_maps(Capture((SITE,)))[SITE].weights.shape == (2, 3, 1, 1, 36)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_what_a_run_cannot_answer_is_refused(
     task: VisualQuestionAnswering, view: StateView, request_: PredictionRequest, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        task.answer(view, request_)
+        task.predict(view, request_)
 
 
 def test_unfit_configs_are_refused() -> None:
@@ -255,4 +255,4 @@ def test_a_task_without_its_files_has_the_shapes_of_the_real_one() -> None:
     }
     assert task.interface.vocabularies == {"tokens": 28, "classes": 13}
     assert [each.name for each in task.evaluations] == ["answers", "answers"]  # nobody knows where to look
-    assert task.labels(()).titles == ("what color is the shape ? gray",)
+    assert task.axis_labels(()).titles == ("what color is the shape ? gray",)

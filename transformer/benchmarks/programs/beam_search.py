@@ -26,7 +26,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """The seconds a step of both ways, taken in turn, and the steps that they took."""
     model, task = build_decoder(settings)
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
-    prompts_RxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
+    prompts_RxP = task.training_batches(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
     tokens = SpecialTokens(end=settings["vocabulary"] - 1)
     num_beams = settings["num_beams"]
 

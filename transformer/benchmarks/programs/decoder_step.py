@@ -74,7 +74,7 @@ def compile_training_step(
     step = jax.jit(
         with_placement(single_device_placement(), make_train_step(model, task, optimizers, {})), donate_argnums=0
     )
-    return CompiledStep(begin, step, task.source(settings["seed"]))
+    return CompiledStep(begin, step, task.training_batches(settings["seed"]))
 
 
 def measure(

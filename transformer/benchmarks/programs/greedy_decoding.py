@@ -27,7 +27,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """The seconds a generated token, the prompt's share in them, and the tokens."""
     model, task = build_decoder(settings)
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
-    prompt_BxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
+    prompt_BxP = task.training_batches(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
     decode = decode_with_cache(model, settings) if settings["cache"] else decode_without_cache(model, settings)
     seconds = []
     for _ in range(1 + settings["repeats"]):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.benchmarks.programs.program_main import program_main
-from transformer.installation import process_words
+from transformer.command_invocation import subprocess_command
 
 # A config file for the command, which takes no values.
 _CONFIG = """import json
@@ -42,7 +42,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 def _served(folder: Path, way: str) -> float:
     """Return the seconds of one run, in a directory of this name."""
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
-    words = [*process_words("train"), f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
+    words = [*subprocess_command("train"), f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
     began = time.time()
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

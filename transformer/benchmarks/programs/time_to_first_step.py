@@ -44,7 +44,7 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
         components = build_components(experiment, Path(folder))
         state = components.init_state(jax.random.key(experiment.run.seed))
         step = shard_host_batches(compile_train_step(experiment, components), components.placement)
-        jax.block_until_ready(step(state, components.task.source(experiment.run.seed)[0]))
+        jax.block_until_ready(step(state, components.task.training_batches(experiment.run.seed)[0]))
     return {"seconds": time.time() - settings["began"]}
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 from transformer.data.datasets.glue import GLUE_DATASETS
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
@@ -98,7 +98,7 @@ def example_shape(
         return ExampleShape(SequenceLayout.SINGLE, 1, class_names(name, classes))
     if kind != "grammar":
         known = *(f"grammar/{each}" for each in PROBLEMS), *sets_of_glue, "word_order", "FILE.tsv", "FILE.jsonl"
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
     found = problem_of(rest)
     if classes:
         raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
@@ -173,7 +173,8 @@ def _label(label: str, classes: tuple[str, ...], path: str) -> float:
     if classes:
         if label not in classes:
             raise UserError(
-                f"{path} has the label {label!r}, which is none of config.task.classes: {nearest(label, classes)}"
+                f"{path} has the label {label!r}, which is none of config.task.classes: "
+                f"{suggest_nearest(label, classes)}"
             )
         return classes.index(label)
     try:

@@ -9,7 +9,7 @@ import hashlib
 import random
 from typing import NamedTuple
 
-from transformer.config import Config, Positive, from_config
+from transformer.config import Config, PositiveInt, from_config
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
@@ -70,7 +70,7 @@ class HelpDeskQuestion(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class HelpDeskConfig(Config):
+class HelpDeskDatasetConfig(Config):
     """The number of questions in each split; there are about 10,000 distinct training questions.
 
     Half of the validation and test questions are of pairs that are never in the training split.
@@ -82,9 +82,9 @@ class HelpDeskConfig(Config):
         seed: The seed.
     """
 
-    train: Positive = 6000
-    validation: Positive = 200
-    test: Positive = 400
+    train: PositiveInt = 6000
+    validation: PositiveInt = 200
+    test: PositiveInt = 400
     seed: int = 0
 
     def draw(self, split: str) -> list[HelpDeskQuestion]:
@@ -108,7 +108,7 @@ def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
     """
-    config = from_config(HelpDeskConfig, parse_int_options(NAME, options, "train=2000,test=100"), NAME)
+    config = from_config(HelpDeskDatasetConfig, parse_int_options(NAME, options, "train=2000,test=100"), NAME)
     return {split: config.draw(split) for split in SPLITS}
 
 

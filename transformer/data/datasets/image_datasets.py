@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import Bool
 
-from transformer.config import Config, Positive, Range, UserError, from_config, nearest
+from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.image_files import (
     NO_RESIZING,
@@ -64,12 +64,12 @@ class ImageDataset:
             UserError: If the data set does not have it.
         """
         if name not in self.splits:
-            raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
+            raise UserError(f"{self.name} has no split {name!r}: {suggest_nearest(name, self.splits)}")
         return self.splits[name]
 
 
 @dataclasses.dataclass(frozen=True)
-class SyntheticGlyphsConfig(Config):
+class SyntheticGlyphsDatasetConfig(Config):
     """Gray images of one glyph each, with classes in turn.
 
     Attributes:
@@ -81,9 +81,9 @@ class SyntheticGlyphsConfig(Config):
     """
 
     size: Annotated[int, Range(8)] = 28
-    train: Positive = 6000
-    validation: Positive = 500
-    test: Positive = 1000
+    train: PositiveInt = 6000
+    validation: PositiveInt = 500
+    test: PositiveInt = 1000
     seed: int = 0
 
     def draw(self, split: str, classes: tuple[str, ...]) -> LabeledImages:
@@ -121,7 +121,8 @@ def open_image_dataset(name: str, *, data_dir: str | None = None, resizing: Resi
         return _make_set(name, *read_omniglot(data_dir, resizing))
     if not (path := locate_file(name, data_dir)).is_dir():
         raise UserError(
-            f"config.task.dataset={name!r} is unknown ({nearest(name, _KNOWN)}), and there is no folder {path}: give "
+            f"config.task.dataset={name!r} is unknown ({suggest_nearest(name, _KNOWN)}), and there is no folder "
+            f"{path}: give "
             "one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
         )
     return _make_set(name, *_read_folder(name, path, resizing))
@@ -142,7 +143,7 @@ def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_
         UserError: If options of a generated data set are invalid.
     """
     kind, _, _ = name.partition("/")
-    shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
+    shape: tuple[int, ...] = (resizing.image_size or 32, resizing.image_size or 32, 3)
     classes: tuple[str, ...] = ("one", "other")
     if kind in _GLYPHS:
         drawn, classes = _drawn_glyphs(name, resizing)
@@ -151,15 +152,17 @@ def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_
     return ImageDataset(name, classes, {"train": LabeledImages(np.full((count, *shape), 127, np.uint8), labels)})
 
 
-def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsConfig, tuple[str, ...]]:
+def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsDatasetConfig, tuple[str, ...]]:
     """Return the config of a generated data set's images, and its classes."""
     kind, _, options = name.partition("/")
     if resizing != NO_RESIZING:
-        keys = "config.task.side, resize_side and resample"
-        raise UserError(f"{keys} are for files: say the size of drawn images by {kind}/size={resizing.side or 20}")
-    return from_config(SyntheticGlyphsConfig, parse_int_options(kind, options, "size=20,train=2000"), kind), _GLYPHS[
-        kind
-    ]
+        keys = "config.task.image_size, resize_side and resample"
+        raise UserError(
+            f"{keys} are for files: say the size of drawn images by {kind}/size={resizing.image_size or 20}"
+        )
+    return from_config(
+        SyntheticGlyphsDatasetConfig, parse_int_options(kind, options, "size=20,train=2000"), kind
+    ), _GLYPHS[kind]
 
 
 def read_prepared(
@@ -241,7 +244,7 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
         if images.pixels.shape[1:] != train.pixels.shape[1:]:
             sizes = " x ".join(map(str, images.pixels.shape[1:])), " x ".join(map(str, train.pixels.shape[1:]))
             raise UserError(
-                f"{name} has images of {sizes[0]} in {split}, of {sizes[1]} in train: give config.task.side"
+                f"{name} has images of {sizes[0]} in {split}, of {sizes[1]} in train: give config.task.image_size"
             )
     splits = {"train": train, **splits}
     in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))

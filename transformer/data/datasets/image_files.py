@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from transformer.config import Config, Positive, UserError, nearest
+from transformer.config import Config, PositiveInt, UserError, suggest_nearest
 from transformer.data.datasets.local_files import (
     check_entry,
     describe_left_out,
@@ -56,22 +56,24 @@ class Resizing(Config, path="config.task"):
     """How images in files are resized.
 
     Attributes:
-        side: The side of the resized images in pixels. None does not resize.
-        resize_side: If set, images are resized to this side, and the middle `side` x `side` pixels are cropped.
+        image_size: The side of the resized images in pixels. None does not resize.
+        resize_side: If set, images are resized to this side, and the middle `image_size` x `image_size` pixels are
+            cropped.
         resample: The filter.
 
     Raises:
         UserError: If a value is out of range.
     """
 
-    side: Positive | None = None
+    image_size: PositiveInt | None = None
     resize_side: int | None = None
     resample: ResampleFilter = ResampleFilter.BILINEAR
 
     def _check(self) -> None:
-        if self.resize_side is not None and (self.side is None or self.resize_side < self.side):
+        if self.resize_side is not None and (self.image_size is None or self.resize_side < self.image_size):
             raise UserError(
-                f"config.task.resize_side={self.resize_side} must be at least config.task.side={self.side}, which is "
+                f"config.task.resize_side={self.resize_side} must be at least "
+                f"config.task.image_size={self.image_size}, which is "
                 "cut from its middle"
             )
 
@@ -79,12 +81,12 @@ class Resizing(Config, path="config.task"):
         """Resize a Pillow image."""
         from PIL import Image
 
-        if self.side is None:
+        if self.image_size is None:
             return image
-        resized = self.resize_side or self.side
+        resized = self.resize_side or self.image_size
         image = image.resize((resized, resized), Image.Resampling[self.resample.name])
-        first = (resized - self.side) // 2
-        return image.crop((first, first, first + self.side, first + self.side))
+        first = (resized - self.image_size) // 2
+        return image.crop((first, first, first + self.image_size, first + self.image_size))
 
 
 NO_RESIZING = Resizing()
@@ -152,7 +154,7 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
     classes = found if classes is None else classes
     if strangers := [label for label in found if label not in classes]:
         raise UserError(
-            f"{source} has the class {strangers[0]!r}, which train has not: {nearest(strangers[0], classes)}"
+            f"{source} has the class {strangers[0]!r}, which train has not: {suggest_nearest(strangers[0], classes)}"
         )
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         pixels = list(pool.map(lambda file: decode_image(file.content, f"{source}: {file.name}", resizing), files))
@@ -188,7 +190,7 @@ def stack_labeled_images(
         first, second = sorted(sizes)[:2]
         raise UserError(
             f"{source} has images of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
-            "config.task.side, to which all are resized"
+            "config.task.image_size, to which all are resized"
         )
     return LabeledImages(np.stack(pixels), np.array(labels, np.int32))
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.json_files import as_object, parse, read_regular
-from transformer.terminal import printable
+from transformer.json_files import parse_json, read_regular_file, require_object
+from transformer.terminal import escape_control_characters
 from transformer.text_lines import split_lines
 
 SPLITS = ("train", "validation", "test")
@@ -120,7 +120,7 @@ def read_text(path: pathlib.Path) -> str:
     if not path.is_file():
         raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
     try:
-        return read_regular(path, _LARGEST_TEXT).decode("utf-8-sig")
+        return read_regular_file(path, _LARGEST_TEXT).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
 
@@ -214,7 +214,7 @@ def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
     rows = []
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}: line {number}"
-        fields = as_object(parse(line, where), where)
+        fields = require_object(parse_json(line, where), where)
         if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
             fields = fields["translation"]
         rows.append(tuple(_field(fields, name, where) for name in names))
@@ -403,7 +403,7 @@ def _list_names(names: Sequence[str]) -> str:
     more = len(names) - _NAMES_SHOWN
     text = ", ".join(names[:_NAMES_SHOWN])
     # The names may be a stranger's.
-    return printable(text) + (f" and {more:,} more" if more > 0 else "")
+    return escape_control_characters(text) + (f" and {more:,} more" if more > 0 else "")
 
 
 def join_notes(parts: Iterable[str]) -> str:

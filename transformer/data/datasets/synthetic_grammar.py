@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from transformer.config import Config, Positive, UserError, from_config, nearest
+from transformer.config import Config, PositiveInt, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.fine_tuning_inputs import SequenceLayout
@@ -130,7 +130,7 @@ PROBLEMS: Mapping[str, GrammarProblem] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GrammarConfig(Config):
+class GrammarDatasetConfig(Config):
     """How often each split is sampled; short texts may be in several splits.
 
     Attributes:
@@ -140,9 +140,9 @@ class GrammarConfig(Config):
         seed: The seed; a split is drawn from seed and split.
     """
 
-    train: Positive = 4096
-    validation: Positive = 256
-    test: Positive = 256
+    train: PositiveInt = 4096
+    validation: PositiveInt = 256
+    test: PositiveInt = 256
     seed: int = 0
 
 
@@ -154,7 +154,7 @@ def problem_of(rest: str) -> GrammarProblem:
     """
     name = rest.partition("/")[0]
     if name not in PROBLEMS:
-        raise UserError(f"config.task.dataset='grammar/{rest}' is unknown: {nearest(name, PROBLEMS)}")
+        raise UserError(f"config.task.dataset='grammar/{rest}' is unknown: {suggest_nearest(name, PROBLEMS)}")
     return PROBLEMS[name]
 
 
@@ -170,7 +170,7 @@ def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
     name, _, options = rest.partition("/")
     problem = problem_of(rest)
     sizes = from_config(
-        GrammarConfig, parse_int_options(f"grammar/{name}", options, "train=512,test=64"), f"grammar/{name}"
+        GrammarDatasetConfig, parse_int_options(f"grammar/{name}", options, "train=512,test=64"), f"grammar/{name}"
     )
     splits = {}
     for number, split in enumerate(SPLITS):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from transformer.config import Config, Positive, Range, UserError, from_config
+from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_options import parse_int_options
 
@@ -21,7 +21,7 @@ SYMBOL_LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "co
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolPairsConfig(Config):
+class SymbolPairsDatasetConfig(Config):
     """Pairs of random symbols, all equally likely.
 
     A symbol is a word of one character, which BPE makes one token if its vocabulary holds 2 x symbols + 5. Without the
@@ -29,34 +29,34 @@ class SymbolPairsConfig(Config):
     common.
 
     Attributes:
-        symbols: The number of symbols.
+        num_symbols: The number of symbols.
         length: The number of words, or the largest.
-        shortest: The smallest number of words; all lengths are equally likely. None is `length`.
-        tested: The number of words in the test split, if it differs.
+        min_length: The smallest number of words; all lengths are equally likely. None is `length`.
+        test_length: The number of words in the test split, if it differs.
         train: The number of training pairs.
         validation: The number of validation pairs.
         test: The number of test pairs.
         seed: The seed; a split is drawn from seed and split.
     """
 
-    symbols: Annotated[int, Range(2, len(ALPHABET))] = 16
-    length: Positive = 12
-    shortest: Positive | None = None
-    tested: Positive | None = None
-    train: Positive = 32768
-    validation: Positive = 256
-    test: Positive = 512
+    num_symbols: Annotated[int, Range(2, len(ALPHABET))] = 16
+    length: PositiveInt = 12
+    min_length: PositiveInt | None = None
+    test_length: PositiveInt | None = None
+    train: PositiveInt = 32768
+    validation: PositiveInt = 256
+    test: PositiveInt = 512
     seed: int = 0
 
     def _check(self) -> None:
-        for name, length in (("shortest", self.least), ("tested", self.tested or 1)):
+        for name, length in (("min_length", self.resolved_min_length), ("test_length", self.test_length or 1)):
             if length > self.length:
                 raise ValueError(f"{name}={length} must be at most length={self.length}")
 
     @property
-    def least(self) -> int:
+    def resolved_min_length(self) -> int:
         """The smallest number of words."""
-        return self.length if self.shortest is None else self.shortest
+        return self.length if self.min_length is None else self.min_length
 
     def draw(self, split: str, step: int) -> list[AlignedPair]:
         """Sample the pairs of a split.
@@ -67,10 +67,10 @@ class SymbolPairsConfig(Config):
         """
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         count = getattr(self, split)
-        words_N = random.integers(self.least, self.length + 1, count)
-        if split == "test" and self.tested is not None:
-            words_N[:] = self.tested
-        symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.symbols, (count, self.length))]
+        words_N = random.integers(self.resolved_min_length, self.length + 1, count)
+        if split == "test" and self.test_length is not None:
+            words_N[:] = self.test_length
+        symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.num_symbols, (count, self.length))]
         return [
             AlignedPair(" ".join(row[:words]), " ".join(row[:words][::step]), _links(words, step))
             for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True)
@@ -82,28 +82,28 @@ def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair
 
     Args:
         name: The name of the data set.
-        options: Fields of `SymbolPairsConfig`, as in "length=12,symbols=16".
+        options: Fields of `SymbolPairsConfig`, as in "length=12,num_symbols=16".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
-    config = from_config(SymbolPairsConfig, parse_int_options(name, options, "length=12,symbols=16"), name)
+    config = from_config(SymbolPairsDatasetConfig, parse_int_options(name, options, "length=12,num_symbols=16"), name)
     return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
 
 
 @dataclasses.dataclass(frozen=True)
-class RepeatedSegmentsConfig(Config, path="repeated"):
+class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
     """Documents of random symbols that repeat, to train induction heads.
 
-    A document is a segment of `shortest` to `longest` symbols, all lengths and symbols equally likely, repeated until
-    it is full. A position alone says nothing: a head must find what followed the same symbol before. With n lengths of
-    mean m and S symbols no model can have a loss below (m - 1) log S + log n nats per document, given its first symbol;
-    a model that does not use the repetition has (length - 1) log S.
+    A document is a segment of `min_segment_length` to `max_segment_length` symbols, all lengths and symbols equally
+    likely, repeated until it is full. A position alone says nothing: a head must find what followed the same symbol
+    before. With n lengths of mean m and S symbols no model can have a loss below (m - 1) log S + log n nats per
+    document, given its first symbol; a model that does not use the repetition has (length - 1) log S.
 
     Attributes:
-        symbols: The number of symbols S.
-        shortest: The smallest length of a segment.
-        longest: The largest length of a segment.
+        num_symbols: The number of symbols S.
+        min_segment_length: The smallest length of a segment.
+        max_segment_length: The largest length of a segment.
         length: The number of symbols in a document.
         train: The number of training documents.
         validation: The number of validation documents.
@@ -111,19 +111,20 @@ class RepeatedSegmentsConfig(Config, path="repeated"):
         seed: The seed; a split is drawn from seed and split.
     """
 
-    symbols: Annotated[int, Range(2, len(ALPHABET))] = 64
-    shortest: Annotated[int, Range(2)] = 8
-    longest: int = 24
+    num_symbols: Annotated[int, Range(2, len(ALPHABET))] = 64
+    min_segment_length: Annotated[int, Range(2)] = 8
+    max_segment_length: int = 24
     length: int = 64
-    train: Positive = 16384
-    validation: Positive = 512
-    test: Positive = 512
+    train: PositiveInt = 16384
+    validation: PositiveInt = 512
+    test: PositiveInt = 512
     seed: int = 0
 
     def _check(self) -> None:
-        if not self.shortest <= self.longest < self.length:
+        if not self.min_segment_length <= self.max_segment_length < self.length:
             raise UserError(
-                f"repeated: shortest={self.shortest}, longest={self.longest} and length={self.length} must rise, from "
+                f"repeated: min_segment_length={self.min_segment_length}, "
+                f"max_segment_length={self.max_segment_length} and length={self.length} must rise, from "
                 "at least 2, and the longest segment must be shorter than a document"
             )
 
@@ -131,8 +132,8 @@ class RepeatedSegmentsConfig(Config, path="repeated"):
         """Sample the documents of a split."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         count = getattr(self, split)
-        period_Nx1 = random.integers(self.shortest, self.longest + 1, (count, 1))
-        segment_NxP = random.integers(0, self.symbols, (count, self.longest))
+        period_Nx1 = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))
+        segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
         document_NxT = np.take_along_axis(segment_NxP, np.arange(self.length) % period_Nx1, axis=1)
         return ["".join(row) for row in np.array(list(ALPHABET))[document_NxT]]
 
@@ -141,13 +142,13 @@ def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]
     """Generate the documents of "repeated" by split, and describe their source.
 
     Args:
-        options: Fields of `RepeatedSegmentsConfig`, as in "symbols=32,longest=16".
+        options: Fields of `RepeatedSegmentsConfig`, as in "num_symbols=32,max_segment_length=16".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
-    values = parse_int_options("repeated", options, "symbols=32,longest=16")
-    config = from_config(RepeatedSegmentsConfig, values, "repeated")
+    values = parse_int_options("repeated", options, "num_symbols=32,max_segment_length=16")
+    config = from_config(RepeatedSegmentsDatasetConfig, values, "repeated")
     return {split: config.draw(split) for split in SPLITS}, f"seed {config.seed}"
 
 

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 from transformer.data.datasets.digit_words import generate_digit_lines
 from transformer.data.datasets.local_files import (
     BY_PLACE,
@@ -62,7 +62,7 @@ class TextDataset:
         if name not in self.splits:
             advice = f"; put {name}.txt into its folder" if self.name == WIKITEXT and name in ("train", "test") else ""
             raise UserError(
-                f"{self.name} from {self.made_from} has no split {name!r}: {nearest(name, self.splits)}{advice}"
+                f"{self.name} from {self.made_from} has no split {name!r}: {suggest_nearest(name, self.splits)}{advice}"
             )
         return self.splits[name]
 
@@ -103,7 +103,7 @@ def open_text_dataset(
 
     Args:
         name: One of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
-            "repeated" or "repeated/symbols=32,longest=16", random symbols that repeat
+            "repeated" or "repeated/num_symbols=32,max_segment_length=16", random symbols that repeat
             (transformer.data.datasets.synthetic_symbols); "tinyshakespeare" or "wikitext-2", whose files are in
             `data_dir`; a text or .jsonl file, or a folder of them (transformer.data.datasets.text_files); the folder of
             a prepared TFDS data set; or a TFDS name such as "lm1b", which `data_dir` may hold prepared. Of TFDS records
@@ -121,7 +121,7 @@ def open_text_dataset(
         ```python
         from transformer.data.datasets.text import open_text_dataset
 
-        text = open_text_dataset("repeated/symbols=8,longest=8", prepared_dir="data")
+        text = open_text_dataset("repeated/num_symbols=8,max_segment_length=8", prepared_dir="data")
         len(text.split("validation"))  # 512 documents
         ```
     """

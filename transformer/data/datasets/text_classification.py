@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 from transformer.data.datasets.glue import GLUE_DATASETS, read_glue
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
@@ -41,7 +41,7 @@ class LabeledTextDataset:
             UserError: If the data set does not have it with labels.
         """
         if name not in self.splits:
-            raise UserError(f"{self.name} has no labeled split {name!r}: {nearest(name, self.splits)}")
+            raise UserError(f"{self.name} has no labeled split {name!r}: {suggest_nearest(name, self.splits)}")
         return self.splits[name]
 
 
@@ -51,7 +51,7 @@ def open_labeled_texts(
     """Open a data set of labeled texts.
 
     Args:
-        name: One of: "word_order" or "word_order/longest=6,train=512", generated sentences
+        name: One of: "word_order" or "word_order/max_length=6,train=512", generated sentences
             (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files are in `data_dir`
             (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label.
         data_dir: The folder of the data.
@@ -88,7 +88,7 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
         if unknown := [label for _, label in of_split if label not in numbers]:
             raise UserError(
                 f"{paths[split]} has the label {unknown[0]!r}, which is none of config.task.classes: "
-                f"{nearest(unknown[0], classes)}"
+                f"{suggest_nearest(unknown[0], classes)}"
             )
         read[split] = [LabeledText(text, numbers[label]) for text, label in of_split]
     return LabeledTextDataset(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
@@ -117,4 +117,4 @@ def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
     if kind == "glue" and rest in GLUE_DATASETS:
         return GLUE_DATASETS[rest].classes
     known = "word_order", *(f"glue/{each}" for each in GLUE_DATASETS), "FILE.tsv", "FILE.jsonl"
-    raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
+    raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from transformer.config import UserError, choice
+from transformer.config import UserError, lookup_by_name
 from transformer.data.datasets.tfds_records import INFO, TfdsFeatures, prepared_under
 
 # TFDS names: name, config, version. A colon before the config would make TFDS contact another host.
@@ -58,7 +58,7 @@ def prepare_multi30k(
     from transformer.data.datasets import multi30k
 
     known = [f"{text}/{'-'.join(pair)}" for text in multi30k.TEXTS for pair in multi30k.DIRECTIONS]
-    choice("/".join(parts), dict.fromkeys(known), f"{name}: <text>/<source>-<target>")
+    lookup_by_name("/".join(parts), dict.fromkeys(known), f"{name}: <text>/<source>-<target>")
     text, direction = parts
     source, target = direction.split("-")
     folder = multi30k.require_files(data_dir, text, (source, target))

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_hidden
-from transformer.json_files import read_object
+from transformer.json_files import read_json_object
 from transformer.text_lines import split_lines
 
 INFO = "dataset_info.json"
@@ -159,7 +159,7 @@ def open_prepared(folder: pathlib.Path) -> PreparedDataset:
     prepared = prepared_under(folder)
     if prepared is None:
         raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
-    info, features = read_object(prepared / INFO), read_object(prepared / FEATURES)
+    info, features = read_json_object(prepared / INFO), read_json_object(prepared / FEATURES)
     try:
         read = _features(prepared, features, _supervised(info))
         stored_as = _word(info.get("fileFormat", "tfrecord"))

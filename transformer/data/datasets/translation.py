@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, suggest_nearest
 from transformer.data.datasets import help_desk
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import (
@@ -104,7 +104,7 @@ class TranslationDataset:
             UserError: If the data set does not have it, or it cannot be read at random.
         """
         if name not in self.splits:
-            raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
+            raise UserError(f"{self.name} has no split {name!r}: {suggest_nearest(name, self.splits)}")
         return self.pairs(name)
 
 
@@ -120,7 +120,7 @@ def open_translation_dataset(
 
     Args:
         name: One of: "phrases", with options as in "phrases/train=2000,validation=100,test=200,seed=1,rounded=50"
-            (transformer.data.phrases.generate); "copy" or "reversal", also as "reversal/length=12,symbols=16"
+            (transformer.data.phrases.generate); "copy" or "reversal", also as "reversal/length=12,num_symbols=16"
             (transformer.data.datasets.synthetic_symbols); "help_desk", also as "help_desk/train=2000"
             (transformer.data.datasets.help_desk); "multi30k/<raw|tokenized>/<source>-<target>"; "FILE.en,FILE.de",
             "FILE.tsv" or "FILE.jsonl" (`open_pairs`); the folder of a prepared TFDS data set, which has

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from transformer.config import Config, Positive, Range, UserError, from_config
+from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.labeled_text_batches import LabeledText
@@ -16,8 +16,8 @@ FILLERS = ("old", "small", "quiet", "brown", "very", "still", "here", "today", "
 
 
 @dataclasses.dataclass(frozen=True)
-class WordOrderConfig(Config, path="word_order"):
-    """Sentences of `shortest` to `longest` words, all lengths equally likely.
+class WordOrderDatasetConfig(Config, path="word_order"):
+    """Sentences of `min_length` to `max_length` words, all lengths equally likely.
 
     They contain "dog", "behind" and "cat" in this order, or "cat", "behind" and "dog", at random positions among filler
     words. The class is the animal in front, which is named last. Sentences come in pairs that differ only in that
@@ -25,32 +25,33 @@ class WordOrderConfig(Config, path="word_order"):
     sentences overlap.
 
     Attributes:
-        shortest: The smallest number of words.
-        longest: The largest number of words.
+        min_length: The smallest number of words.
+        max_length: The largest number of words.
         train: The number of training pairs.
         validation: The number of validation pairs.
         test: The number of test pairs.
         seed: The seed; a split is drawn from seed and split.
     """
 
-    shortest: Annotated[int, Range(3)] = 3
-    longest: int = 12
-    train: Positive = 4096
-    validation: Positive = 256
-    test: Positive = 256
+    min_length: Annotated[int, Range(3)] = 3
+    max_length: int = 12
+    train: PositiveInt = 4096
+    validation: PositiveInt = 256
+    test: PositiveInt = 256
     seed: int = 0
 
     def _check(self) -> None:
-        if self.shortest > self.longest:
+        if self.min_length > self.max_length:
             raise UserError(
-                f"word_order: shortest={self.shortest} and longest={self.longest} must rise, from at least 3 words"
+                f"word_order: min_length={self.min_length} and max_length={self.max_length} must rise, from at least "
+                "3 words"
             )
 
     def draw(self, split: str) -> list[LabeledText]:
         """Sample the sentences of a split, the two of a pair one after the other."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         sentences = []
-        for length in random.integers(self.shortest, self.longest + 1, getattr(self, split)):
+        for length in random.integers(self.min_length, self.max_length + 1, getattr(self, split)):
             words = random.choice(FILLERS, length)
             places = np.sort(random.choice(length, 3, replace=False))
             for label, front in enumerate(CLASSES):
@@ -63,10 +64,12 @@ def generate_word_order(options: str) -> dict[str, list[LabeledText]]:
     """Generate the sentences by split.
 
     Args:
-        options: Fields of `WordOrderConfig`, as in "longest=6,train=512".
+        options: Fields of `WordOrderConfig`, as in "max_length=6,train=512".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
-    config = from_config(WordOrderConfig, parse_int_options("word_order", options, "longest=6,train=512"), "word_order")
+    config = from_config(
+        WordOrderDatasetConfig, parse_int_options("word_order", options, "max_length=6,train=512"), "word_order"
+    )
     return {split: config.draw(split) for split in SPLITS}

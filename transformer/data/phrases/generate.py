@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
-from transformer.config import Config, Positive, Range, from_config
+from transformer.config import Config, PositiveInt, Range, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair
 from transformer.data.datasets.dataset_options import parse_int_options
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
@@ -98,7 +98,7 @@ def write_phrase(drawn: SampledPhrase, language: str) -> AlignedPair:
 
 
 @dataclasses.dataclass(frozen=True)
-class PhrasesConfig(Config):
+class PhrasesDatasetConfig(Config):
     """The sizes of the phrases data set.
 
     Attributes:
@@ -112,9 +112,9 @@ class PhrasesConfig(Config):
         UserError: If a size is below one, or the percentage above one hundred.
     """
 
-    train: Positive = 25_000
-    validation: Positive = 500
-    test: Positive = 1_000
+    train: PositiveInt = 25_000
+    validation: PositiveInt = 500
+    test: PositiveInt = 1_000
     seed: int = 0
     rounded: Annotated[int, Range(0, 100)] = 0
 
@@ -139,7 +139,7 @@ def generate_phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) 
     Raises:
         UserError: If an option is unknown, or a value is not a whole number or out of range.
     """
-    config = from_config(PhrasesConfig, parse_int_options(PHRASES, options, "train=2000,test=200"), PHRASES)
+    config = from_config(PhrasesDatasetConfig, parse_int_options(PHRASES, options, "train=2000,test=200"), PHRASES)
     return {
         split: [
             PhrasePair(drawn.kind, language, write_phrase(drawn, language))

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
-from transformer.json_files import read_object
+from transformer.json_files import read_json_object
 from transformer.text_lines import split_lines
 
 _END_OF_TEXT = "<|endoftext|>"
@@ -268,7 +268,7 @@ def _token(number: Any) -> int | None:
 
 def _json(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file, {} if there is none."""
-    return read_object(path) if path.is_file() else {}
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _read[T](path: Path, read: Callable[[Path], T]) -> T:

@@ -7,7 +7,7 @@ import tokenizers
 from transformer.config import UserError
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
-from transformer.json_files import read_as, read_regular
+from transformer.json_files import read_dataclass, read_regular_file
 
 type AnyTokenizer = Tokenizer | MarianTokenizer
 """Any tokenizer; their methods are the same."""
@@ -22,10 +22,10 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
     if not has_tokenizer(directory):
         raise UserError(f"{directory} holds no {ROLES_FILE}: it has no tokenizer")
     try:
-        roles = read_as(RolesFile, directory / ROLES_FILE)
+        roles = read_dataclass(RolesFile, directory / ROLES_FILE)
         if roles.sentencepiece:
             return MarianTokenizer.open(directory)
-        backend = tokenizers.Tokenizer.from_str(read_regular(directory / FILE).decode("utf-8"))
+        backend = tokenizers.Tokenizer.from_str(read_regular_file(directory / FILE).decode("utf-8"))
         return Tokenizer(backend, **{role: getattr(roles, role) for role in ROLES})
     except UserError:
         raise

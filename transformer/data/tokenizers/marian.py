@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import Count, UserError, convert, refuse_single_text
+from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
 from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
 from transformer.data.tokenizers.tokenizer import ROLES, language_tags, save_roles, up_to_end
-from transformer.json_files import read_object
+from transformer.json_files import read_json_object
 from transformer.storage.paths import storage_of
 
 _SOURCE, _TARGET, _VOCABULARY = "source.spm", "target.spm", "vocab.json"
@@ -57,7 +57,9 @@ class MarianTokenizer:
                 raise UserError(f"{folder} has no {name}, which a Marian tokenizer needs")
         if (folder / "target_vocab.json").is_file():
             raise UserError(f"{folder} has a vocabulary for each side; only Marian models with one for both are read")
-        numbers = convert(Mapping[str, Count], read_object(folder / _VOCABULARY), str(folder / _VOCABULARY))
+        numbers = convert_value(
+            Mapping[str, NonNegativeInt], read_json_object(folder / _VOCABULARY), str(folder / _VOCABULARY)
+        )
         opened = MarianTokenizer((folder / _SOURCE).read_bytes(), (folder / _TARGET).read_bytes(), numbers)
         for model, name in ((opened.source, _SOURCE), (opened.target, _TARGET)):
             _processor(model, str(folder / name))

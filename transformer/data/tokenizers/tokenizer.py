@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 import tokenizers.decoders
 
-from transformer.config import Range, UserError, nearest, refuse_single_text
+from transformer.config import Range, UserError, refuse_single_text, suggest_nearest
 from transformer.data.tokenizers.token_text import (
     CONTINUATION_PREFIX,
     WORD_START,
@@ -286,7 +286,7 @@ def language_tags(language: str, known: Sequence[str], number: int | None) -> li
     if not known:
         return []
     if number is None:
-        raise UserError(f"language={language!r} was not trained; {nearest(language, known)}")
+        raise UserError(f"language={language!r} was not trained; {suggest_nearest(language, known)}")
     return [number]
 
 

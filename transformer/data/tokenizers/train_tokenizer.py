@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from transformer.config import UserError, choice, refuse_single_text
+from transformer.config import UserError, lookup_by_name, refuse_single_text
 from transformer.data.tokenizers.token_text import WORD_START, byte_characters
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, language_tag
 
@@ -20,7 +20,7 @@ def special_token(role: str) -> str:
     Raises:
         UserError: If the role is unknown.
     """
-    choice(role, dict.fromkeys(ROLES), "roles")
+    lookup_by_name(role, dict.fromkeys(ROLES), "roles")
     return f"<{role}>"
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import SAMPLE_RECORDS, read_records
@@ -148,9 +148,11 @@ def evenly_spaced_indices(total: int, kept: int) -> list[int]:
     return [total - 1] if kept == 1 else list(evenly_spaced(total, kept))
 
 
-def flatten_config(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def config_entries(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the leaves of a nested config as pairs (dotted key, text)."""
-    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten_config(config).items()
+    ]
 
 
 class _View(NamedTuple):

@@ -12,7 +12,16 @@ from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
-from transformer.config import Config, Count, Items, Positive, PositiveAmount, UserError, from_config, nearest
+from transformer.config import (
+    Config,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TupleLimits,
+    UserError,
+    from_config,
+    suggest_nearest,
+)
 
 Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
 
@@ -35,10 +44,10 @@ class DepthSweep(Config, path="stack"):
         seeds: The seeds; norms are averaged over them.
     """
 
-    depths: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)]
-    depth_keys: Annotated[tuple[str, ...], Items(least=1)]
+    depths: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)]
+    depth_keys: Annotated[tuple[str, ...], TupleLimits(min_length=1)]
     overrides: Overrides = dataclasses.field(default_factory=dict)
-    seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3)
+    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +82,11 @@ class Ablation(Config, path="ablation"):
     selection_metric: str = "validation/loss"
     reported_metric: str = "test/loss"
     direction: Direction = Direction.MINIMIZE
-    seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3, 4, 5)
+    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
     learned_threshold: float | None = None
-    smallest_effect_of_interest: PositiveAmount | None = None
+    smallest_effect_of_interest: PositiveFloat | None = None
     plotted_metrics: tuple[str, ...] = ()
     initial_gradients: Mapping[str, DepthSweep] = dataclasses.field(default_factory=dict)
 
@@ -87,7 +96,9 @@ class Ablation(Config, path="ablation"):
         if len(self.arms) < 2:
             raise UserError(f"ablation.arms has {len(self.arms)} of them: an ablation compares two arms or more")
         if self.reference not in self.arms:
-            raise UserError(f"ablation.reference={self.reference!r} is no arm: {nearest(self.reference, self.arms)}")
+            raise UserError(
+                f"ablation.reference={self.reference!r} is no arm: {suggest_nearest(self.reference, self.arms)}"
+            )
         if not self.tasks:
             raise UserError("ablation.tasks is empty: leave it out, or name a set of overrides for each task")
         for name in self.metrics:

@@ -16,7 +16,7 @@ from transformer.runs.run_directory import RunDirectory, RunStart
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun
 from transformer.studies.ablations.run_result import Point, RunResult
-from transformer.trust import trust_words
+from transformer.trust import trust_flags
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
 # (Xiao et al. 2023).
@@ -152,7 +152,7 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
         steps=planned.trial.config["steps"],
         directory=ended.directory,
         command=ended.command,
-        trust=shlex.join(trust_words(planned.trial.config)),
+        trust=shlex.join(trust_flags(planned.trial.config)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.models import registry as models
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.studies.ablations.ablation import Ablation
@@ -166,7 +166,7 @@ def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
     """Return digests of batches, by the training step or the evaluation that reads them."""
     digests: dict[str, Any] = {}
-    source = task.source(seed)
+    source = task.training_batches(seed)
     for number in range(COMPARED_BATCHES):
         digests |= _digests(f"training batch {number}", source[number])
     for evaluation in task.evaluations:
@@ -200,7 +200,7 @@ def _check_equal(one: PlannedRun, expected: Mapping[str, Any], other: PlannedRun
 
 
 def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = flatten(one), flatten(other)
+    ours, theirs = flatten_config(one), flatten_config(other)
     for key in dict.fromkeys((*ours, *theirs)):
         if not equal_as_json(ours.get(key), theirs.get(key)):
             yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"

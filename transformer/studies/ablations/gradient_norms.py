@@ -150,20 +150,20 @@ def gradient_norms(experiments: Sequence[ExperimentConfig], task: Task) -> list[
     # What runs a few times is not worth the optimizations of a compiler, which take longer than they save.
     cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     program = jax.jit(functools.partial(_norms, model, task, path), compiler_options=cheap)
-    return [np.asarray(program(jax.random.key(e.run.seed), task.source(e.run.seed)[0])) for e in experiments]
+    return [np.asarray(program(jax.random.key(e.run.seed), task.training_batches(e.run.seed)[0])) for e in experiments]
 
 
 def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
     variables = model.init(derive_key(key, 0, "init"))
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=True)
-    view = view._replace(extra=task.init_extra(view, derive_key(key, 0, "extra")))
-    prepared, extra = task.prepare(view, batch, derive_key(key, 0, "prepare"))
-    totals = task.totals(prepared)
+    view = view._replace(task_state=task.init_task_state(view, derive_key(key, 0, "extra")))
+    prepared, extra = task.prepare_batch(view, batch, derive_key(key, 0, "prepare"))
+    denominators = task.denominators(prepared)
 
     def loss(matrices: Array) -> Array:
         params = replace_with_averaged(variables.params, {path: matrices})
-        inner = view._replace(variables=Variables(params, variables.state), extra=extra)
-        losses = [o.loss(inner, prepared, totals, derive_key(key, 0, o.key_name))[0] for o in task.objectives]
+        inner = view._replace(variables=Variables(params, variables.state), task_state=extra)
+        losses = [o.loss_fn(inner, prepared, denominators, derive_key(key, 0, o.key_name))[0] for o in task.objectives]
         return jnp.sum(jnp.stack(losses))
 
     gradient = jax.grad(loss)(leaves_by_path(variables.params)[path])

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, flatten
+from transformer.config import UserError, flatten_config
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_result import describe_run
 from transformer.studies.sweeps.trials import Trial, make_trial
@@ -85,8 +85,8 @@ def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[st
         first.setdefault((each.arm, each.task), each)
     differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
     for (arm, task), each in first.items():
-        base = flatten(first[reference, task].trial.config)
-        own = flatten(each.trial.config)
+        base = flatten_config(first[reference, task].trial.config)
+        own = flatten_config(each.trial.config)
         for key in dict.fromkeys((*base, *own)):
             if key not in _NAMES and (key not in own or key not in base or not equal_as_json(own[key], base[key])):
                 entry = {"key": key, "reference": base.get(key), "arm": own.get(key)}

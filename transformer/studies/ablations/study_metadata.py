@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import Count, Range, RunConfig, UserError, from_config, to_config
-from transformer.json_files import checked, read_object
+from transformer.config import NonNegativeInt, Range, RunConfig, UserError, from_config, to_config
+from transformer.json_files import parse_dataclass, read_json_object
 from transformer.runs.run_directory import write_json
 from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
@@ -38,8 +38,8 @@ class ConfigDifference:
 class SharedParameters:
     """How many arrays of initial parameters equal the reference's; see `equal_conditions.InitialParameters`."""
 
-    same: Count
-    of: Count
+    same: NonNegativeInt
+    of: NonNegativeInt
     differing: tuple[str, ...]
     apart: tuple[str, ...]
 
@@ -64,7 +64,7 @@ class ArmGradientNorms:
     """The gradient norms of an arm's layers at one depth: mean, minimum and maximum over seeds."""
 
     arm: str
-    depth: Count
+    depth: NonNegativeInt
     layers: tuple[GradientNorm, ...]
     low: tuple[GradientNorm, ...]
     high: tuple[GradientNorm, ...]
@@ -75,7 +75,7 @@ class GradientRatio:
     """The gradient norm of the last layer over that of the first, for an arm at one depth."""
 
     arm: str
-    depth: Count
+    depth: NonNegativeInt
     last_over_first: GradientNorm
 
 
@@ -92,7 +92,7 @@ class DepthSweepNorms:
     """The measurements of one depth sweep by `transformer.studies.ablations.gradient_norms`."""
 
     name: str
-    depths: tuple[Count, ...]
+    depths: tuple[NonNegativeInt, ...]
     arms: tuple[ArmGradientNorms, ...]
     ratio: tuple[GradientRatio, ...]
     exponent: tuple[DepthExponent, ...]
@@ -208,8 +208,8 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        about = read_object(file)
-        checked(StudyMetadata, about, str(file))
+        about = read_json_object(file)
+        parse_dataclass(StudyMetadata, about, str(file))
     except UserError as error:
         raise UserError(f"{error}: remove it, and it is made anew") from error
     return about

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from transformer.installation import command_words
+from transformer.command_invocation import shell_command
 from transformer.runs.jsonl_records import MetricName, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations.collect_results import metric_curve
@@ -16,7 +16,7 @@ from transformer.studies.ablations.run_plan import equal_as_json
 from transformer.studies.sweeps.sweep_progress import TrialStatus, best_finished, count_states, sort_best_first
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
-from transformer.trust import trust_words
+from transformer.trust import trust_flags
 
 _POINTS = 200  # of one curve
 _GROUPS = 4  # of equally many trials, where a key has as many values as trials
@@ -98,7 +98,7 @@ def sweep_page_data(
         "counts": count_states(rows, about.total),
         "seconds_left": None if over else seconds_left(trial_store, rows, about.total),
         "command": about.command,
-        "maps_command": shlex.join(command_words("maps")),
+        "maps_command": shlex.join(shell_command("maps")),
         "hyperparameter_values": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
         "importance": {key: parameter_importance(rows, key) for key in keys},
         "best": best and best.trial.name,
@@ -114,7 +114,7 @@ def sweep_page_data(
                 "curve": curves.of(row),
                 "directory": str(trial_store.directory(row.trial)),
                 "command": again.get(row.trial.name, ""),
-                "trust": shlex.join(trust_words(row.trial.config)),
+                "trust": shlex.join(trust_flags(row.trial.config)),
             }
             for row in order
         ],

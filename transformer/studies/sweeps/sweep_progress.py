@@ -12,13 +12,13 @@ import rich.live
 import rich.table
 import rich.text
 
-from transformer.overrides import describe
+from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_records import MetricName, last_metric, last_step, read_last_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
-from transformer.terminal import drawn_on, printable
+from transformer.terminal import escape_control_characters, raw_terminal_stream
 
 _RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
 _STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}
@@ -163,7 +163,8 @@ class _Lines:
         changed = [row for row in rows if self._seen.get(row.trial.name, TrialState.PENDING) != row.state]
         for row in changed:
             value = "" if row.value is None else f"  {self._metric} {row.value:.4g}"
-            line = f"{row.trial.name}  {row.state.value:<8}  step {row.step}{value}  {describe(row.trial.overrides)}"
+            overrides = describe_overrides(row.trial.overrides)
+            line = f"{row.trial.name}  {row.state.value:<8}  step {row.step}{value}  {overrides}"
             print(f"{line}  {row.message}".rstrip(), file=self._stream)
         if changed:
             print(count_states(rows, total), file=self._stream, flush=True)
@@ -178,7 +179,7 @@ class _Table:
 
     def __init__(self, metric: MetricName, maximize: bool, stream: TextIO):
         self._metric, self._maximize = metric, maximize
-        self._console = rich.console.Console(file=drawn_on(stream))
+        self._console = rich.console.Console(file=raw_terminal_stream(stream))
         self._live = rich.live.Live(console=self._console, auto_refresh=False)
         self._live.start()
 
@@ -215,7 +216,9 @@ def progress_table(
     for row in shown:
         value = "" if row.value is None else f"{row.value:.4g}"
         # Not read as rich's own marks: a message or a value may have brackets.
-        last = rich.text.Text(printable(f"{describe(row.trial.overrides)}  {row.message}".rstrip()))
+        last = rich.text.Text(
+            escape_control_characters(f"{describe_overrides(row.trial.overrides)}  {row.message}".rstrip())
+        )
         style = _STYLES[row.state.value]
         table.add_row(row.trial.name, rich.text.Text(row.state.value, style), str(row.step or ""), value, last)
     if len(ordered) > len(shown):
@@ -266,7 +269,7 @@ def summarize(
     lines = [count_states(rows, len(rows))]
     if best is not None:
         lines += [
-            f"best: {metric} {best.value:.6g}  {describe(best.trial.overrides)}",
+            f"best: {metric} {best.value:.6g}  {describe_overrides(best.trial.overrides)}",
             f"  run directory   {trial_store.directory(best.trial)}",
             f"  train it again  {command}",
         ]

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from transformer.config import Matching, Range, UserError
-from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.config import MatchesPattern, Range, UserError
+from transformer.json_files import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
 from transformer.runs.jsonl_records import StepNumber
 from transformer.runs.run_directory import check_regular_files, refuse_unusable
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
@@ -65,7 +65,7 @@ Time = Annotated[float, Range(0, 1e12)]
 class TrialRecord:
     """A line of trials.jsonl: a `Trial`, whose name is the hash of its config."""
 
-    name: Annotated[str, Matching("[0-9a-f]{16}", "16 hexadecimal digits")]
+    name: Annotated[str, MatchesPattern("[0-9a-f]{16}", "16 hexadecimal digits")]
     overrides: Mapping[str, Any]
     config: Mapping[str, Any]
 
@@ -238,7 +238,7 @@ class TrialStore:
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
             begun = self._begun()  # before the plan is read: what begins from here on is in it
-            content = read_regular(self.path / _TRIALS) if version else b""
+            content = read_regular_file(self.path / _TRIALS) if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = _whole_lines(content).splitlines()
             self._trials = tuple(
@@ -368,7 +368,7 @@ class TrialLease:
     def attempts(self) -> list[TrialAttempt]:
         """Return the starts so far that are not forgotten."""
         try:
-            content = read_regular(self.folder / "attempts.jsonl")
+            content = read_regular_file(self.folder / "attempts.jsonl")
         except FileNotFoundError:
             return []
         attempts: list[TrialAttempt] = []
@@ -423,7 +423,7 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 def _entry(line: bytes) -> dict[str, Any] | None:
     """Parse a line, returning None if it is not what was written."""
     try:
-        entry = parse(line, "it")
+        entry = parse_json(line, "it")
     except UserError:
         return None
     return strip_checksum(entry) if has_valid_checksum(entry) else None
@@ -432,7 +432,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 def _attempt(line: bytes) -> AttemptRecord | None:
     """Parse a line of attempts.jsonl, returning None if it is not what was written."""
     try:
-        return checked(AttemptRecord, _entry(line), "it")
+        return parse_dataclass(AttemptRecord, _entry(line), "it")
     except UserError:
         return None
 
@@ -444,7 +444,7 @@ def _outcome(file: Path) -> OutcomeRecord:
         UserError: If the file is not what a sweep writes.
     """
     try:
-        return checked(OutcomeRecord, strip_checksum(_object(file)), str(file))
+        return parse_dataclass(OutcomeRecord, strip_checksum(_object(file)), str(file))
     except UserError as error:
         raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
 
@@ -455,12 +455,12 @@ def _trial(what: str, line: bytes) -> Trial:
     Raises:
         UserError: If the line is damaged, or the name is not the hash of the config.
     """
-    told = as_object(parse(line, what), what)
+    told = require_object(parse_json(line, what), what)
     if not has_valid_checksum(told):
         raise UserError(
             f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
         )
-    planned = checked(TrialRecord, strip_checksum(told), what)
+    planned = parse_dataclass(TrialRecord, strip_checksum(told), what)
     trial = trial_of_config(planned.overrides, planned.config)
     if planned.name != trial.name:
         raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
@@ -494,7 +494,7 @@ def _held(lock: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = read_object(path)
+        value = read_json_object(path)
     except UserError as error:
         raise UserError(f"{error}: that is not what a sweep writes; repair it or choose another --workdir") from error
     if not has_valid_checksum(value):

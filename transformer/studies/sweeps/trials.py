@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from transformer.config import RunConfig, UserError, from_config, hash_config
-from transformer.overrides import describe
+from transformer.overrides import describe_overrides
 from transformer.trust import check_trusted
 
 _DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
@@ -44,7 +44,9 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
     try:
         config = resolve_config(apply_overrides(base, overrides)).to_config()
     except UserError as error:
-        raise UserError(f"{error} (in the trial {describe(overrides)})" if overrides else str(error)) from None
+        raise UserError(
+            f"{error} (in the trial {describe_overrides(overrides)})" if overrides else str(error)
+        ) from None
     return trial_of_config(json_values(overrides), json_values(config))
 
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformer.config import Amount, UserError
-from transformer.json_files import read_as
-from transformer.overrides import describe
+from transformer.config import NonNegativeFloat, UserError
+from transformer.json_files import read_dataclass
+from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_records import (
     MetricName,
     last_metric,
@@ -123,7 +123,7 @@ class VmapSpeedup:
         message: The result in words.
     """
 
-    gain: Amount
+    gain: NonNegativeFloat
     message: str
 
 
@@ -218,7 +218,7 @@ def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
         )
         lease.record(outcome)
         return outcome
-    _say(f"{trial.name}: {describe(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
+    _say(f"{trial.name}: {describe_overrides(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
     with _attempted([lease], [step]), _watched([directory], setting.patience):
         outcome = _outcome(setting, trial, directory)
     lease.record(outcome)
@@ -370,7 +370,7 @@ def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> fl
                 gain, message = 0.0, _one_line(error)
             _note_gain(file, gain, message)
             _say(f"{count} trials as one program: {message}")
-    return read_as(VmapSpeedup, file).gain
+    return read_dataclass(VmapSpeedup, file).gain
 
 
 def _note_gain(file: Path, gain: float, message: str) -> None:

@@ -10,7 +10,7 @@ import rich.console
 import rich.progress
 
 from transformer.maps.capture_plan import StoredMaps
-from transformer.terminal import drawn_on, printable
+from transformer.terminal import escape_control_characters, raw_terminal_stream
 from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 # Shorter names for the metrics that every line has.
@@ -67,7 +67,7 @@ class ConsoleWriter(NullWriter):
 
     def __init__(self, total_steps: int, stream: TextIO):
         self._total = total_steps
-        self._console = rich.console.Console(file=drawn_on(stream))
+        self._console = rich.console.Console(file=raw_terminal_stream(stream))
         self._bar: rich.progress.Progress | None = None
         self._task: rich.progress.TaskID | None = None
         self._latest = ""
@@ -113,7 +113,7 @@ class ConsoleWriter(NullWriter):
     def _print(self, text: str) -> None:
         if self._bar is not None:
             # Through the bar's console, which redraws the bar below.
-            self._console.print(printable(text, "\n\t"), markup=False, highlight=False, soft_wrap=True)
+            self._console.print(escape_control_characters(text, "\n\t"), markup=False, highlight=False, soft_wrap=True)
         else:
             self._console.file.write(text + "\n")
             self._console.file.flush()

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol
 
-from transformer.config import UserError, choice, flatten
+from transformer.config import UserError, flatten_config, lookup_by_name
 from transformer.maps.report.page import render
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory
@@ -155,7 +155,7 @@ class MlflowTracker:
             return
         tags = {_ID: run.id, **({} if run.group is None else {_GROUP: run.group})}
         self._run = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
-        told = [Param(_UNNAMED.sub("_", key), str(value)[:_VALUE]) for key, value in flatten(run.config).items()]
+        told = [Param(_UNNAMED.sub("_", key), str(value)[:_VALUE]) for key, value in flatten_config(run.config).items()]
         for start in range(0, len(told), _AT_ONCE):
             self._client.log_batch(self._run, params=told[start : start + _AT_ONCE])
         self._client.log_dict(self._run, dict(run.config), "config.json")
@@ -262,7 +262,7 @@ def requested_trackers(flag: str | None) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
     for name in names:
-        library = choice(name, TRACKERS, "--trackers")
+        library = lookup_by_name(name, TRACKERS, "--trackers")
         if find_spec(library.module) is None:
             raise UserError(f"--trackers={name} needs a library: pip install {library.package}")
     return names

@@ -5,22 +5,22 @@ import shutil
 import sys
 from pathlib import Path
 
-BESIDE = Path(__file__).resolve().parents[1]
+PACKAGE_PARENT = Path(__file__).resolve().parents[1]
 """The folder that contains this package: the checkout, or the folder of installed libraries."""
 # The environment variable with the name under which the console script was started.
 _STARTED_AS = "HEADWISE_COMMAND"
 
 
-def checkout() -> Path | None:
+def find_checkout() -> Path | None:
     """Return the checkout that this package is in, which has the experiments; None for an installed package.
 
     Next to an installed package is the record of its installation; a folder `experiments` there is not ours.
     """
-    installed = any(BESIDE.glob("headwise-*.dist-info"))
-    return None if installed or not (BESIDE / "experiments" / "__init__.py").is_file() else BESIDE
+    installed = any(PACKAGE_PARENT.glob("headwise-*.dist-info"))
+    return None if installed or not (PACKAGE_PARENT / "experiments" / "__init__.py").is_file() else PACKAGE_PARENT
 
 
-def start_as_console_script(script: str) -> None:
+def register_console_script(script: str) -> None:
     """Record that this process was started by a console script, so that messages name commands by it.
 
     Args:
@@ -32,7 +32,7 @@ def start_as_console_script(script: str) -> None:
     os.environ[_STARTED_AS] = name if same else os.path.abspath(script)
 
 
-def command_words(name: str) -> list[str]:
+def shell_command(name: str) -> list[str]:
     """Return the words that call a command, for messages.
 
     They are `headwise NAME` in a process of the console script and its children, else `python -m launch.NAME`.
@@ -44,7 +44,7 @@ def command_words(name: str) -> list[str]:
     return [started_as, name] if started_as else ["python", "-m", f"launch.{name}"]
 
 
-def process_words(name: str) -> list[str]:
+def subprocess_command(name: str) -> list[str]:
     """Return the words that start a command as another process of this machine, on the same code.
 
     A console script does not import from the working directory, which may have a transformer.py; nor do its processes.

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from transformer import installation
-from transformer.installation import checkout, command_words, process_words, start_as_console_script
+from transformer import command_invocation
+from transformer.command_invocation import find_checkout, register_console_script, shell_command, subprocess_command
 
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds the package."""
-    monkeypatch.setattr(installation, "BESIDE", tmp_path)
+    monkeypatch.setattr(command_invocation, "PACKAGE_PARENT", tmp_path)
     return tmp_path
 
 
 def test_the_tests_run_from_a_checkout(root: Path) -> None:
-    assert checkout() == root
+    assert find_checkout() == root
 
 
 def test_a_checkout_has_experiments_and_no_record_of_an_installation(beside: Path) -> None:
-    assert checkout() is None
+    assert find_checkout() is None
     (beside / "experiments").mkdir()
-    assert checkout() is None
+    assert find_checkout() is None
     (beside / "experiments" / "__init__.py").touch()
-    assert checkout() == beside
+    assert find_checkout() == beside
     # Where libraries are installed, a folder of that name is whoever's.
     (beside / "headwise-0.1.0.dist-info").mkdir()
-    assert checkout() is None
+    assert find_checkout() is None
 
 
 @pytest.fixture
@@ -45,24 +45,24 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_commands_are_named_as_modules_unless_the_console_script_was_started(script: Path) -> None:
-    assert command_words("clusters.slurm") == ["python", "-m", "launch.clusters.slurm"]
-    assert process_words("sweep") == [sys.executable, "-m", "launch.sweep"]
+    assert shell_command("clusters.slurm") == ["python", "-m", "launch.clusters.slurm"]
+    assert subprocess_command("sweep") == [sys.executable, "-m", "launch.sweep"]
 
 
 def test_the_console_script_is_named_as_a_shell_finds_it(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_as_console_script(str(script))
-    assert command_words("maps") == [str(script), "maps"]
+    register_console_script(str(script))
+    assert shell_command("maps") == [str(script), "maps"]
     monkeypatch.chdir(script.parent)
-    start_as_console_script("./headwise")
-    assert command_words("maps") == [str(script), "maps"]
+    register_console_script("./headwise")
+    assert shell_command("maps") == [str(script), "maps"]
     monkeypatch.setenv("PATH", str(script.parent))
-    start_as_console_script(str(script))
-    assert command_words("maps") == ["headwise", "maps"]
-    assert process_words("sweep") == [sys.executable, "-P", "-m", "launch.headwise", "sweep"]
+    register_console_script(str(script))
+    assert shell_command("maps") == ["headwise", "maps"]
+    assert subprocess_command("sweep") == [sys.executable, "-P", "-m", "launch.headwise", "sweep"]
     # A script of the same name that comes first on PATH is another one.
     other = script.parent.with_name("other") / "headwise"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    start_as_console_script(str(other))
-    assert command_words("maps") == [str(other), "maps"]
+    register_console_script(str(other))
+    assert shell_command("maps") == [str(other), "maps"]

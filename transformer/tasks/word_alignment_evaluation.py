@@ -99,7 +99,9 @@ def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[Sentence
     longest = max(max(map(len, side)) for side in (encoded.sources, encoded.targets))
     if model.max_length is not None and longest > model.max_length:
         raise UserError(f"a pair has {longest} tokens, more than the model's {model.max_length} positions: omit it")
-    config = replace(task.config, lengths=(longest,), tokens_per_batch=max(task.config.tokens_per_batch, longest))
+    config = replace(
+        task.config, bucket_lengths=(longest,), tokens_per_batch=max(task.config.tokens_per_batch, longest)
+    )
     split = TranslationSplit("given", pairs, encoded)
     chosen = measured = split
     if heads > 1:

@@ -1,21 +1,19 @@
-"""Compile evaluations, and the capture of attention maps on the probe batch."""
+"""Compile evaluations: functions from the training state to their reports."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.attention.capture import Capture, CapturedAttention
 from transformer.logical_axes import Placement
-from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, Tiers, plan_capture
 from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView, Task
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
 from transformer.training.background_compile import Program, distinct_batch_shapes
-from transformer.training.partitioning import example_parallel_placement, shard_batch, with_placement
+from transformer.training.partitioning import shard_batch, with_placement
 from transformer.training.state import TrainState, derive_key
 
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
@@ -109,7 +107,7 @@ def evaluation_view(model: Model, state: TrainState, parameters: str) -> StateVi
                 f"the average {parameters!r} is asked for; the run keeps {sorted(state.averages) or 'none'}"
             )
         variables = variables._replace(params=replace_with_averaged(variables.params, state.averages[parameters]))
-    return StateView(model, variables, state.averages, state.extra, state.step, train=False)
+    return StateView(model, variables, state.averages, state.task_state, state.step, train=False)
 
 
 def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
@@ -118,68 +116,3 @@ def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep
 
     # Every process reads the complete results.
     return jax.jit(with_placement(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
-
-
-class Probe(NamedTuple):
-    """The capture of the probe batch's maps.
-
-    Attributes:
-        plan: Which maps are stored.
-        run: A function from the training state to the maps by site.
-    """
-
-    plan: CapturePlan
-    run: Callable[[TrainState], dict[str, StoredMaps]]
-
-
-def compile_probe(
-    model: Model,
-    task: Task,
-    abstract: TrainState,
-    placement: Placement,
-    *,
-    config: MapsConfig,
-    times: int,
-    parameters: str,
-    tiers: Tiers | None = None,
-) -> Probe:
-    """Compile the capture of the maps and statistics of every head on the probe batch.
-
-    Examples and heads are sharded over the devices if they divide evenly; each device keeps the maps of its own.
-
-    Args:
-        model: The model.
-        task: The task.
-        abstract: The training state as shapes.
-        placement: The placement on devices.
-        config: The size and the budget of stored maps.
-        times: How often maps are stored, which share the budget.
-        parameters: "raw", or the name of the average by which the run is judged.
-        tiers: The tiers of an existing map store, for a resumed run; None chooses those that `config` affords.
-    """
-
-    def look(state: TrainState, capture: Capture) -> Mapping[str, CapturedAttention]:
-        return task.probe(
-            evaluation_view(model, state, parameters), capture, derive_key(state.key, state.step, "probe")
-        ).maps
-
-    abstract = abstract.without_optimizers()
-    labels = task.labels(model.sites).completed(model.sites)
-    everything = Capture(tuple(site.name for site in model.sites))
-    traced = jax.eval_shape(lambda state: look(state, everything), abstract)
-    plan = plan_capture(traced, model.sites, labels, config, times, tiers)
-    placed = example_parallel_placement(placement)
-
-    def seen(state: TrainState) -> dict[str, StoredMaps]:
-        return plan.stored_maps(look(state, plan.request()))
-
-    def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(placed.mesh, placed.even_partition_spec(("batch", None, "heads"), kept.shape[:3]))
-
-    lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
-    if len({device.process_index for device in placed.mesh.devices.flat}) > 1:
-        # The first process plots the statistics, for which it needs all examples.
-        whole = NamedSharding(placed.mesh, PartitionSpec())
-        lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
-    probe = jax.jit(with_placement(placed, seen), out_shardings=lying)
-    return Probe(plan, lambda state: probe(state.without_optimizers()))

@@ -13,7 +13,7 @@ from transformer.costs.compiled_program import Collective, analyze_program
 from transformer.maps.store import MapStore
 from transformer.training import build
 from transformer.training import config as experiment
-from transformer.training.evaluate import compile_probe
+from transformer.training.compiled_probe import compile_probe
 from transformer.training.partitioning import ShardingConfig, make_placement
 from transformer.training.state import TrainState
 
