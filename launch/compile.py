@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _prepare_compiler(arguments: Arguments) -> None:
     """Set the environment for compiling, which needs another platform than a run on this machine."""
-    topology = arguments.topology or arguments.overrides.get("pod") or arguments.base.get("pod")
+    topology = arguments.topology or arguments.overrides.get("topology") or arguments.base.get("topology")
     if not topology:
         return
     from transformer.costs.topologies import compile_environment
@@ -37,7 +37,8 @@ COMMAND = Command(
     example="--config=experiments/pods/configs/gpt3.py --topology=v5p:8x8x16",
     flags=(
         Flag(
-            "topology", "v4:, v5e:, v5p: or v6e: with the shape of a slice, cpu:N or gpu:N (default: the config's pod)"
+            "topology",
+            "v4:, v5e:, v5p: or v6e: with the shape of a slice, cpu:N or gpu:N (default: the config's topology)",
         ),
         Flag("search_mesh", "try meshes and rematerialization, and print those that fit best", False, bool),
         Flag("max_candidates", "with --search_mesh, the maximum number of programs to compile", default=6, kind=int),

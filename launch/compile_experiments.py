@@ -146,8 +146,8 @@ def compile_config(root: Path, name: str) -> dict[str, Any] | str:
     Returns:
         The report; if compiling failed or the config names no pod, the error in one line.
     """
-    if not load_config(str(root / name)).get("pod"):
-        return "its config names no pod: set the key pod, such as pod='v5e:2x2'"
+    if not load_config(str(root / name)).get("topology"):
+        return "its config names no topology: set the key topology, such as topology='v5e:2x2'"
     done = subprocess.run(
         [*subprocess_command("compile"), f"--config={name}", "--json"],
         cwd=root,

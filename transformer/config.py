@@ -497,7 +497,8 @@ class RunConfig(Config, path="config"):
         sharding: The device mesh and how arrays are partitioned over it.
         initialize_from: The run or published model whose parameters initialize this run.
         update_guard: When an update is skipped, and when the run stops.
-        pod: The device topology that the run is meant for, such as "v5e:2x2"; `launch.compile` checks that it fits.
+        topology: The device topology that the run is meant for, such as "v5e:2x2"; `launch.compile` checks that it
+            fits.
     """
 
     name: str
@@ -521,7 +522,7 @@ class RunConfig(Config, path="config"):
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     initialize_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     update_guard: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pod: str = ""
+    topology: str = ""
 
     def _check(self) -> None:
         if not self.name.strip() or not self.name.isprintable():

@@ -36,7 +36,7 @@ COMMAND = Command(
     ),
     flags=(
         Flag("image", "a container image with the checkout and its dependencies", required=True),
-        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
+        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's topology)"),
         NAME,
         Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
         Flag("service_account", "a Kubernetes service account that can read and write the bucket"),
@@ -60,7 +60,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     """Create the JobSet with kubectl, or print the call."""
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
-    tpu = parse_slice(arguments.topology, training.pod)
+    tpu = parse_slice(arguments.topology, training.topology)
     name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.hosts - 1)))
     manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()

@@ -37,14 +37,14 @@ class TrainCommand(NamedTuple):
         words: Its flags.
         workdir: Its run directory.
         config_file: Its config file, None if it resumes a run without one.
-        pod: The topology that its config names.
+        topology: The topology that its config names.
         environment: The environment in which the launcher was started.
     """
 
     words: tuple[str, ...]
     workdir: str
     config_file: str | None
-    pod: str
+    topology: str
     environment: Mapping[str, str]
 
 
@@ -99,8 +99,8 @@ def parse_train_command(command: Command, words: Sequence[str] | None, environme
     arguments = parse_arguments(train.COMMAND, words)
     if arguments.show_config:
         raise UserError("--show_config after -- trains nothing: omit it, or run the train command itself")
-    pod = arguments.config.get("pod") or ""
-    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), pod, environment)
+    topology = arguments.config.get("topology") or ""
+    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), topology, environment)
 
 
 def run_name(given: str | None, workdir: str, longest: int = 63) -> str:

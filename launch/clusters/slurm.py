@@ -33,7 +33,7 @@ COMMAND = Command(
     ),
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
-        Flag("topology", "the total number of GPUs, such as gpu:16 (default: the config's pod)"),
+        Flag("topology", "the total number of GPUs, such as gpu:16 (default: the config's topology)"),
         Flag("gpus_per_node", "the number of GPUs per node", kind=int, default=8),
         Flag(
             "process_per",
@@ -95,7 +95,7 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
     Raises:
         UserError: If Slurm would not accept a flag, or the workdir is on a node's own disk.
     """
-    share = parse_gpu_topology(arguments.topology, training.pod, arguments.gpus_per_node)
+    share = parse_gpu_topology(arguments.topology, training.topology, arguments.gpus_per_node)
     if arguments.grace_seconds < 1:
         raise UserError(f"--grace_seconds={arguments.grace_seconds} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
@@ -154,12 +154,12 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_gpu_topology(flag: str | None, pod: str, gpus_per_node: int) -> NodeAllocation:
+def parse_gpu_topology(flag: str | None, config_topology: str, gpus_per_node: int) -> NodeAllocation:
     """Parse a topology `gpu:N` into nodes and GPUs on each.
 
     Args:
         flag: The value of --topology.
-        pod: The pod of the config, used if `flag` is None.
+        config_topology: The topology of the config, used if `flag` is None.
         gpus_per_node: The number of GPUs of a node.
 
     Returns:
@@ -168,7 +168,7 @@ def parse_gpu_topology(flag: str | None, pod: str, gpus_per_node: int) -> NodeAl
     Raises:
         UserError: If there is no topology, it is not of GPUs, or it does not fill whole nodes.
     """
-    text, origin = (flag, "--topology") if flag else (pod, "config.pod")
+    text, origin = (flag, "--topology") if flag else (config_topology, "config.topology")
     match = re.fullmatch(r"gpu:([1-9]\d{0,5})", text or "", flags=re.ASCII)
     if not match:
         said = f"{origin}={text} is not a number of GPUs" if text else "no topology"

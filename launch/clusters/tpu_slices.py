@@ -91,12 +91,12 @@ class TpuSlice(NamedTuple):
         return f"{self.generation.machine}-{self.chips_a_host}t"
 
 
-def parse_slice(flag: str | None, pod: str) -> TpuSlice:
+def parse_slice(flag: str | None, config_topology: str) -> TpuSlice:
     """Parse a slice such as v5p:4x8x8, whose sizes may be in any order.
 
     Args:
         flag: The value of --topology.
-        pod: The pod of the config, used if `flag` is None.
+        config_topology: The topology of the config, used if `flag` is None.
 
     Returns:
         The slice.
@@ -104,9 +104,9 @@ def parse_slice(flag: str | None, pod: str) -> TpuSlice:
     Raises:
         UserError: If neither names a slice, or the generation or shape does not exist.
     """
-    text, origin = (flag, "--topology") if flag else (pod, "config.pod")
+    text, origin = (flag, "--topology") if flag else (config_topology, "config.topology")
     if not text:
-        raise UserError("no topology: pass --topology=v5p:4x8x8, or set config.pod")
+        raise UserError("no topology: pass --topology=v5p:4x8x8, or set config.topology")
     name, colon, sizes = text.partition(":")
     if name not in GENERATIONS:
         raise UserError(

@@ -39,7 +39,7 @@ COMMAND = Command(
     flags=(
         Flag("zone", "the zone of the slice", required=True),
         Flag("project", "the Google Cloud project (default: gcloud's own)"),
-        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
+        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's topology)"),
         NAME,
         Flag("spot", "use spot capacity, which may be preempted", kind=bool, default=False),
         Flag("options", "more options of gcloud compute tpus queued-resources create, in one string"),
@@ -92,7 +92,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     """Run the gcloud calls, or print them."""
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
-    tpu = parse_slice(arguments.topology, training.pod)
+    tpu = parse_slice(arguments.topology, training.topology)
     if tpu.shape != default_shape(tpu.name, tpu.chips):
         raise UserError(
             f"{tpu.name}:{tpu.topology} is not a TPU VM: {tpu.accelerator_type} is "

@@ -51,7 +51,7 @@ def experiment(**sections: Any) -> ExperimentConfig:
     values: dict[str, Any] = {
         "name": "small",
         "steps": 10,
-        "pod": "cpu:4",
+        "topology": "cpu:4",
         "task": {"name": "language_modeling", "dataset": "nowhere", "tokenizer": "given", "vocabulary": VOCABULARY}
         | {"context": CONTEXT, "batch_size": ROWS, "test_split": "", "probe_length": 8, "batching": "packed"},
         "model": {"family": "decoder", "layers": LAYERS, "width": WIDTH, "heads": 2, "feed_forward": HIDDEN}
@@ -112,8 +112,8 @@ def test_the_operations_are_six_a_weight_and_token_and_those_of_attention(divide
 def test_the_topology_is_the_flag_else_the_configs() -> None:
     assert topology_of(experiment(), "v5e:2x2") == "v5e:2x2"
     assert topology_of(experiment(), None) == "cpu:4"
-    with pytest.raises(UserError, match=r"--topology=v5p:8x8x4, or set config\.pod"):
-        topology_of(experiment(pod=""), None)
+    with pytest.raises(UserError, match=r"--topology=v5p:8x8x4, or set config\.topology"):
+        topology_of(experiment(topology=""), None)
 
 
 @pytest.mark.parametrize(

@@ -121,20 +121,22 @@ def test_hosts_that_share_no_disk_need_object_storage_and_the_checkout(capsys, r
 
 def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, monkeypatch, tmp_path):
     (tmp_path / "c.py").write_text(
-        "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict(dict(pod='v5p:8x4x8', "
+        "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict(dict(topology='v5p:8x4x8', "
         "task=dict(name='translation'), model=dict(family='encoder_decoder')))\n"
     )
     monkeypatch.chdir(tmp_path)
     train = ("--", "--config=c.py", TRAIN[1])
     assert launch("tpu_vm", "--zone=z", "--dry_run", *train) == 0
     assert "--accelerator-type=v5p-512" in capsys.readouterr().out
-    assert launch("tpu_vm", "--zone=z", "--dry_run", *train, "--config.pod=v5e:4x4") == 0
+    assert launch("tpu_vm", "--zone=z", "--dry_run", *train, "--config.topology=v5e:4x4") == 0
     assert "--accelerator-type=v5litepod-16" in capsys.readouterr().out
     assert launch("tpu_vm", "--zone=z", "--topology=v4:2x2x2", "--dry_run", *train) == 0
     assert "--accelerator-type=v4-16" in capsys.readouterr().out
-    assert "config.pod=v5p:8x4x8 is not a number of GPUs" in refusal(capsys, "slurm", *train)
-    train = (*train, "--config.pod=")
-    assert "no topology: pass --topology=v5p:4x8x8, or set config.pod" in refusal(capsys, "gke", "--image=i", *train)
+    assert "config.topology=v5p:8x4x8 is not a number of GPUs" in refusal(capsys, "slurm", *train)
+    train = (*train, "--config.topology=")
+    assert "no topology: pass --topology=v5p:4x8x8, or set config.topology" in refusal(
+        capsys, "gke", "--image=i", *train
+    )
     assert "no topology: pass the total number of GPUs" in refusal(capsys, "slurm", *train)
 
 

@@ -116,5 +116,5 @@ def test_slices_that_do_not_exist(text, says):
     with pytest.raises(UserError) as caught:
         parse_slice(text, "")
     assert says in str(caught.value)
-    with pytest.raises(UserError, match=r"config\.pod="):
+    with pytest.raises(UserError, match=r"config\.topology="):
         parse_slice(None, text)

@@ -18,9 +18,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIG = """
 from ml_collections import ConfigDict
 
-def get_config(pod="cpu:2"):
+def get_config(topology="cpu:2"):
     return ConfigDict(dict(
-        name="small", steps=10, num_microbatches=1, pod=pod,
+        name="small", steps=10, num_microbatches=1, topology=topology,
         task=dict(name="language_modeling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16,
                   batch_size=8, test_split="", probe_length=8),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=16, remat="none"),
@@ -84,7 +84,7 @@ def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.Capture
         (("--config.sharding.tensor=3",), "config.sharding.tensor=3 divides nothing"),
         (("--config.sharding.data=3",), "does not make 2 cpu devices"),
         (("--config.task.batch_size=7",), "config.task.batch_size=7 cannot be"),
-        (("--config.pod=",), "pass --topology=v5p:8x8x4, or set config.pod"),
+        (("--config.topology=",), "pass --topology=v5p:8x8x4, or set config.topology"),
         (("--max_candidates=0",), "--max_candidates=0 must be at least 1"),
     ],
 )
@@ -137,7 +137,7 @@ def test_every_experiment_is_in_the_gate() -> None:
 
 def test_every_config_names_a_pod_that_exists() -> None:
     for name in compile_experiments.configs(CHECKOUT / "experiments"):
-        pod = load_config(str(CHECKOUT / name)).get("pod", "")
+        pod = load_config(str(CHECKOUT / name)).get("topology", "")
         assert pod, name
         parse_topology(pod)
         assert name.partition(":")[2] in ("", pod) or not name.startswith(compile_experiments.WEAK)
@@ -216,7 +216,7 @@ def test_the_record_of_pods_is_as_its_schema_says() -> None:
 
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
-    (tmp_path / "none.py").write_text(CONFIG.replace(", pod=pod", ""), encoding="utf-8")
-    assert "names no pod" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "none.py")))
+    (tmp_path / "none.py").write_text(CONFIG.replace(", topology=topology", ""), encoding="utf-8")
+    assert "names no topology" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "none.py")))
     (tmp_path / "wrong.py").write_text(CONFIG.replace("cpu:2", "v5p:3x3x3"), encoding="utf-8")
     assert "is not a slice of v5p" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "wrong.py")))

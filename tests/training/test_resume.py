@@ -382,7 +382,9 @@ def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) 
         "keep_checkpoints",
         "permanent_checkpoint_every",
     }
-    assert looking | {"task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips", "steps"} == set(allowed)
+    assert looking | {"task.data_dir", "sharding", "topology", "update_guard.max_consecutive_skips", "steps"} == set(
+        allowed
+    )
     ending = experiment.resolve_config(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable_keys(ending)  # the schedule's end moves with it
 

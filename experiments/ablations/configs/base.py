@@ -52,7 +52,7 @@ def get_config() -> ConfigDict:
                 "clip_norm": 1.0,
             },
             "maps": {"max_megabytes": 20.0, "full_rows": 4, "top_k": 4},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
 

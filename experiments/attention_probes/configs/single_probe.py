@@ -54,7 +54,7 @@ def get_config(
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if dataset != "coreference":

@@ -44,7 +44,7 @@ def get_config(attention: Literal["soft", "hard", "none"] = "soft") -> ConfigDic
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if attention == "soft":

@@ -43,7 +43,7 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
                 "final_lr_fraction": 0.01,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if family == "recurrent":

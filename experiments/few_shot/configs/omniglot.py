@@ -66,5 +66,5 @@ def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "pape
     if setting != "paper":
         config.task.image_size = 20
         config.model.update(REDUCED)
-        config.pod = "cpu:1"
+        config.topology = "cpu:1"
     return config

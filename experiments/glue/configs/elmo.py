@@ -41,7 +41,7 @@ def get_config(part: Literal["language_model", "classifier"] = "language_model")
             },
             "model": {"family": "bidirectional_language_model", "width": WIDTH, "dropout": 0.1},
             "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
 

@@ -87,7 +87,7 @@ def pretraining(family: str) -> ConfigDict:
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
 
@@ -144,6 +144,6 @@ def scratch(problem: str) -> ConfigDict:
                 "warmup_steps": 50,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -26,6 +26,6 @@ def get_config() -> ConfigDict:
                 "warmup_steps": 100,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

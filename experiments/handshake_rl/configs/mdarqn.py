@@ -34,7 +34,7 @@ def get_config(region_pooling: Literal["attention", "mean", "concatenate"] = "at
                 "beta2": 0.999,
                 "clip_norm": 5.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if region_pooling != "attention":

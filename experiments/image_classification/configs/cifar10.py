@@ -70,6 +70,6 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
                 "weight_decay": 0.05,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

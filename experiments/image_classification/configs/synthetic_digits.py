@@ -29,6 +29,6 @@ def get_config() -> ConfigDict:
                 "scan_unroll": 4,
             },
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

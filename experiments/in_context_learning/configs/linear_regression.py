@@ -38,6 +38,6 @@ def get_config() -> ConfigDict:
                 "beta2": 0.99,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -46,6 +46,6 @@ def get_config() -> ConfigDict:
                 "clip_norm": 1.0,
             },
             "precision": {"compute": "bfloat16"},
-            "pod": "v5e:4x4",
+            "topology": "v5e:4x4",
         }
     )

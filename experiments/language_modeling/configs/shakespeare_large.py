@@ -22,7 +22,7 @@ from experiments.language_modeling.configs import shakespeare
 
 def get_config(budget: Literal["accelerator", "cpu"] = "accelerator") -> ConfigDict:
     """Build the config: 5,000 steps of 64 windows of 256 characters; on "cpu" 2,000 steps of 8, no dropout."""
-    steps, eval_every, rows, dropout, unroll, pod = {
+    steps, eval_every, rows, dropout, unroll, topology = {
         "accelerator": (5000, 250, 64, 0.2, 1, "v5e:1x1"),
         "cpu": (2000, 500, 8, 0.0, 6, "cpu:1"),
     }[budget]
@@ -33,5 +33,5 @@ def get_config(budget: Literal["accelerator", "cpu"] = "accelerator") -> ConfigD
     config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "max_length": 256})
     config.model.update({"dropout": dropout, "attention_dropout": dropout, "scan_unroll": unroll})
     config.optimizer.update({"learning_rate": 1e-3, "final_lr_fraction": 0.1})
-    config.pod = pod
+    config.topology = topology
     return config

@@ -53,6 +53,6 @@ def get_config() -> ConfigDict:
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -57,7 +57,7 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if part != "documentation":

@@ -31,6 +31,6 @@ def get_config() -> ConfigDict:
                 "epsilon": 1e-8,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

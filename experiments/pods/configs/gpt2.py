@@ -19,5 +19,5 @@ def get_config() -> ConfigDict:
     config.name = "gpt2_pod"
     config.task.dataset = "text"
     config.num_microbatches = 4
-    config.pod = "v5e:2x2"
+    config.topology = "v5e:2x2"
     return config

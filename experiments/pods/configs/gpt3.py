@@ -27,6 +27,6 @@ def get_config() -> ConfigDict:
     # A warm-up of 375 million tokens.
     config.optimizer.update({"learning_rate": 0.6e-4, "warmup_steps": 119})
     config.num_microbatches = 1
-    config.pod = "v5p:8x8x16"
+    config.topology = "v5p:8x8x16"
     config.sharding.update({"tensor": 8, "rules": "fsdp+tp"})
     return config

@@ -29,6 +29,6 @@ def get_config() -> ConfigDict:
     config.num_microbatches = 8
     # Of the maps alone: statistics of the training batch would double what is compiled.
     config.head_statistics_every = 0
-    config.pod = "v5e:4x4"
+    config.topology = "v5e:4x4"
     config.sharding = ConfigDict({"data": 1, "fsdp": -1, "rules": "fsdp"})
     return config

@@ -35,7 +35,7 @@ def get_config(
     config = gpt3_xl.get_config()
     chips = CHIPS[pod]
     config.name = f"weak_scaling_{chips}"
-    config.pod = pod
+    config.topology = pod
     config.task.batch_size = ROWS_A_CHIP * chips
     config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.batch_size)
     config.num_microbatches = 1

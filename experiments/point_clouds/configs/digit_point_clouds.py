@@ -23,6 +23,6 @@ def get_config() -> ConfigDict:
             "task": {"name": "experiments.point_clouds.task"},
             "model": {"family": "experiments.point_clouds.model"},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -39,6 +39,6 @@ def get_config() -> ConfigDict:
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -33,7 +33,7 @@ def get_config(arm: Literal["attention", "convolutions", "classifier"] = "attent
                 "task": {"name": "image_classification", "dataset": "digits/size=16", "augmentation": {"crop": 1}},
                 "model": {"family": "convolutional_classifier", "encoder": {"channels": CLASSIFIER_CHANNELS}},
                 "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
-                "pod": "cpu:1",
+                "topology": "cpu:1",
             }
         )
     return ConfigDict(
@@ -62,6 +62,6 @@ def get_config(arm: Literal["attention", "convolutions", "classifier"] = "attent
             # Adam and two time scales as the paper has them; its rates, 1e-4 and 4e-4, are for longer runs.
             "optimizer": {"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0, "beta1": 0.0, "beta2": 0.9},
             "optimizers": {"generator": {"learning_rate": 2.5e-4}},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -42,7 +42,7 @@ def get_config(attention: Literal["neighbors", "columns", "plain"] = "neighbors"
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if attention != "neighbors":

@@ -40,6 +40,6 @@ def get_config() -> ConfigDict:
                 "max_length": 128,
             },
             "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 50, "final_lr_fraction": 0.01},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

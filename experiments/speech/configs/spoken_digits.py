@@ -60,7 +60,7 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
                 "beta2": 0.999,
                 "clip_norm": 1.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if case == "transformer":

@@ -45,7 +45,7 @@ def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> Conf
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     match arm:

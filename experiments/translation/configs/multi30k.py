@@ -51,6 +51,6 @@ def get_config() -> ConfigDict:
             },
             # The last ten epochs, of about 60 updates each.
             "parameter_averages": {"last": {"kind": "mean", "start": 7400, "every": 60}},
-            "pod": "v5e:1x1",
+            "topology": "v5e:1x1",
         }
     )

@@ -28,6 +28,6 @@ def get_config() -> ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.warmup_steps = 300
     del config.parameter_averages
-    config.pod = "cpu:1"
+    config.topology = "cpu:1"
     config.model.norm_placement = "pre"
     return config

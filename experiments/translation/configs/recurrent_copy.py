@@ -36,7 +36,7 @@ def get_config(
             },
             "model": {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 32},
             "optimizer": {"learning_rate": 2e-3, "schedule": "constant", "warmup_steps": 0, "clip_norm": 1.0},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     if context != "attention":

@@ -63,6 +63,6 @@ def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
                 }
             },
             "precision": {"compute": "bfloat16"},
-            "pod": "v5e:4x4",
+            "topology": "v5e:4x4",
         }
     )

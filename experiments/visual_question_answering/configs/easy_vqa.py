@@ -27,6 +27,6 @@ def get_config() -> ConfigDict:
                 "image_encoder": {"channels": (8, 16, 32, 64), "strides": (2, 2, 2, 2)},
             },
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )

@@ -47,7 +47,7 @@ def get_config(
             },
             "model": {"image_encoder": {"channels": (32, 64), "strides": (2, 2)}},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},
-            "pod": "cpu:1",
+            "topology": "cpu:1",
         }
     )
     config.model.update(ARMS[arm])

@@ -86,14 +86,14 @@ class AotReport(NamedTuple):
 
 
 def topology_of(experiment: ExperimentConfig, said: str | None) -> str:
-    """Return the given topology, or else the config's `pod`.
+    """Return the given topology, or else the config's `topology`.
 
     Raises:
         UserError: If neither names one.
     """
-    if topology := said or experiment.run.pod:
+    if topology := said or experiment.run.topology:
         return topology
-    raise UserError("no topology to compile for: pass --topology=v5p:8x8x4, or set config.pod")
+    raise UserError("no topology to compile for: pass --topology=v5p:8x8x4, or set config.topology")
 
 
 def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotReport:
