@@ -94,9 +94,9 @@ def _work(arguments: Arguments) -> None:
     from transformer.trust import named_resources
 
     trial_store = TrialStore.existing(parse_path(arguments.workdir))
-    vouched = {*arguments.trusted, *named_resources(arguments.config)}
+    trusted_names = {*arguments.trusted, *named_resources(arguments.config)}
     for trial in trial_store.trials():
-        check_recorded(trial, vouched)
+        check_recorded(trial, trusted_names)
     run_as_worker(
         trial_store,
         None,
@@ -104,7 +104,7 @@ def _work(arguments: Arguments) -> None:
         metric=str(trial_store.facts().get("metric", "")),
         vectorize=arguments.vmap,
         data_dir=arguments.data_dir,
-        vouched=vouched,
+        trusted_names=trusted_names,
         trackers=requested_trackers(arguments.trackers),
     )
 
@@ -183,7 +183,7 @@ def _train(
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
     trial_store.plan([each.trial for each in planned])
-    vouched = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in planned))
+    trusted_names = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in planned))
     tried = len(list(spec.combinations())) * len(spec.tasks)
     print(
         f"{len(planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
@@ -196,7 +196,7 @@ def _train(
             *subprocess_command("ablate"),
             *arguments.without("num_workers", "seeds", "retry_failed", "no_retry_failed", "no_report_only", "trust"),
             # What the arms name, the workers do not see: they read the trial store.
-            f"--trust={','.join(sorted(name for name in vouched if ',' not in name))}",
+            f"--trust={','.join(sorted(name for name in trusted_names if ',' not in name))}",
         ],
         trial_store,
         workers=arguments.num_workers or 1,

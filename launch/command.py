@@ -147,7 +147,7 @@ class Arguments(types.SimpleNamespace):
         return tuple(filter(None, (self.trust or "").split(",")))
 
     @property
-    def vouched(self) -> tuple[str, ...] | None:
+    def trusted_names(self) -> tuple[str, ...] | None:
         """The names of code and downloads that the user has given; None if --config is the user's own file."""
         return None if self.config_file else (*self.trusted, *self.overrides.values())
 

@@ -62,7 +62,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
         from transformer.trust import check_trusted
 
         said = list(arguments.overrides) + ([] if getattr(arguments, "data_dir", None) is None else ["task.data_dir"])
-        check_trusted(arguments.base, arguments.vouched or (), source=said, training=True)
+        check_trusted(arguments.base, arguments.trusted_names or (), source=said, training=True)
     return arguments
 
 

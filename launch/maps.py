@@ -112,7 +112,7 @@ def _write_text_page(arguments: Arguments, budget: int) -> None:
         "budget": budget,
         "query_key_vectors": arguments.query_key_vectors,
     }
-    model.look(arguments.text, arguments.target_text, **asked)
+    model.show_attention(arguments.text, arguments.target_text, **asked)
 
 
 def _new_page(folder: Path, name: str) -> Path:

@@ -81,7 +81,7 @@ def main(arguments: Arguments) -> None:
             metric=arguments.metric,
             vectorize=arguments.vmap,
             data_dir=arguments.data_dir,
-            vouched=sweep.vouched,
+            trusted_names=sweep.trusted_names,
             trackers=trackers,
         )
     else:
@@ -139,7 +139,7 @@ class _Sweep(NamedTuple):
     trial_store: "TrialStore"
     total: int
     search_algorithm: "SearchAlgorithm | None"
-    vouched: frozenset[str]
+    trusted_names: frozenset[str]
 
 
 def _sweep(arguments: Arguments) -> _Sweep:
@@ -183,23 +183,25 @@ def _sweep(arguments: Arguments) -> _Sweep:
     if engine in PLANNED_AHEAD and len(trials) < total and arguments.num_trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
     trial_store = TrialStore.open(parse_path(arguments.workdir), facts)
-    vouched = frozenset(arguments.trusted).union(*map(named_resources, (base, *(trial.config for trial in trials))))
+    trusted_names = frozenset(arguments.trusted).union(
+        *map(named_resources, (base, *(trial.config for trial in trials)))
+    )
     for trial in trial_store.trials():
-        check_recorded(trial, vouched)
+        check_recorded(trial, trusted_names)
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed trials are pending again")
     if engine in PLANNED_AHEAD:
         trial_store.plan(trials)
-        return _Sweep(trial_store, len(trials), None, vouched)
+        return _Sweep(trial_store, len(trials), None, trusted_names)
     if not arguments.worker:
-        return _Sweep(trial_store, total, None, vouched)  # each worker asks the engine itself
+        return _Sweep(trial_store, total, None, trusted_names)  # each worker asks the engine itself
     from transformer.studies.sweeps.optuna_search import open_optuna_search
 
     maximize = arguments.direction == "maximize"
     search_algorithm = open_optuna_search(
         engine, trial_store, base, space, seed=seed, maximize=maximize, url=arguments.storage
     )
-    return _Sweep(trial_store, total, search_algorithm, vouched)
+    return _Sweep(trial_store, total, search_algorithm, trusted_names)
 
 
 def _space(arguments: Arguments) -> "SearchSpace":

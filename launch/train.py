@@ -95,7 +95,7 @@ def main(arguments: Arguments) -> None:
         rewind = None
         if arguments.rollback_to_step is not None or arguments.skip_batches:
             rewind = RollbackRequest(arguments.rollback_to_step, arguments.skip_batches or 0)
-        with allow_downloads(arguments.vouched):
+        with allow_downloads(arguments.trusted_names):
             train(
                 resolve_config(values),
                 workdir,

@@ -180,7 +180,7 @@ def run_as_worker(
     metric: str,
     vectorize: bool,
     data_dir: str | None,
-    vouched: Collection[str],
+    trusted_names: Collection[str],
     trackers: Sequence[str] = (),
 ) -> None:
     """Work on a sweep in this process, after `become_worker`, until all trials are finished by any worker.
@@ -194,7 +194,7 @@ def run_as_worker(
         metric: The sweep's metric, as "split/name".
         vectorize: Whether to train trials of one program together if that is faster.
         data_dir: The folder of the data on this machine.
-        vouched: Modules and downloadable data sets that trials may name.
+        trusted_names: Modules and downloadable data sets that trials may name.
         trackers: The experiment trackers that log every trial.
 
     Raises:
@@ -205,7 +205,7 @@ def run_as_worker(
     from transformer.studies.sweeps.worker import TooManyFailures, run_worker
 
     workers = int(os.environ.get(_WORKERS, "1"))
-    trainer = ModelTrainer(data_dir, vouched, trackers)
+    trainer = ModelTrainer(data_dir, trusted_names, trackers)
     try:
         run_worker(
             trial_store,

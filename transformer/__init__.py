@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformer.interpret.load import Loaded
+    from transformer.interpret.load import LoadedModel
 
 
-def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> "Loaded":
+def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> "LoadedModel":
     """Load a model to look at its attention.
 
     Args:
@@ -28,7 +28,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
         import transformer
 
         model = transformer.load("gpt2-folder")
-        model.look("my sentence")  # the page of what every head attends to
+        model.show_attention("my sentence")  # the page of what every head attends to
         model.run_with_maps("my sentence")  # named arrays
         ```
     """

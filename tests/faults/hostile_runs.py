@@ -217,8 +217,10 @@ def runs(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
                     (folder / "s").write_text("one\ntwo\n")
                     (folder / "l").write_text("0-0\n0-0\n")
                     spoil(run, places)
-                    vouched = trust(command, json.loads((run / "config.json").read_text()), folder) if trusted else []
-                    return [f"--workdir={run}", *(word.format(d=folder) for word in more), *vouched]
+                    trusted_names = (
+                        trust(command, json.loads((run / "config.json").read_text()), folder) if trusted else []
+                    )
+                    return [f"--workdir={run}", *(word.format(d=folder) for word in more), *trusted_names]
 
                 # A page of maps and the sizes need neither the code nor the data set that a config names, and a text
                 # is read without the data set.

@@ -82,10 +82,10 @@ def test_a_published_model_looks_at_a_file(tmp_path: Path) -> None:
     _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
     np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
     assert arrays["attention"].shape[-1] == 10
-    page = loaded.look(str(tmp_path / "one.png"), page=tmp_path / "page.html")
+    page = loaded.show_attention(str(tmp_path / "one.png"), page=tmp_path / "page.html")
     assert page.path.stat().st_size > 10_000
     with pytest.raises(UserError, match="is no file: name a JPEG or PNG"):
-        loaded.look("a sentence")
+        loaded.show_attention("a sentence")
 
 
 def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) -> None:

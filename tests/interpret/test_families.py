@@ -9,7 +9,7 @@ import pytest
 from tests import programs
 from tests.contracts.cases import CASES, Case
 from transformer.attention.sites import MapValues
-from transformer.interpret.load import Loaded, _model
+from transformer.interpret.load import LoadedModel, _model
 from transformer.tasks import registry as tasks
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
 from transformer.tasks.task import load_run_tokenizer
@@ -42,7 +42,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     read, own = (dataclasses.replace(interface, max_decoded_length=0) for interface in interfaces)
     assert read == own
     model = _model(experiment, tokenizer)
-    loaded = Loaded(experiment, model, programs.initial(model.init), tokenizer, {})
+    loaded = LoadedModel(experiment, model, programs.initial(model.init), tokenizer, {})
     probed = next(iter(task.probe_batch.values()))  # type: ignore[attr-defined]
     texts = experiment.task.shape.texts if isinstance(experiment.task, FineTuningConfig) else 1
     text = TEXT_SEPARATOR.join([tokenizer.decode(probed[0][:6])] * texts)

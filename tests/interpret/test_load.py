@@ -14,7 +14,7 @@ import transformer
 from launch import cli, convert
 from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
-from transformer.interpret.load import Loaded
+from transformer.interpret.load import LoadedModel
 from transformer.interpret.named_maps import Maps
 from transformer.tasks.translation_decoding import encode_pair_inputs
 
@@ -32,12 +32,12 @@ SITES = {
 
 
 @pytest.fixture(scope="module")
-def models(folders: dict[str, Path]) -> dict[str, Loaded]:
+def models(folders: dict[str, Path]) -> dict[str, LoadedModel]:
     return {name: transformer.load(folder) for name, folder in folders.items()}
 
 
 @pytest.fixture(scope="module")
-def read(models: dict[str, Loaded]) -> dict[str, Maps]:
+def read(models: dict[str, LoadedModel]) -> dict[str, Maps]:
     """The maps of each model's text."""
     return {name: model.run_with_maps(*TEXTS[name]) for name, model in models.items()}
 
@@ -57,13 +57,13 @@ def test_any_family_reads_a_text_and_names_its_maps(read: dict[str, Maps], name:
 
 
 def test_the_maps_are_those_of_the_published_weights(
-    folders: dict[str, Path], models: dict[str, Loaded], read: dict[str, Maps]
+    folders: dict[str, Path], models: dict[str, LoadedModel], read: dict[str, Maps]
 ) -> None:
     """Layer 0 of GPT-2 in NumPy, from the tensors of the file."""
     text = TEXTS["gpt2"][0]
     file = load_file(folders["gpt2"] / "model.safetensors")
     tensors = {name.removeprefix("transformer."): array.astype(np.float64) for name, array in file.items()}
-    (ids,) = models["gpt2"].kept.encode([text])
+    (ids,) = models["gpt2"].preprocessor.encode([text])
     x = tensors["wte.weight"][ids] + tensors["wpe.weight"][: len(ids)]
     normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     normed = normed * tensors["h.0.ln_1.weight"] + tensors["h.0.ln_1.bias"]
@@ -78,7 +78,7 @@ def test_the_maps_are_those_of_the_published_weights(
 
 
 def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(
-    models: dict[str, Loaded], read: dict[str, Maps]
+    models: dict[str, LoadedModel], read: dict[str, Maps]
 ) -> None:
     model = models["gpt2"]
     both = model.run_with_maps([*TEXTS["gpt2"], "the qu " * 5])["decoder/self"]
@@ -88,15 +88,15 @@ def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(
     assert not both.weights[:, 0, :, :, 7:].any()
 
 
-def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, Loaded]) -> None:
+def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, LoadedModel]) -> None:
     maps = models["t5"].run_with_maps("the fox")["decoder/cross"][0]
     assert maps.keys == (TOKENS["t5"],)
     assert 1 <= len(maps.queries[0]) <= 12
 
 
-def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str, Loaded]) -> None:
+def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str, LoadedModel]) -> None:
     model = models["t5"]
-    reading = encode_pair_inputs(model._view(), model.kept, [SentencePair("the", "f" * 14, "")])
+    reading = encode_pair_inputs(model._view(), model.preprocessor, [SentencePair("the", "f" * 14, "")])
     assert reading.inputs["target"].shape == (1, 12)
     assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 
@@ -159,7 +159,7 @@ def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], read: dict[s
         ("t5", {"text": "the", "target": "f" * 14}, "more than the model's 12 positions"),
     ],
 )
-def test_a_text_that_does_not_fit_is_refused(models: dict[str, Loaded], name: str, words: dict, says: str) -> None:
+def test_a_text_that_does_not_fit_is_refused(models: dict[str, LoadedModel], name: str, words: dict, says: str) -> None:
     with pytest.raises(UserError, match=says) as refused:
         models[name].run_with_maps(**words)
     assert "\n" not in str(refused.value)

@@ -15,7 +15,7 @@ from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.waiting import wait_until
 from transformer.attention.capture import Capture, CapturedAttention
-from transformer.interpret.load import Loaded
+from transformer.interpret.load import LoadedModel
 from transformer.interpret.show import AttentionPage
 from transformer.tasks.base_task import make_capture_function
 
@@ -24,17 +24,17 @@ TEXT = "the qu 🙂 the qu the qu the qu"
 
 
 @pytest.fixture(scope="module")
-def model(folders: dict[str, Path]) -> Loaded:
+def model(folders: dict[str, Path]) -> LoadedModel:
     return transformer.load(folders["gpt2"])
 
 
 @pytest.fixture(scope="module")
-def looked(model: Loaded, tmp_path_factory: pytest.TempPathFactory) -> AttentionPage:
-    return model.look(TEXT, page=tmp_path_factory.mktemp("page") / "page.html", query_key_vectors=True)
+def looked(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> AttentionPage:
+    return model.show_attention(TEXT, page=tmp_path_factory.mktemp("page") / "page.html", query_key_vectors=True)
 
 
 @pytest.fixture(scope="module")
-def captured(model: Loaded) -> CapturedAttention:
+def captured(model: LoadedModel) -> CapturedAttention:
     """What lies beneath the page's maps."""
     reading, _ = model._read(TEXT, None, None)
     capture = Capture(("decoder/self",), value_norms=True, query_key_query_key_vectors=True)
@@ -135,7 +135,7 @@ def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
 
 @pytest.mark.slow
 def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_asked_for(
-    model: Loaded,
+    model: LoadedModel,
     looked: AttentionPage,
     visit: Any,  # noqa: F811
     tmp_path: Path,
@@ -148,7 +148,7 @@ def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_aske
         "The score function of this module is not a dot product, so it has no components."
     )
     assert page.locator(".neurons").count() == 0
-    page = visit(model.look("the qu", page=tmp_path / "plain.html").path)
+    page = visit(model.show_attention("the qu", page=tmp_path / "plain.html").path)
     assert page.locator("#neurons-panel").is_hidden()
     assert page.locator("#value-weighted-toggle").is_visible()
 

@@ -12,12 +12,12 @@ import pytest
 
 import transformer
 from transformer.config import UserError
-from transformer.interpret.load import Loaded
+from transformer.interpret.load import LoadedModel
 from transformer.interpret.show import AttentionPage, in_notebook
 
 
 @pytest.fixture(scope="module")
-def model(folders: dict[str, Path]) -> Loaded:
+def model(folders: dict[str, Path]) -> LoadedModel:
     return transformer.load(folders["gpt2"])
 
 
@@ -27,8 +27,10 @@ def data_of(page: str) -> dict:
     return json.loads(found[1])
 
 
-def test_a_look_is_a_file_whose_path_is_told(model: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    looked = model.look("the qu", page=tmp_path / "page.html")
+def test_a_look_is_a_file_whose_path_is_told(
+    model: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked = model.show_attention("the qu", page=tmp_path / "page.html")
     assert capsys.readouterr().out == f"Open this page in a browser: {tmp_path / 'page.html'}\n"
     assert looked.path == tmp_path / "page.html"
     page = looked.path.read_text()
@@ -43,7 +45,7 @@ def test_a_look_is_a_file_whose_path_is_told(model: Loaded, tmp_path: Path, caps
 
 
 def test_a_page_without_a_name_is_a_new_file_and_one_that_cannot_be_written_is_refused(
-    model: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looked = AttentionPage("title", "page")
     path = looked.saved().path
@@ -54,18 +56,18 @@ def test_a_page_without_a_name_is_a_new_file_and_one_that_cannot_be_written_is_r
         looked.saved(tmp_path / "absent" / "page.html")
     # Two texts are two examples; their pages have no room in a thousand bytes.
     with pytest.raises(UserError, match="budget=1000 bytes is too small"):
-        model.look(["the", "qu"], page=tmp_path / "page.html", budget=1000)
+        model.show_attention(["the", "qu"], page=tmp_path / "page.html", budget=1000)
     assert not list(tmp_path.iterdir())
 
 
 def test_in_a_notebook_the_page_is_shown_in_a_frame(
-    model: Loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not in_notebook()
     shell = types.SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[misc]
     assert in_notebook()
-    looked = model.look("the <b>qu")
+    looked = model.show_attention("the <b>qu")
     assert (looked.path, capsys.readouterr().out) == (None, "")
     frame = looked._repr_html_()
     found = re.fullmatch(r'<iframe srcdoc="([^"]*)" sandbox="([^"]*)" title="([^"]*)" style="[^"]*"></iframe>', frame)
@@ -78,8 +80,8 @@ def test_in_a_notebook_the_page_is_shown_in_a_frame(
     assert not in_notebook()
 
 
-def test_what_is_loaded_and_captured_has_a_face(model: Loaded) -> None:
-    assert repr(model).startswith("Loaded('tiny-gpt2': decoder, ")
+def test_what_is_loaded_and_captured_has_a_face(model: LoadedModel) -> None:
+    assert repr(model).startswith("LoadedModel('tiny-gpt2': decoder, ")
     assert "4 heads at decoder/self" in repr(model)
     maps = model.run_with_maps("the <i>qu")
     site = maps["decoder/self"]

@@ -173,7 +173,7 @@ def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp
 
     monkeypatch.setattr("transformer.studies.sweeps.worker.run_worker", work)
     with pytest.raises(SystemExit) as ended:
-        run_as_worker(None, None, total=1, metric="validation/loss", vectorize=False, data_dir=None, vouched=())
+        run_as_worker(None, None, total=1, metric="validation/loss", vectorize=False, data_dir=None, trusted_names=())
     assert ended.value.code == 3
     said = capsys.readouterr().err
     assert said == "error: 3 trials in a row failed here, the last with: OSError: disk full\n"

@@ -82,6 +82,6 @@ def test_more_query_key_vectors_than_a_page_holds_are_refused_in_one_line(
         r"\(2 layers x \d+ tokens x 2 heads x 8 components\)"
     )
     with pytest.raises(UserError, match=says):
-        model.look("the qu", page=tmp_path / "page.html", query_key_vectors=True)
+        model.show_attention("the qu", page=tmp_path / "page.html", query_key_vectors=True)
     assert not list(tmp_path.iterdir())
-    model.look("the qu", page=tmp_path / "page.html")
+    model.show_attention("the qu", page=tmp_path / "page.html")

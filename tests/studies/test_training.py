@@ -28,4 +28,4 @@ def test_a_trial_runs_no_code_that_nobody_vouches_for(tmp_path: Path, monkeypatc
             act()
     assert not any(name.startswith("lab_of_a_stranger") for name in sys.modules)
     with pytest.raises(RuntimeError, match="executed"):
-        ModelTrainer(vouched=[FAMILY]).program(CODE)
+        ModelTrainer(trusted_names=[FAMILY]).program(CODE)

@@ -323,7 +323,7 @@ def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning])
         (
             "acceptability",
             PredictionRequest(["word " * 30]),
-            "has 152 tokens, more than 128, the greatest of config.task.l",
+            "has 152 tokens, more than 128, the greatest of config.task.bucket_lengths",
         ),
         ("acceptability", PredictionRequest([" "]), "must be 'text', each with words"),
     ],

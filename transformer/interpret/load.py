@@ -39,15 +39,15 @@ TITLE = 200  # characters
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Loaded:
-    """A model that `transformer.load` returned: `look` at a text, or get its maps as arrays with `run_with_maps`.
+class LoadedModel:
+    """A model that `transformer.load` returned; `show_attention` and `run_with_maps` map its attention over texts.
 
     Attributes:
         experiment: The config of the run, or the config that a published model corresponds to.
         model: The model.
         variables: Its parameters and state.
-        kept: What the model encodes its inputs with: a tokenizer; for a model of images, which reads the image files
-            that the texts name, the image size and the classes.
+        preprocessor: What the model encodes its inputs with: a tokenizer; for a model of images, which reads the image
+            files that the texts name, the image size and the classes.
         config: The config that the page shows: the run's, or the config.json of a published model.
         step: The training step of the checkpoint; 0 for a published model.
         notes: What was skipped or converted to another dtype when a published model was read.
@@ -56,7 +56,7 @@ class Loaded:
     experiment: ExperimentConfig
     model: Model
     variables: Variables
-    kept: Any
+    preprocessor: Any
     config: Mapping[str, Any]
     step: int = 0
     notes: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Loaded:
         """The number of parameters."""
         return count_parameters(self.variables.params)
 
-    def look(
+    def show_attention(
         self,
         text: Texts,
         target: Texts | None = None,
@@ -110,7 +110,7 @@ class Loaded:
 
         Example:
             >>> model = transformer.load("runs/translation")
-            >>> model.look("A dog runs .")
+            >>> model.show_attention("A dog runs .")
         """
         reading, titles = self._read(text, target, language)
         labels = dataclasses.replace(reading.labels, titles=titles)
@@ -165,7 +165,9 @@ class Loaded:
         reader = tasks.TASKS[tasks.name_of(self.experiment.task)].input_reader
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
-        reading = reader.encode(self.experiment.task, self._view(), self.kept, InputTexts(texts, targets, language))
+        reading = reader.encode(
+            self.experiment.task, self._view(), self.preprocessor, InputTexts(texts, targets, language)
+        )
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         said = (" ".join(each.split()) for each in sides)
         return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in said)
@@ -176,7 +178,7 @@ class Loaded:
     def __repr__(self) -> str:
         heads = sum(len(site.layers) * len(site.heads) for site in self.sites)
         counts = f"{self.parameters:,} parameters, {heads} heads at {', '.join(site.name for site in self.sites)}"
-        return f"Loaded({self.name!r}: {name_of(self.experiment.model)}, {counts})"
+        return f"LoadedModel({self.name!r}: {name_of(self.experiment.model)}, {counts})"
 
     def _repr_html_(self) -> str:
         """Return a table of the attention modules, as notebooks display it."""
@@ -186,11 +188,11 @@ class Loaded:
         )
         table = f"<table><tr><th>site</th><th>layers</th><th>heads</th></tr>{rows}</table>"
         said = f"{name_of(self.experiment.model)}, {self.parameters:,} parameters"
-        calls = "<code>.look(text)</code> shows what every head attends to"
+        calls = "<code>.show_attention(text)</code> shows what every head attends to"
         return f"<p><b>{html.escape(self.name)}</b>: {said}; {calls}</p>{table}"
 
 
-def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> Loaded:
+def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> LoadedModel:
     """Load the model of a run directory or of a Hugging Face model folder.
 
     A model folder has config.json, model.safetensors and, for a model of texts, a tokenizer. Nothing is downloaded, and
@@ -229,17 +231,17 @@ def _as_tuple(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
-def _of_published(folder: Path) -> Loaded:
+def _of_published(folder: Path) -> LoadedModel:
     imported = read_model_folder(folder)
     kept = load_preprocessing(folder, imported)
     experiment = resolve_config(fine_tuning_config(imported, kept, FineTuning(), name=folder.resolve().name))
     model = _model(experiment, kept)
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))
-    return Loaded(experiment, model, Variables(params, state), kept, imported.config, 0, tuple(imported.notes))
+    return LoadedModel(experiment, model, Variables(params, state), kept, imported.config, 0, tuple(imported.notes))
 
 
-def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
+def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedModel:
     run = open_run(folder, trust)
     experiment, path = run.experiment, run.directory.path
     kept = _reader(experiment).load_preprocessor(path)
@@ -252,7 +254,7 @@ def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
 
     with _quiet():
         step, variables = run.restored(step, read)
-    return Loaded(experiment, model, variables, kept, experiment.to_config(), step)
+    return LoadedModel(experiment, model, variables, kept, experiment.to_config(), step)
 
 
 @contextlib.contextmanager

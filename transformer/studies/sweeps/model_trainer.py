@@ -27,8 +27,8 @@ class ModelTrainer:
         trackers: The experiment trackers that log every trial, grouped by sweep.
     """
 
-    def __init__(self, data_dir: str | None = None, vouched: Collection[str] = (), trackers: Sequence[str] = ()):
-        self._data_dir, self._vouched, self._trackers = data_dir, vouched, trackers
+    def __init__(self, data_dir: str | None = None, trusted_names: Collection[str] = (), trackers: Sequence[str] = ()):
+        self._data_dir, self._vouched, self._trackers = data_dir, trusted_names, trackers
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
