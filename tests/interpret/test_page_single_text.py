@@ -37,7 +37,7 @@ def looked(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Atte
 def captured(model: LoadedModel) -> CapturedAttention:
     """What lies beneath the page's maps."""
     reading, _ = model._read(TEXT, None, None)
-    capture = Capture(("decoder/self",), value_norms=True, query_key_query_key_vectors=True)
+    capture = Capture(("decoder/self",), value_norms=True, query_key_vectors=True)
     return make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
 
 

@@ -113,8 +113,8 @@ def test_a_head_is_called_by_what_it_does(site, habit, role, distance):
     reading = only(classify_heads(rows, site, LABELS))
     assert (reading.nearest, reading.plays, reading.distance) == (role, True, distance)
     share, even = by_hand(habit, site, rows)
-    assert reading.share == pytest.approx(share, abs=1e-9)
-    assert reading.even == pytest.approx(even, abs=1e-9)
+    assert reading.weight == pytest.approx(share, abs=1e-9)
+    assert reading.uniform == pytest.approx(even, abs=1e-9)
     assert reading.score == pytest.approx((share - even) / (1 - even), abs=1e-9)
 
 
@@ -127,7 +127,7 @@ def test_any_slot_can_be_the_one_place_of_a_head(key):
     site = Site("memory/read", *axes, layers=("0",), heads=("0",))
     reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels.completed((site,))))
     assert (reading.nearest, reading.plays) == (Role.ONE_PLACE, True)
-    assert (reading.share, reading.even) == (pytest.approx(0.82), pytest.approx(0.1))
+    assert (reading.weight, reading.uniform) == (pytest.approx(0.82), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize(("strength", "plays"), [(MIN_ROLE_SCORE - 0.02, False), (MIN_ROLE_SCORE + 0.02, True)])
@@ -141,7 +141,7 @@ def test_the_threshold_is_a_share_of_the_way_from_even_to_all(strength, plays):
 @pytest.mark.parametrize("site", [CAUSAL, BOTH_WAYS])
 def test_an_even_head_is_broad_and_a_random_sharp_one_is_nothing(site):
     even = only(classify_heads(planted("", site, 0), site, LABELS))
-    assert (even.nearest, even.plays, even.share) == (Role.BROAD, True, pytest.approx(1))
+    assert (even.nearest, even.plays, even.weight) == (Role.BROAD, True, pytest.approx(1))
     for seed in range(20):
         rng = np.random.default_rng(seed)
         weights = planted("", site, 0).weights * np.exp(1.5 * rng.normal(size=(3, 1, 1, 15, 15)))
@@ -186,7 +186,7 @@ def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
     reading = only(classify_heads(rows, CAUSAL, labels))
     assert (reading.nearest, reading.plays) == (Role.INDUCTION, True)
     # From the seventh symbol on each row reads one key of the q + 1 that it sees.
-    assert reading.even == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
+    assert reading.uniform == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
 
 
 def cross() -> tuple[Site, AxisLabels, np.ndarray]:
@@ -203,7 +203,7 @@ def cross() -> tuple[Site, AxisLabels, np.ndarray]:
 def test_a_head_that_follows_the_links_aligns():
     site, labels, weights = cross()
     reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels))
-    assert (reading.nearest, reading.plays, reading.share) == (Role.ALIGNMENT, True, 1.0)
+    assert (reading.nearest, reading.plays, reading.weight) == (Role.ALIGNMENT, True, 1.0)
     straight = only(classify_heads(Rows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
     assert straight.nearest is not Role.ALIGNMENT
     # Nothing between two sequences is a previous token.
@@ -253,8 +253,8 @@ def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
     assert (reading.nearest, reading.plays) == (Role.NEARBY, True)
     # The class token's own row has no patch around it, and counts on neither side.
     count = touching.sum(axis=-1)
-    assert reading.share == pytest.approx((0.9 + 0.1 * count / 21).mean())
-    assert reading.even == pytest.approx((count / 21).mean())
+    assert reading.weight == pytest.approx((0.9 + 0.1 * count / 21).mean())
+    assert reading.uniform == pytest.approx((count / 21).mean())
     # In a ring of two patches' distance nothing touches; of one's own place alone less says more.
     assert reading_of(steps == 2).nearest is not Role.NEARBY
     assert reading_of(np.eye(20)).nearest is Role.DIAGONAL

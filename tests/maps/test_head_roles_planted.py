@@ -128,7 +128,7 @@ def test_what_cannot_be_told_is_named_with_what_it_may_be() -> None:
         reading = reading_of(habit, labels)
         assert (reading.nearest, reading.plays) == (Role.INDUCTION, False)
         assert set(reading.ambiguous_with) == {SimplerRule(Rule.DISTANCE, -11), SimplerRule(Rule.POSITION)}
-        assert reading.share > 0.9
+        assert reading.weight > 0.9
         assert heads_with_role(Role.INDUCTION, planted(habit, labels), SITE, labels) == set()
     varied = PROBES["several periods"]
     assert heads_with_role(Role.INDUCTION, planted(induction, varied), SITE, varied) == {(0, 0)}

@@ -98,9 +98,9 @@ class RoleAssessment(NamedTuple):
         nearest: The role with the highest score; None if no role could be assessed.
         plays: Whether the score is high enough, and no simpler rule explains the maps.
         distance: Key position minus query position for a fixed distance, else 0.
-        share: The mean weight on the keys that define the role.
-        even: The same for a head with equal weights on all visible keys.
-        score: How far the head has come from `even` to 1.
+        weight: The mean weight on the keys that define the role.
+        uniform: The same for a head with equal weights on all visible keys.
+        score: How far the head has come from `uniform` to 1.
         ambiguous_with: The simpler rules that these examples cannot tell from the nearest role; with any, the head does
             not play it.
     """
@@ -110,8 +110,8 @@ class RoleAssessment(NamedTuple):
     nearest: Role | None
     plays: bool
     distance: int = 0
-    share: float = 0.0
-    even: float = 0.0
+    weight: float = 0.0
+    uniform: float = 0.0
     score: float = 0.0
     ambiguous_with: tuple[SimplerRule, ...] = ()
 

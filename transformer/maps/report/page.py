@@ -11,7 +11,7 @@ from transformer.maps.report.axis_metadata import axis_metadata, label_blocks
 from transformer.maps.report.head_history import history_payload
 from transformer.maps.report.payload import Block, PagePayload, min_page_size, page_payload
 from transformer.maps.report.role_descriptions import roles_data
-from transformer.maps.report.run_data import flatten_config, initial_view, read_curves, read_samples, thin_curve
+from transformer.maps.report.run_data import config_entries, initial_view, read_curves, read_samples, thin_curve
 from transformer.maps.store import MapStore
 from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
 from transformer.runs.run_directory import RunDirectory
@@ -157,7 +157,7 @@ def render_single_text(
         raise UserError(f"{title} is a model without attention: it has no maps to show")
     facts = _facts(store) | {
         "title": title,
-        "config": flatten_config(config),
+        "config": config_entries(config),
         "parameters": parameters,
         "singleText": True,
     }
@@ -252,7 +252,7 @@ def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
         "started": environment.get("started"),
-        "config": flatten_config(config),
+        "config": config_entries(config),
         "curves": _thinned(curves),
         "samples": read_samples(run),
     }
@@ -315,7 +315,7 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
     run = RunDirectory.open(directory)
     return {
         "title": str(run.config().get("name") or directory.resolve().name),
-        "config": flatten_config(run.config()),
+        "config": config_entries(run.config()),
         "curves": _thinned(read_curves(run)),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]

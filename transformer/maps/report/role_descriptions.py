@@ -95,9 +95,10 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     """Return every head's role at the last stored step, for the page; shares are in percent.
 
     Returns:
-        A dictionary. `heads` lists [site, layer, head, role or -1, nearest role or -1, distance, share, even, score,
-        simpler]: roles are indices into `kinds`, and simpler lists the rules [rule, number] that the nearest role
-        cannot be distinguished from. `far` are the attention distances on images, by module.
+        A dictionary. `heads` lists [site, layer, head, role or -1, nearest role or -1, distance, weight, uniform,
+        score, simpler]: roles are indices into `kinds`, and simpler
+        lists the rules [rule, number] that the nearest role
+        cannot be distinguished from. `distances` are the attention distances on images, by module.
     """
     step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []
@@ -117,7 +118,7 @@ def roles_data(store: MapStore) -> dict[str, Any]:
 
 def _numbers(reading: RoleAssessment, roles: list[Role]) -> list[Any]:
     nearest = -1 if reading.nearest is None else roles.index(reading.nearest)
-    shares = (round(100 * value) for value in (reading.share, reading.even, reading.score))
+    shares = (round(100 * value) for value in (reading.weight, reading.uniform, reading.score))
     role = nearest if reading.plays else -1
     simpler = [[each.rule.value, each.number] for each in reading.ambiguous_with]
     return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
