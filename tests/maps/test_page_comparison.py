@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.page import write_report
-from transformer.maps.report.run_data import flatten_config, read_curves
+from transformer.maps.report.run_data import config_entries, read_curves
 from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
@@ -256,7 +256,7 @@ def test_the_curves_of_two_runs_are_laid_over_each_other_and_their_configs_set_b
     own = list(read_curves(RunDirectory(run.directory))["loss"])
     assert names == [*own, *(f"{split} of demo, seed 1" for split in own)]
     assert loss.locator("path.stroke.other-run").count() == len(own)
-    configs = [dict(flatten_config(RunDirectory(each.directory).config())) for each in (run, other_run)]
+    configs = [dict(config_entries(RunDirectory(each.directory).config())) for each in (run, other_run)]
     differing = [key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)]
     rows = page.locator("#config-differences tbody tr")
     assert [row.locator("th, td").all_inner_texts() for row in rows.all()] == [

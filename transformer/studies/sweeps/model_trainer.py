@@ -22,7 +22,7 @@ class ModelTrainer:
     Args:
         data_dir: The directory of the data on this machine; by default that of a trial's config. It is not
             part of a trial's identity.
-        vouched: The modules and downloads that trials may name (transformer.trust.check_trusted), since the trial
+        trusted_names: The modules and downloads that trials may name (transformer.trust.check_trusted), since the trial
             store may have been written by someone else.
         trackers: The experiment trackers that log every trial, grouped by sweep.
     """
