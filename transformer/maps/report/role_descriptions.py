@@ -96,9 +96,8 @@ def roles_data(store: MapStore) -> dict[str, Any]:
 
     Returns:
         A dictionary. `heads` lists [site, layer, head, role or -1, nearest role or -1, distance, weight, uniform,
-        score, simpler]: roles are indices into `kinds`, and simpler
-        lists the rules [rule, number] that the nearest role
-        cannot be distinguished from. `distances` are the attention distances on images, by module.
+        score, simpler]: roles are indices into `kinds`, and simpler lists the rules [rule, number] from which the
+        nearest role cannot be distinguished. `distances` are the attention distances on images, by module.
     """
     step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []
