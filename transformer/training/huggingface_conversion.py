@@ -238,7 +238,7 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     context = min(fine_tuning.context_length, model.get("max_length", fine_tuning.context_length))
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
-        return {**task, "lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
+        return {**task, "bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
     return {**task, "tokenizer": "given", "context": context, "batch_size": fine_tuning.batch_size}
 
 
