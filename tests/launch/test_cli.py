@@ -134,7 +134,7 @@ def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
     expected = parsed(config_file).config
     assert arguments.base == expected
     assert arguments.config == expected | {"seed": 2, "model": expected["model"] | {"heads": 4}}
-    assert arguments.config["task"]["lengths"] == (16, 24)
+    assert arguments.config["task"]["bucket_lengths"] == (16, 24)
 
 
 def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):

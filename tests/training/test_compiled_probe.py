@@ -19,7 +19,7 @@ from transformer.training.state import TrainState
 
 CONFIG = THREE_SITES.config
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "num_probe_examples": 8}}
-LENGTH = max(CONFIG["task"]["lengths"])
+LENGTH = max(CONFIG["task"]["bucket_lengths"])
 
 
 @pytest.fixture(scope="module")
