@@ -127,4 +127,4 @@ def test_names_a_line_are_as_many_as_the_file_has(tmp_path: Path) -> None:
         assert _classes(tmp_path, "label", {"numClasses": len(names)}) == tuple(names)
         (tmp_path / "vocab.txt").write_bytes("".join(f"{token}\n" for token in WORDPIECE).encode() + content)
         made = load_wordpiece_tokenizer(tmp_path / "vocab.txt")
-        assert made.pieces(range(made.vocabulary)) == [*WORDPIECE, *names]
+        assert made.pieces(range(made.vocab_size)) == [*WORDPIECE, *names]

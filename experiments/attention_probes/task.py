@@ -26,7 +26,7 @@ from transformer.config import (
     suggest_nearest,
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, head_with_most_mass
 from transformer.tasks.axis_labels import AxisLabels, GoldLink

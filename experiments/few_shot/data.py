@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, describe_unread_archives, read_alphabets
 from transformer.data.datasets.synthetic_symbols import SPLITS

@@ -229,7 +229,7 @@ class InContextLearning(BaseTask):
             np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
         )
         self._repeats = repeated_sequences(
-            tokenizer, config.num_repeated_sequences, min(config.context, 2 * tokenizer.vocabulary)
+            tokenizer, config.num_repeated_sequences, min(config.context, 2 * tokenizer.vocab_size)
         )
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
         self.probe_batch = pad_texts([*texts, *self._repeats.tokens.tolist()], tokenizer)
@@ -423,7 +423,7 @@ def make_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> 
     """Return the model interface."""
     inputs = {name: InputSpec((config.batch_size, config.context)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(
-        inputs, {"tokens": tokenizer.vocabulary}, output=LANGUAGE_MODELING.output, max_decoded_length=config.context
+        inputs, {"tokens": tokenizer.vocab_size}, output=LANGUAGE_MODELING.output, max_decoded_length=config.context
     )
 
 

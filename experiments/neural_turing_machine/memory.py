@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.api import prepare_keys, read, score
+from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Cosine, Score
-from transformer.attention.spec import AttentionParameters
 
 # Far beneath what a weight can matter by, and far above what float32 cannot tell from zero, also times a gradient.
 NOTHING = 1e-30

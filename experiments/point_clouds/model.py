@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder, Functional, Precision

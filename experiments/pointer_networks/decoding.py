@@ -119,7 +119,7 @@ def decode_answers(
         inputs,
         strategy=decoding.strategy,
         length=decoding.max_new_tokens,
-        tokens=SpecialTokens(end=POINTER_END),
+        tokens=SpecialTokens(eos_id=POINTER_END),
         key=jax.random.key(decoding.seed),
         constraints=Constraints(
             decoding.repetition_penalty, rule=problem.rule(inputs["lengths"]) if constrained else None

@@ -127,7 +127,7 @@ class Geometry(BaseTask):
             "target": InputSpec((rows, config.problem.steps(config.max_points))),
         }
         self.interface = TaskInterface(
-            inputs, {}, pad=POINTER_END, begin=POINTER_END, end=POINTER_END, output=POINTER_PREDICTION.output
+            inputs, {}, pad_id=POINTER_END, bos_id=POINTER_END, eos_id=POINTER_END, output=POINTER_PREDICTION.output
         )
         self.objectives = (Objective(config.problem.value, self._loss),)
         self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}

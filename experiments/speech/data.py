@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.local_files import (
     describe_left_out,
     join_notes,

@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
 
 Scene = tuple[SceneItem, ...]

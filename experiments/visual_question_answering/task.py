@@ -120,7 +120,7 @@ class VisualQuestionAnswering(BaseTask):
             "lengths": InputSpec((rows,)),
         }
         vocabularies = {"tokens": question_vocabulary.vocabulary, "classes": len(question_vocabulary.answers)}
-        self.interface = TaskInterface(inputs, vocabularies, pad=0, output=VISUAL_QUESTION_ANSWERING.output)
+        self.interface = TaskInterface(inputs, vocabularies, pad_id=0, output=VISUAL_QUESTION_ANSWERING.output)
         self.objectives = (Objective("answering", self._loss),)
         splits = {split: questions.held_out_batches(split, rows) for split in ("validation", "test")}
         self.evaluations = tuple(

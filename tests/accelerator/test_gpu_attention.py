@@ -10,9 +10,9 @@ import pytest
 
 from tests.attention.test_jax_kernels import LENGTHS, Shape, arrays, expected, mask_of, seen_by
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
 from transformer.attention.capture import Capture
-from transformer.attention.spec import AttentionSpec, Backend
 
 SQUARE = Shape(256, 256)
 BOTH = {"query_lengths": LENGTHS, "key_lengths": LENGTHS}

@@ -15,8 +15,8 @@ from jax.sharding import AxisType, NamedSharding
 
 from transformer.attention import masks
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture, CapturedAttention
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 

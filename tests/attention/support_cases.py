@@ -10,13 +10,13 @@ import numpy as np
 
 from tests.oracles import attention_equations
 from transformer.attention.api import AttentionAux, attend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import BACKENDS, AttentionVariant, unsupported_reason
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
 from transformer.costs.backend_support import all_variants, table_masks
 

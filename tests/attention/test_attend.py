@@ -11,13 +11,13 @@ from jax.test_util import check_grads
 
 from tests.oracles import attention as oracle
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import sinusoidal_positions
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend
 
 B, Q, K, H, D = 3, 5, 7, 2, 4
 FACTS: dict[str, dict[str, Any]] = {

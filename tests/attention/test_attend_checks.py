@@ -22,11 +22,11 @@ import pytest
 
 from transformer.attention import statistics
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
 from transformer.attention.positions import T5, AttentionPosition, Rotary, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)
 LOGITS = (2, 4, 5, 7)

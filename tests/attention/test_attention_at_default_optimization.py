@@ -5,11 +5,11 @@ import pytest
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell
 from tests.attention.test_backend_support import cover, faults_of, faults_of_all
+from transformer.attention.attention_spec import Backend
 from transformer.attention.backends import AttentionVariant
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.spec import Backend
 
 # XLA's own default.
 LEVEL = 3

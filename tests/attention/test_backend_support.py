@@ -17,6 +17,7 @@ from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.oracles import attention_equations
 from transformer.attention.api import attend, read
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     AttentionVariant,
@@ -33,7 +34,6 @@ from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.costs.backend_support import all_variants
 
 KEY = jax.random.key(3)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
 
 LENGTH, HEADS, DEPTH = 16_384, 8, 64

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture, CapturedAttention, capture_from_products
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, AttentionPosition
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS, ReductionStatistic, add_states, first_state
 
 # Two key heads for four query heads; a block of 8 divides neither length. Of the second example nothing is seen by

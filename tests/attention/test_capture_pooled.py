@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attention.test_capture import BACKENDS, B, D, H, K, Q, arrays, blocks_and_map, expected_map, mask, run
+from transformer.attention.attention_spec import Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
     Capture,
@@ -17,7 +18,6 @@ from transformer.attention.capture import (
     pooling_block_size,
 )
 from transformer.attention.masks import Mask
-from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 
 SIZES = ((8, (4, 4)), (5, (4, 8)), (20, (1, 2)), (1, (32, 32)))

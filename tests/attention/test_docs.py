@@ -19,6 +19,7 @@ import pytest
 import transformer.attention
 from launch import backend_support, cli
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     NON_MASK_FEATURES,
@@ -31,7 +32,6 @@ from transformer.attention.masks import MASK_FIELDS, Mask
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.costs.backend_support import DIFFERENTIATION_MODES, describe_values, table_masks
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -11,12 +11,12 @@ import pytest
 
 from transformer.attention import kernels
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, AttentionPosition
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 STATIC = ("causal", "window")
 OF_EXAMPLES = ("query_offset", "query_lengths", "key_lengths", "prefix")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from transformer.attention import kernels
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.kernels import rows_with_visible_keys
 from transformer.attention.masks import (
@@ -26,7 +27,6 @@ from transformer.attention.masks import (
     visible_keys,
 )
 from transformer.attention.normalizers import Reweighting
-from transformer.attention.spec import AttentionSpec, Backend
 
 B, H, Q, K, D = 2, 3, 5, 6, 4
 NEEDS = {"prefix": "causal", "center": "window"}

@@ -10,6 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.masks import local_predictive
 from transformer.attention.normalizers import (
     SAMPLING_NORMALIZERS,
@@ -23,7 +24,6 @@ from transformer.attention.normalizers import (
     softmax,
     sparsemax,
 )
-from transformer.attention.spec import AttentionSpec
 
 # Every test stands on arrays of this shape, so that each program compiles once.
 B, H, Q, K = 2, 3, 4, 6

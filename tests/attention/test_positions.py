@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend, prepare_keys, score
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec
 from transformer.attention.masks import local_monotonic
 from transformer.attention.positions import (
     T5,
@@ -24,7 +25,6 @@ from transformer.attention.positions import (
     t5_bucket,
 )
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionParameters, AttentionSpec
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.oracles import attention_equations as oracle
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer
 from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 Facts = dict[str, Any]
 

@@ -12,11 +12,11 @@ import pytest
 
 from transformer.attention.api import attend, prepare_keys, score
 from transformer.attention.attend_checks import check_attend_call
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import softmax
 from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
 B, Q, K, H, D, C, A, N = 2, 3, 5, 2, 4, 6, 3, 7

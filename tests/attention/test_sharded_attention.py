@@ -17,6 +17,7 @@ from tests.attention.support_cases import Cell, Sizes
 from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import attention_equations
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import BACKENDS, AttentionVariant, CallShape, choose_backend, unsupported_reason
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
@@ -24,7 +25,6 @@ from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.sharded_attention import attention_sharding
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction_mass
 from transformer.costs.backend_support import table_masks
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement

@@ -14,12 +14,12 @@ import pytest
 
 from transformer.attention import statistics
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import Capture, CapturedAttention, capture_from_products, capture_weights
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, Alibi, AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import (
     STATISTICS,
     ExpectationStatistic,

@@ -45,7 +45,7 @@ class Memory(StatelessModule):
 class Classify(Toy):
     """A symbol's class is its number modulo four; lengths are uneven, so that denominators matter."""
 
-    interface = TaskInterface({"symbols": InputSpec((32, LENGTH))}, {}, pad=PAD, output=SERVES.output)
+    interface = TaskInterface({"symbols": InputSpec((32, LENGTH))}, {}, pad_id=PAD, output=SERVES.output)
     objectives = property(lambda self: (Objective("classify", self.loss),))
 
     def draw(self, random):

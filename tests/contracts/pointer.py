@@ -44,7 +44,7 @@ class WhereIsIt(Toy):
     """Point at where each asked symbol stands; lengths are uneven, so that the denominator matters."""
 
     interface = TaskInterface(
-        {name: InputSpec((32, LENGTH)) for name in SERVES.inputs}, {}, pad=PAD, output=SERVES.output
+        {name: InputSpec((32, LENGTH)) for name in SERVES.inputs}, {}, pad_id=PAD, output=SERVES.output
     )
     objectives = property(lambda self: (Objective("pointer", self.loss),))
 

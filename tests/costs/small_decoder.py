@@ -77,7 +77,7 @@ def training(
     placement = make_placement(sharding, devices)
     shape = (rows, config.max_length)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
-    interface = TaskInterface({"tokens": InputSpec(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({"tokens": InputSpec(shape)}, {"tokens": VOCABULARY}, pad_id=0, bos_id=1, eos_id=2)
     model = build(config, interface, Precision(compute=compute))
     by_adam = OptimizerConfig(OptimizerAlgorithm.ADAM, 1e-3, LearningRateSchedule.CONSTANT, warmup_steps=0)
     task, optimizers = NextToken(), {"language": make_optimizer(by_adam, 10)}

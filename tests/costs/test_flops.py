@@ -17,8 +17,8 @@ from jax.experimental import pallas
 from jax.sharding import AxisType, PartitionSpec
 
 from tests.contracts.cases import CASES
+from transformer.attention.attention_spec import Backend
 from transformer.attention.scores import Score
-from transformer.attention.spec import Backend
 from transformer.costs import flops
 from transformer.costs.flops import (
     UncountableError,
@@ -197,7 +197,7 @@ def batch_of(rows: int, length: int, target: int) -> Batch:
 
 
 def model_of(config: TransformerConfig) -> Model:
-    interface = TaskInterface({}, VOCABULARIES, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, VOCABULARIES, pad_id=0, bos_id=1, eos_id=2)
     return build(config, interface, Precision())
 
 
@@ -405,7 +405,9 @@ def test_published_training_costs_are_met(name: str, extra: float) -> None:
 
 def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> None:
     """Vaswani et al. 2017, table 3: 65 million parameters; short sentences leave the square terms small."""
-    model = build(EncoderDecoderConfig(), TaskInterface({}, {"joint": 37_000}, pad=0, begin=1, end=2), Precision())
+    model = build(
+        EncoderDecoderConfig(), TaskInterface({}, {"joint": 37_000}, pad_id=0, bos_id=1, eos_id=2), Precision()
+    )
     a_pair = forward_flops(model, batch_of(1, 32, 32))
     # Encoder weights meet every source position, decoder weights and the shared table every target position.
     encoder, decoder = 6 * (4 * 512**2 + 2 * 512 * 2048), 6 * (8 * 512**2 + 2 * 512 * 2048)

@@ -22,7 +22,7 @@ def pairs_of(sizes: list[tuple[int, int]]) -> EncodedPairs:
         ]
         for side, column in enumerate(zip(*sizes, strict=True))
     ]
-    return EncodedPairs(made[0], made[1], pad=PAD, begin=BEGIN)
+    return EncodedPairs(made[0], made[1], pad_id=PAD, bos_id=BEGIN)
 
 
 def drawn(count: int = 60, longest: int = 12) -> EncodedPairs:

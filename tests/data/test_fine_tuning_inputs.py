@@ -5,7 +5,7 @@ import pytest
 
 from transformer.data.fine_tuning_inputs import DelimiterTokens, SequenceLayout
 
-S, D, E = MARKS = DelimiterTokens.behind(10)
+S, D, E = MARKS = DelimiterTokens.after_vocabulary(10)
 A, B, C = [1, 2, 3], [4, 5], [6]
 
 
@@ -22,7 +22,7 @@ A, B, C = [1, 2, 3], [4, 5], [6]
 def test_sequences_are_those_of_the_paper(
     form: SequenceLayout, texts: list[list[int]], expected: list[list[int]]
 ) -> None:
-    assert [MARKS.sequence(each) for each in form.arranged(texts)] == expected
+    assert [MARKS.join_texts(each) for each in form.arranged(texts)] == expected
     assert form.sequences(len(texts)) == len(expected)
     assert (S, D, E) == (10, 11, 12)
 
@@ -32,7 +32,7 @@ def test_a_cut_takes_the_ends_of_the_longest_texts_and_never_a_mark() -> None:
     for _ in range(50):
         texts = [random.integers(0, 10, size).tolist() for size in random.integers(1, 9, 2)]
         longest = int(random.integers(5, 14))
-        row = MARKS.sequence(texts, longest)
+        row = MARKS.join_texts(texts, longest)
         assert (row[0], row[-1]) == (S, E)
         assert len(row) == min(longest, len(texts[0]) + len(texts[1]) + 3)
         first, second = row[1 : row.index(D)], row[row.index(D) + 1 : -1]
@@ -42,4 +42,4 @@ def test_a_cut_takes_the_ends_of_the_longest_texts_and_never_a_mark() -> None:
             # What is cut is no shorter than what is whole, within the token that is left over.
             cut = [len(kept) for kept, text in zip((first, second), texts, strict=True) if len(kept) < len(text)]
             assert max(len(first), len(second)) - min(cut) <= 1
-    assert MARKS.sequence([A], 4) == [S, 1, 2, E]
+    assert MARKS.join_texts([A], 4) == [S, 1, 2, E]

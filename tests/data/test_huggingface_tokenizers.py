@@ -16,7 +16,7 @@ from transformer.data.tokenizers.huggingface_tokenizers import (
 )
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.token_text import byte_characters
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, ids_by_role
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.tasks.mask_filling import encode_framed
 
@@ -29,7 +29,7 @@ def fixtures(shared_data: Path) -> Path:
 
 
 def roles(tokenizer: AnyTokenizer) -> dict[str, int | None]:
-    return {role: getattr(tokenizer, role) for role in ROLES}
+    return ids_by_role(tokenizer)
 
 
 def written(tokenizer: AnyTokenizer, ids: list[int]) -> bytes:
@@ -52,7 +52,7 @@ def test_wordpiece_gives_every_recorded_number(fixtures: Path) -> None:
     assert [n for n, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other] == []
     assert all(made.pieces(ids) == q["wordpiece"] for ids, q in zip(found, questions, strict=True))
     assert roles(made) == {"pad": 0, "begin": 101, "end": 102, "unknown": 100, "mask": 103}
-    assert made.vocabulary == 30_522
+    assert made.vocab_size == 30_522
 
 
 def test_gpt2_gives_every_recorded_number(fixtures: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_gpt2s_own_files_in_a_folder(fixtures: Path, tmp_path: Path) -> None:
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / name).write_bytes((fixtures / f"gpt2-{name}").read_bytes())
     made = load_huggingface_tokenizer(folder_with(tmp_path, config={"model_type": "gpt2", "eos_token_id": 50_256}))
-    assert (made.begin, made.end) == (50_256, 50_256)
+    assert (made.bos_id, made.eos_id) == (50_256, 50_256)
     assert made.encode([" dog"]) == [[3290]]
 
 
@@ -213,7 +213,7 @@ def test_a_number_that_no_token_has_is_no_role(fixtures: Path, tmp_path: Path) -
     byte_tokenizer(("end",)).backend.save(str(tmp_path / "tokenizer.json"))
     for number in (-1, -(2**40), 2**40, 999, True, 1.5, "3", [256]):
         made = load_huggingface_tokenizer(folder_with(tmp_path, config={"pad_token_id": number, "eos_token_id": 256}))
-        assert (made.pad, made.end) == (None, 256)
+        assert (made.pad_id, made.eos_id) == (None, 256)
         config = {"is_encoder_decoder": True, "decoder_start_token_id": number, "eos_token_id": 256}
         if number != 999:
             with pytest.raises(UserError, match=r"decoder_start_token_id=.* the number of no token"):

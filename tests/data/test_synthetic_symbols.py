@@ -97,7 +97,7 @@ def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation
 def test_every_symbol_is_one_token(tmp_path: Path, symbols: int) -> None:
     task, pair = encoded(f"reversal/num_symbols={symbols},train=400,test=40", tmp_path / "run", 2 * symbols + 5)
     batch = task.training_batches(0)[0]
-    ends = {"source": task.interface.end, "labels": task.interface.end}
+    ends = {"source": task.interface.eos_id, "labels": task.interface.eos_id}
     assert {name: set(batch[name][:, -1].tolist()) for name in ends} == {name: {end} for name, end in ends.items()}
     np.testing.assert_array_equal(batch["labels"][:, :-1], batch["source"][:, -2::-1])
     pieces = task.tokenizer.pieces(task.tokenizer.encode([pair.source])[0])

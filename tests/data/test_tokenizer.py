@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, has_tokenizer, language_tag, word_indices
+from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer, ids_by_role, language_tag, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -67,8 +67,8 @@ def test_an_unseen_letter_is_unknown(tokenizer: Tokenizer) -> None:
 
 
 def test_the_vocabulary_is_at_most_what_was_asked(tokenizer: Tokenizer) -> None:
-    assert tokenizer.vocabulary <= 300
-    assert max(max(ids) for ids in tokenizer.encode(TEXTS)) < tokenizer.vocabulary
+    assert tokenizer.vocab_size <= 300
+    assert max(max(ids) for ids in tokenizer.encode(TEXTS)) < tokenizer.vocab_size
 
 
 def test_frequent_words_become_one_piece() -> None:
@@ -127,9 +127,9 @@ def test_what_was_saved_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert has_tokenizer(tmp_path)
     again = load_tokenizer(tmp_path)
     assert isinstance(again, Tokenizer)
-    assert [getattr(again, role) for role in ROLES] == [PAD, BEGIN, END, UNKNOWN, None]
+    assert list(ids_by_role(again).values()) == [PAD, BEGIN, END, UNKNOWN, None]
     assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
-    assert (again.vocabulary, again.languages) == (tokenizer.vocabulary, tokenizer.languages)
+    assert (again.vocab_size, again.languages) == (tokenizer.vocab_size, tokenizer.languages)
 
 
 def test_training_twice_gives_the_same_tokenizer(tokenizer: Tokenizer) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding_config import DecodingConfig
@@ -38,7 +38,7 @@ def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(ids) == text
     assert not set(ids) & tokenizer.special
     written = tokenizer.token_bytes()
-    assert len(written) == tokenizer.vocabulary
+    assert len(written) == tokenizer.vocab_size
     assert b"".join(written[number] for number in ids) == text.encode()
     assert all(written[number] == b"" for number in tokenizer.special)
 
@@ -54,11 +54,11 @@ def test_any_text_comes_back_from_bytes(text: str) -> None:
 
 def test_characters_are_those_of_the_text_in_order() -> None:
     made = character_tokenizer(["banana", "cab"])
-    assert (made.vocabulary, made.special, made.unknown, made.end) == (4, frozenset(), None, None)
+    assert (made.vocab_size, made.special, made.unk_id, made.eos_id) == (4, frozenset(), None, None)
     assert made.pieces(range(4)) == ["a", "b", "c", "n"]
     assert made.encode(["cabn", "a"]) == [[2, 0, 1, 3], [0]]
     asked = character_tokenizer(["ab"], ("end", "mask"))
-    assert (asked.vocabulary, asked.end, asked.mask) == (4, 2, 3)
+    assert (asked.vocab_size, asked.eos_id, asked.mask_id) == (4, 2, 3)
 
 
 def test_an_unknown_character_is_named_or_has_its_token() -> None:
@@ -68,7 +68,7 @@ def test_an_unknown_character_is_named_or_has_its_token() -> None:
     with pytest.raises(UserError, match="the character '<'"):
         character_tokenizer(["mask"], ("mask",)).encode(["<mask>"])
     made = character_tokenizer(["ab"], ("unknown", "mask"))
-    assert made.encode(["abca"]) == [[0, 1, made.unknown, 0]]
+    assert made.encode(["abca"]) == [[0, 1, made.unk_id, 0]]
     assert made.decode([0, 2, 1]) == "ab"
     with pytest.raises(UserError, match="is empty"):
         character_tokenizer([""])
@@ -76,9 +76,9 @@ def test_an_unknown_character_is_named_or_has_its_token() -> None:
 
 def test_byte_level_bpe_has_the_size_that_was_asked() -> None:
     made = train_byte_bpe([TEXT], 290, ("pad", "end"))
-    assert made.vocabulary == 290
-    assert (made.pad, made.end) == (288, 289)
-    assert made.decode([*made.encode(["To be"])[0], made.end, 5]) == "To be"
+    assert made.vocab_size == 290
+    assert (made.pad_id, made.eos_id) == (288, 289)
+    assert made.decode([*made.encode(["To be"])[0], made.eos_id, 5]) == "To be"
     assert len(made.encode([TEXT])[0]) < len(TEXT.encode()) / 2
     # GPT-2 never merges across a word's start, so "be" keeps its space and loses its comma.
     assert made.pieces(made.encode([" to be, or"])[0])[-3:] == ["Ġbe", ",", "Ġor"]
@@ -102,7 +102,7 @@ def test_what_was_saved_is_loaded_with_its_roles(tokenizer: Tokenizer, tmp_path:
     tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
     assert isinstance(again, Tokenizer)
-    assert [getattr(again, role) for role in ROLES] == [getattr(tokenizer, role) for role in ROLES]
+    assert ids_by_role(again) == ids_by_role(tokenizer)
     assert again.encode([TEXT, STRANGE]) == tokenizer.encode([TEXT, STRANGE])
     assert again.token_bytes() == tokenizer.token_bytes()
     assert again.special == tokenizer.special
@@ -126,7 +126,7 @@ def test_joint_pieces_bring_their_spaces() -> None:
 def test_tiny_shakespeare_has_65_characters(shared_data: Path) -> None:
     text = (shared_data / "tinyshakespeare" / "input.txt").read_text()
     made = character_tokenizer([text])
-    assert made.vocabulary == 65
+    assert made.vocab_size == 65
     (ids,) = made.encode([text[:100_000]])
     alphabet = sorted(set(text))
     assert ids == [alphabet.index(character) for character in text[:100_000]]

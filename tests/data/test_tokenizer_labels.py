@@ -60,14 +60,14 @@ def byte_level(*merges: tuple[str, str]) -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<|endoftext|>"])
     end = backend.token_to_id("<|endoftext|>")
-    return Tokenizer(backend, begin=end, end=end)
+    return Tokenizer(backend, bos_id=end, eos_id=end)
 
 
 def test_byte_level_pieces_are_shown_as_text() -> None:
     made = byte_level(("Ġ", "q"), ("Ġq", "u"), ("ð", "Ł"))
     (ids,) = made.encode([" qué 🙂\n"])
     assert made.pieces(ids) == ["Ġqu", "Ã", "©", "Ġ", "ðŁ", "Ļ", "Ĥ", "Ċ"]
-    shown = made.labels([made.end or 0, *ids, 9999])
+    shown = made.labels([made.eos_id or 0, *ids, 9999])
     assert shown == [
         "<|endoftext|>", "▁qu", "é⟨1/2⟩", "é⟨2/2⟩", "▁", "🙂⟨1/3⟩", "🙂⟨2/3⟩", "🙂⟨3/3⟩", "\n", "<unknown>",
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def test_pieces_of_words_mark_where_a_word_begins() -> None:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(["[UNK]", "[CLS]"])
-    made = Tokenizer(backend, begin=1, unknown=0)
+    made = Tokenizer(backend, bos_id=1, unk_id=0)
     (ids,) = made.encode(["playing now !"])
     assert made.labels([1, *ids]) == ["[CLS]", "▁play", "ing", "▁now", "[UNK]"]
 

@@ -56,20 +56,26 @@ def test_sources_and_targets_have_models_of_their_own(folder: Path) -> None:
         for text, ids in zip(texts[:3], encode(texts[:3]), strict=True):
             assert ids == [numbers[model.id_to_piece(n)] for n in model.encode(text)]
             assert not set(ids) & made.special
-    assert (made.pad, made.begin, made.end, made.unknown, made.mask) == (len(numbers) - 1, len(numbers) - 1, 0, 1, None)
-    assert made.vocabulary == len(numbers)
+    assert (made.pad_id, made.bos_id, made.eos_id, made.unk_id, made.mask_id) == (
+        len(numbers) - 1,
+        len(numbers) - 1,
+        0,
+        1,
+        None,
+    )
+    assert made.vocab_size == len(numbers)
 
 
 @needed
 def test_a_target_comes_back(folder: Path) -> None:
     made = MarianTokenizer.open(folder)
     for text, ids in zip(TARGETS[:3], made.encode_targets(TARGETS[:3]), strict=True):
-        assert made.decode([made.begin, *ids, made.end, *ids]) == text
+        assert made.decode([made.bos_id, *ids, made.eos_id, *ids]) == text
         assert b"".join(made.token_bytes()[number] for number in ids).decode() == f" {text}"
     starts = made.word_starts()
     (ids,) = made.encode_targets(["der Hund läuft"])
     assert sum(starts[number] for number in ids) == 3
-    assert made.unknown in made.encode(["犬"])[0]
+    assert made.unk_id in made.encode(["犬"])[0]
 
 
 @needed

@@ -43,7 +43,7 @@ def gpt1() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.BPEDecoder(suffix="</w>")
     backend.add_special_tokens(["<unk>"])
-    return Tokenizer(backend, unknown=backend.token_to_id("<unk>"))
+    return Tokenizer(backend, unk_id=backend.token_to_id("<unk>"))
 
 
 def bert() -> Tokenizer:
@@ -53,7 +53,7 @@ def bert() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
-    return Tokenizer(backend, begin=1, end=2, unknown=0)
+    return Tokenizer(backend, bos_id=1, eos_id=2, unk_id=0)
 
 
 def sentencepiece() -> Tokenizer:
@@ -62,7 +62,7 @@ def sentencepiece() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     backend.add_special_tokens(["<unk>", "</s>"])
-    return Tokenizer(backend, end=1, unknown=0)
+    return Tokenizer(backend, eos_id=1, unk_id=0)
 
 
 def llama() -> Tokenizer:
@@ -74,14 +74,14 @@ def llama() -> Tokenizer:
     stages = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     backend.decoder = decoders.Sequence(stages)
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return Tokenizer(backend, begin=1, end=2, unknown=0)
+    return Tokenizer(backend, bos_id=1, eos_id=2, unk_id=0)
 
 
 def words() -> Tokenizer:
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, **{w: n for n, w in enumerate(WORDS, 1)}}, "[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_special_tokens(["[UNK]"])
-    return Tokenizer(backend, unknown=0)
+    return Tokenizer(backend, unk_id=0)
 
 
 MADE: dict[str, Callable[[], Tokenizer]] = {
@@ -214,7 +214,7 @@ def test_an_empty_prompt_has_no_space_in_front() -> None:
 
 def test_an_end_that_also_begins_is_an_end() -> None:
     backend = train_byte_bpe([TEXT], 280).backend
-    made = Tokenizer(backend, begin=5, end=5)
+    made = Tokenizer(backend, bos_id=5, eos_id=5)
     assert made.continuation([7], [5, 8, 9]) == ""
 
 

@@ -13,7 +13,7 @@ from transformer.decoding.constraints import Prompt
 from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
 from transformer.models.model import Aux, Cache
 
-SPECIAL = SpecialTokens(pad=0, begin=1, end=2)
+SPECIAL = SpecialTokens(pad_id=0, bos_id=1, eos_id=2)
 BUCKETS = 509
 # The prefix is kept twice, once in each part of the cache that beams re-order, mixed differently.
 LAYER_MIX, ROW_MIX = 31, 17
@@ -35,7 +35,7 @@ class TableModel:
         examples = inputs["source"].shape[0]
         empty = jnp.zeros(examples * num_beams, jnp.int32)
         layers = jnp.stack([empty, empty])
-        return Cache(layers, {"hash": empty}, {"example": jnp.arange(examples)}), empty + SPECIAL.begin
+        return Cache(layers, {"hash": empty}, {"example": jnp.arange(examples)}), empty + SPECIAL.bos_id
 
     def prefill(self, tokens_BxP: Any, lengths: Any, num_beams: int) -> tuple[Cache, Any]:
         """The hashes of all but each prompt's last token, which is the first step's."""
@@ -62,7 +62,7 @@ class TableModel:
 def random_table(seed: int, examples: int, vocabulary: int, more_ends: float = 0.0) -> np.ndarray:
     """The model's variables; `more_ends` makes the end token likelier."""
     table = np.random.default_rng(seed).normal(size=(examples, BUCKETS, vocabulary)).astype(np.float32)
-    table[..., SPECIAL.end] += more_ends / 2
+    table[..., SPECIAL.eos_id] += more_ends / 2
     return table
 
 
@@ -70,9 +70,9 @@ def next_token(
     table: np.ndarray,
     example: int,
     *,
-    prompt: Sequence[int] = (SPECIAL.begin,),
+    prompt: Sequence[int] = (SPECIAL.bos_id,),
     theta: float = 1.0,
-    never: Sequence[int] = (SPECIAL.pad, SPECIAL.begin),
+    never: Sequence[int] = (SPECIAL.pad_id, SPECIAL.bos_id),
 ) -> NextToken:
     """The same model as a function of the prompt and the prefix alone; said tokens are penalized by theta."""
 

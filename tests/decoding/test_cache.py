@@ -20,7 +20,7 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import InputSpec, TaskInterface
 
-SPECIAL = SpecialTokens(pad=0, begin=1, end=2)
+SPECIAL = SpecialTokens(pad_id=0, bos_id=1, eos_id=2)
 VOCABULARY, LENGTH, LONGEST_SOURCE = 7, 8, 6
 SOURCE = np.int32(
     [
@@ -93,8 +93,8 @@ def naive(case: Case, source: np.ndarray) -> oracle.NextToken:
     def log_probability(prefix: tuple[int, ...]) -> np.ndarray:
         if prefix not in found:
             # Always as many rows as SOURCE, so that one program serves all.
-            target = np.full((len(SOURCE), LENGTH), SPECIAL.pad, np.int32)
-            target[:, : len(prefix) + 1] = (SPECIAL.begin, *prefix)
+            target = np.full((len(SOURCE), LENGTH), SPECIAL.pad_id, np.int32)
+            target[:, : len(prefix) + 1] = (SPECIAL.bos_id, *prefix)
             logits = case.forward(np.broadcast_to(source, SOURCE.shape), target)[0, len(prefix)]
             found[prefix] = oracle.normalized(logits, SPECIAL[:2])
         return found[prefix]
@@ -110,8 +110,8 @@ def naive(case: Case, source: np.ndarray) -> oracle.NextToken:
 )
 def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, num_beams: int) -> None:
     rows = len(SOURCE) * num_beams
-    targets_RxT = np.random.default_rng(0).integers(SPECIAL.end, VOCABULARY, (rows, LENGTH), np.int32)
-    targets_RxT[:, 0] = SPECIAL.begin
+    targets_RxT = np.random.default_rng(0).integers(SPECIAL.eos_id, VOCABULARY, (rows, LENGTH), np.int32)
+    targets_RxT[:, 0] = SPECIAL.bos_id
 
     @jax.jit
     def stepwise(targets_RxT: Any) -> Any:
@@ -147,11 +147,11 @@ def test_greedy_is_the_uncached_argmax_loop(case: Case) -> None:
     )
     ended = []
     for source, tokens, score in zip(SOURCE, rollout.tokens[:, 0], rollout.scores[:, 0], strict=True):
-        expected = oracle.greedy(naive(case, source), end=SPECIAL.end, length=LENGTH)
+        expected = oracle.greedy(naive(case, source), end=SPECIAL.eos_id, length=LENGTH)
         size = len(expected.tokens)
-        assert tuple(np.asarray(tokens).tolist()) == (*expected.tokens, *[SPECIAL.pad] * (LENGTH - size))
+        assert tuple(np.asarray(tokens).tolist()) == (*expected.tokens, *[SPECIAL.pad_id] * (LENGTH - size))
         assert float(score) == pytest.approx(expected.score, abs=1e-4)
-        ended.append(SPECIAL.end in expected.tokens)
+        ended.append(SPECIAL.eos_id in expected.tokens)
     # Both ways out of the loop were taken.
     assert any(ended)
     assert not all(ended)
@@ -169,19 +169,19 @@ class KeepsRows(BeamSearch):
 def best_hypotheses(case: Case, strategy: BeamSearch, source: np.ndarray) -> list[list[tuple[tuple[int, ...], float]]]:
     rollout = decode(case.model, case.variables, {"source": source}, strategy=strategy, length=LENGTH, tokens=SPECIAL)
     return [
-        [(tuple(t for t in tokens if t != SPECIAL.pad), score) for tokens, score in zip(*num_beams, strict=True)]
+        [(tuple(t for t in tokens if t != SPECIAL.pad_id), score) for tokens, score in zip(*num_beams, strict=True)]
         for num_beams in zip(np.asarray(rollout.tokens).tolist(), np.asarray(rollout.scores).tolist(), strict=True)
     ]
 
 
 def is_the_search_over_lists(case: Case, strategy: BeamSearch, padding: int = 0) -> None:
     """`padding`: more of it behind every source of this search than behind those of the uncached one."""
-    wider = np.pad(SOURCE, ((0, 0), (0, padding)), constant_values=SPECIAL.pad)
+    wider = np.pad(SOURCE, ((0, 0), (0, padding)), constant_values=SPECIAL.pad_id)
     for source, found in zip(SOURCE, best_hypotheses(case, strategy, wider), strict=True):
         expected = oracle.beam_search(
             naive(case, source),
-            others=range(SPECIAL.end + 1, VOCABULARY),
-            end=SPECIAL.end,
+            others=range(SPECIAL.eos_id + 1, VOCABULARY),
+            end=SPECIAL.eos_id,
             length=LENGTH,
             exponent=strategy.length_penalty,
             num_beams=strategy.num_beams,

@@ -23,7 +23,7 @@ PROMPT = Prompt(
 )
 EXAMPLES = len(PROMPT.lengths)
 TABLE = random_table(11, EXAMPLES, VOCABULARY)
-NEVER = (SPECIAL.pad, SPECIAL.begin, *FORBIDDEN)
+NEVER = (SPECIAL.pad_id, SPECIAL.bos_id, *FORBIDDEN)
 OTHERS = [token for token in range(3, VOCABULARY) if token not in FORBIDDEN]
 
 
@@ -48,7 +48,7 @@ def hypotheses(rollout: DecodedSequences, example: int) -> list[tuple[int, ...]]
 def test_greedy_behind_prompts_of_unequal_lengths(theta: float) -> None:
     rollout = decoded(GreedySearch(), theta)
     for example in range(EXAMPLES):
-        expected = oracle.greedy(expected_of(example, theta), end=SPECIAL.end, length=LENGTH)
+        expected = oracle.greedy(expected_of(example, theta), end=SPECIAL.eos_id, length=LENGTH)
         assert hypotheses(rollout, example) == [expected.tokens]
         assert rollout.scores[example, 0] == pytest.approx(expected.score, abs=1e-4)
 
@@ -69,7 +69,7 @@ def test_beams_carry_what_each_hypothesis_has_said(ending: HypothesisEnding) -> 
         expected = oracle.beam_search(
             expected_of(example),
             others=OTHERS,
-            end=SPECIAL.end,
+            end=SPECIAL.eos_id,
             length=LENGTH,
             exponent=0.6,
             num_beams=3,
@@ -85,7 +85,7 @@ def test_samples_are_drawn_behind_the_penalty(key: Any) -> None:
     for example in range(EXAMPLES):
         model = expected_of(example)
         for tokens, score in zip(hypotheses(rollout, example), rollout.scores[example], strict=True):
-            assert SPECIAL.end not in tokens[:-1]
+            assert SPECIAL.eos_id not in tokens[:-1]
             draws = [oracle.drawn_from(model(tokens[:n]), 0.8, 4, 0.9)[token] for n, token in enumerate(tokens)]
             assert min(draws) > 0
             assert score == pytest.approx(np.log(draws).sum(), abs=1e-4)
@@ -129,7 +129,7 @@ def test_without_special_tokens_every_token_may_come_and_nothing_ends(strategy: 
 
 def test_a_token_that_begins_and_ends_may_come_and_fills() -> None:
     """GPT-2's only special token."""
-    both = SpecialTokens(begin=2, end=2)
+    both = SpecialTokens(bos_id=2, eos_id=2)
     rollout = rollout_of(TABLE, GreedySearch(), LENGTH, tokens=both, prompt=PROMPT)
     ended = 0
     for example in range(EXAMPLES):
@@ -142,11 +142,11 @@ def test_a_token_that_begins_and_ends_may_come_and_fills() -> None:
 
 def test_what_stands_behind_a_rollout() -> None:
     assert [
-        one.fill_token
-        for one in (SpecialTokens(5, 6, 7), SpecialTokens(end=7), SpecialTokens(begin=6), SpecialTokens(5, 5, 7))
+        one.fill_id
+        for one in (SpecialTokens(5, 6, 7), SpecialTokens(eos_id=7), SpecialTokens(bos_id=6), SpecialTokens(5, 5, 7))
     ] == [5, 7, 0, 5]
     assert [
-        one.never_generated
+        one.never_generated_ids
         for one in (SpecialTokens(5, 6, 7), SpecialTokens(None, 7, 7), SpecialTokens(), SpecialTokens(7, 6, 7))
     ] == [
         [5, 6],

@@ -20,14 +20,14 @@ EXAMPLES = 3
 
 def others(vocabulary: int) -> range:
     """The tokens that may come beside the end."""
-    return range(max(SPECIAL.pad, SPECIAL.begin, SPECIAL.end) + 1, vocabulary)
+    return range(max(SPECIAL.pad_id, SPECIAL.bos_id, SPECIAL.eos_id) + 1, vocabulary)
 
 
 def is_the(rollout: DecodedSequences, expected: list[list[oracle.Hypothesis]]) -> None:
     """Hold the rollout's tokens, scores and padding against hypotheses, best first."""
     length = rollout.tokens.shape[-1]
     tokens = [
-        [(*one.tokens, *[SPECIAL.pad] * (length - len(one.tokens))) for one in num_beams] for num_beams in expected
+        [(*one.tokens, *[SPECIAL.pad_id] * (length - len(one.tokens))) for one in num_beams] for num_beams in expected
     ]
     np.testing.assert_array_equal(rollout.tokens, tokens)
     scores = [[one.score for one in num_beams] for num_beams in expected]
@@ -42,7 +42,7 @@ def searched(
         oracle.beam_search(
             next_token(table, example),
             others=others(table.shape[-1]),
-            end=SPECIAL.end,
+            end=SPECIAL.eos_id,
             length=length,
             exponent=exponent,
             num_beams=num_beams,
@@ -55,10 +55,10 @@ def searched(
 def end_is_last(rollout: DecodedSequences) -> None:
     """No padding or begin token before the end, nothing but padding behind it."""
     for tokens in rollout.tokens.reshape(-1, rollout.tokens.shape[-1]):
-        ends = np.flatnonzero(tokens == SPECIAL.end)
+        ends = np.flatnonzero(tokens == SPECIAL.eos_id)
         size = ends[0] + 1 if ends.size else len(tokens)
-        assert (tokens[:size] >= SPECIAL.end).all()
-        assert (tokens[size:] == SPECIAL.pad).all()
+        assert (tokens[:size] >= SPECIAL.eos_id).all()
+        assert (tokens[size:] == SPECIAL.pad_id).all()
 
 
 @settings(max_examples=15)
@@ -66,9 +66,9 @@ def end_is_last(rollout: DecodedSequences) -> None:
 def test_greedy_takes_the_most_probable_token_until_the_end(seed: int, more_ends: float) -> None:
     table = random_table(seed, EXAMPLES, 8, more_ends)
     # Neither may ever be chosen, however probable.
-    table[..., [SPECIAL.pad, SPECIAL.begin]] += 9
+    table[..., [SPECIAL.pad_id, SPECIAL.bos_id]] += 9
     rollout = rollout_of(table, GreedySearch(), 7)
-    is_the(rollout, [[oracle.greedy(next_token(table, e), end=SPECIAL.end, length=7)] for e in range(EXAMPLES)])
+    is_the(rollout, [[oracle.greedy(next_token(table, e), end=SPECIAL.eos_id, length=7)] for e in range(EXAMPLES)])
     end_is_last(rollout)
 
 
@@ -79,7 +79,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(exponent: float) -> 
         table = random_table(seed, EXAMPLES, 5)
         expected = [
             oracle.enumerate_all(
-                next_token(table, example), others=(3, 4), end=SPECIAL.end, length=4, exponent=exponent, count=16
+                next_token(table, example), others=(3, 4), end=SPECIAL.eos_id, length=4, exponent=exponent, count=16
             )
             for example in range(EXAMPLES)
         ]
@@ -96,7 +96,7 @@ NARROW = [(1, 0.0), (1, 0.6), (2, 0.6), (3, 0.0), (3, 1.5), (4, -0.5)]
 def test_a_narrow_beam_is_the_search_over_lists_that_never_stops_early(num_beams: int, exponent: float) -> None:
     for seed in range(8):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 4)
-        table[..., [SPECIAL.pad, SPECIAL.begin]] += 5
+        table[..., [SPECIAL.pad_id, SPECIAL.bos_id]] += 5
         rollout = rollout_of(table, BeamSearch(num_beams, exponent), 7)
         is_the(rollout, searched(table, 7, num_beams, exponent))
         end_is_last(rollout)
@@ -164,7 +164,7 @@ def test_one_beam_is_at_least_as_good_as_greedy() -> None:
     for seed in range(5):
         table = random_table(seed, EXAMPLES, 8, more_ends=2)
         greedy, beam = rollout_of(table, GreedySearch(), 7), rollout_of(table, BeamSearch(1, 0.0), 7)
-        ended = (greedy.tokens == SPECIAL.end).any(-1)
+        ended = (greedy.tokens == SPECIAL.eos_id).any(-1)
         assert ended.any()
         assert (beam.scores[ended] >= greedy.scores[ended] - 1e-5).all()
 
@@ -191,11 +191,11 @@ def test_one_beam_that_counts_only_such_ends_is_greedy() -> None:
 def test_scores_fall_and_what_was_cut_off_stands_behind_what_ended() -> None:
     table = random_table(3, EXAMPLES, 8, more_ends=-7)
     rollout = rollout_of(table, BeamSearch(3, 0.6), 2)
-    ended = (rollout.tokens == SPECIAL.end).any(-1)
+    ended = (rollout.tokens == SPECIAL.eos_id).any(-1)
     # With two steps and three beams, one ends at the first step, and three could at the second.
     assert ended.all()
     assert (np.diff(rollout.scores) <= 0).all()
     one = rollout_of(table, BeamSearch(3, 0.6), 1)
-    np.testing.assert_array_equal((one.tokens == SPECIAL.end).any(-1), [[True, False, False]] * EXAMPLES)
+    np.testing.assert_array_equal((one.tokens == SPECIAL.eos_id).any(-1), [[True, False, False]] * EXAMPLES)
     assert (np.diff(one.scores[:, 1:]) <= 0).all()
     is_the(one, searched(table, 1, 3, 0.6))

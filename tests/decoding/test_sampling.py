@@ -115,7 +115,7 @@ def test_the_limit_of_low_temperature_and_one_kept_token_are_greedy(key: Any) ->
         np.testing.assert_array_equal(sampled.tokens, greedy.tokens)
         np.testing.assert_array_equal(sampled.lengths, greedy.lengths)
         np.testing.assert_allclose(sampled.scores, 0, rtol=0, atol=1e-6)
-    assert (greedy.tokens == SPECIAL.end).any()
+    assert (greedy.tokens == SPECIAL.eos_id).any()
 
 
 @pytest.mark.parametrize(

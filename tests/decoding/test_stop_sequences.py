@@ -80,7 +80,7 @@ def test_a_beam_ends_hypotheses_at_stop_strings(num_beams: int, ending: Hypothes
             expected = oracle.beam_search(
                 next_token(table, example),
                 others=range(3, len(PIECES)),
-                end=SPECIAL.end,
+                end=SPECIAL.eos_id,
                 length=7,
                 exponent=0.6,
                 num_beams=num_beams,
@@ -101,10 +101,10 @@ def test_greedy_ends_at_a_stop_string() -> None:
         table = random_table(seed, 3, len(PIECES))
         rollout = rollout_of(table, GreedySearch(), 9, constraints=constraints())
         for example in range(3):
-            expected = oracle.greedy(next_token(table, example), end=SPECIAL.end, length=9, completes=holds_a_stop)
+            expected = oracle.greedy(next_token(table, example), end=SPECIAL.eos_id, length=9, completes=holds_a_stop)
             size = rollout.lengths[example, 0]
             assert tuple(rollout.tokens[example, 0, :size].tolist()) == expected.tokens
-            assert (rollout.tokens[example, 0, size:] == SPECIAL.pad).all()
+            assert (rollout.tokens[example, 0, size:] == SPECIAL.pad_id).all()
             assert rollout.scores[example, 0] == pytest.approx(expected.score, abs=1e-4)
             by_stop += holds_a_stop(expected.tokens)
     assert by_stop > 3
@@ -122,7 +122,7 @@ def test_samples_end_with_the_token_that_completes_a_stop_string(key: Any) -> No
         expected = next((n for n in range(1, free_size[0] + 1) if holds_a_stop(tokens[:n])), free_size[0])
         assert size[0] == expected
         np.testing.assert_array_equal(other[:expected], one[:expected])
-        assert (other[expected:] == SPECIAL.pad).all()
+        assert (other[expected:] == SPECIAL.pad_id).all()
         by_stop += holds_a_stop(tuple(other.tolist()))
     assert by_stop > 40
 

@@ -18,7 +18,7 @@ from transformer.decoding.sampling import Sampling
 VOCABULARY, END, LENGTH = 7, 0, 8
 LEAST = np.int32([3, 6, 0, 5])
 TABLE = random_table(3, len(LEAST), VOCABULARY)
-ENDS = SpecialTokens(end=END)
+ENDS = SpecialTokens(eos_id=END)
 
 
 def expected_of(example: int) -> oracle.NextToken:

@@ -50,7 +50,7 @@ assert set(MESHES) == set(RULES)
 
 def specs(model: str, placement: Placement) -> dict[str, str]:
     """The mesh axis of every dimension of every parameter; "-" where it is whole."""
-    interface = TaskInterface({}, {"tokens": 32, "joint": 32}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": 32, "joint": 32}, pad_id=0, bos_id=1, eos_id=2)
     built = build(model_config(MODELS[model]), interface, Precision())
     names, shapes = leaves_by_path(built.axes().params, is_axis_names), leaves_by_path(built.functional.shapes())
     return {

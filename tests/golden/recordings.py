@@ -55,7 +55,7 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         entries, section_of, prepared = ARRANGEMENTS[name]
         rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
         section = section_of(config) | {"vocab_size": rows}
-        bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
+        bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad_id=0, bos_id=0, eos_id=0)
         shapes = parameter_shapes(build(model_config(section), bare, Precision()).functional.shapes())
         slots, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
         assert {slot.tensor: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}

@@ -154,7 +154,7 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
     assert Checkpoints.open_read_only(directory.checkpoints).steps() == [0]
     _, setting, state = load_run(run)
     interface = setting.task.interface
-    assert (interface.pad, interface.begin, interface.end) == (0, 0, 1)
+    assert (interface.pad_id, interface.bos_id, interface.eos_id) == (0, 0, 1)
     shapes = jax.tree.map(lambda leaf: leaf.shape, setting.model.functional.shapes())
     assert jax.tree.map(lambda leaf: leaf.shape, state.variables.params) == shapes
     assert call(convert, f"--workdir={run}", f"--save_pretrained={tmp_path / 'out'}") == 0

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.spec import AttentionSpec
+from transformer.attention.attention_spec import AttentionSpec
 from transformer.layers.kv_cache import (
     IN_PLACE,
     MOST_SHARED,

@@ -35,7 +35,7 @@ def made(family: str, rank: int, where: tuple[str, ...] = ALL) -> tuple[Any, Mod
     config = registry.model_config(
         {"family": family, **SIZES, **MODELS[family], "lora": LORA | {"rank": rank, "targets": where}}
     )
-    interface = TaskInterface({}, {"tokens": VOCABULARY, "joint": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": VOCABULARY, "joint": VOCABULARY}, pad_id=0, bos_id=1, eos_id=2)
     return config, registry.build(config, interface, Precision())
 
 

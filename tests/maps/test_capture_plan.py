@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
 from transformer.maps.capture_plan import (
     MapsConfig,

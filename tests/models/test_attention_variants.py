@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.models.architecture_variants import lively
+from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
-from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.layers.functional_module import Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build

@@ -10,9 +10,9 @@ import pytest
 
 from tests.models.architecture_variants import SMALL, VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
+from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
-from transformer.attention.spec import Backend
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision

@@ -20,7 +20,7 @@ UNSCORED: dict[str, Any] = {"output_bias": False}
 def shapes(name: str, vocabulary: int | None = None, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(registry.model_config({"size": name}), **changes)
     size = SIZES[name].vocab_size if vocabulary is None else vocabulary
-    interface = TaskInterface({}, {"tokens": size, "joint": size}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": size, "joint": size}, pad_id=0, bos_id=1, eos_id=2)
     return registry.build(config, interface, Precision()).functional.shapes()
 
 

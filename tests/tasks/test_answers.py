@@ -76,7 +76,7 @@ def test_words_are_weighed_at_hidden_places_by_the_models_own_probabilities(
     text, words = "The f<mask>x<mask>", ("o", " ")
     (filled,) = fill_masks(masked_view, masked_task.tokenizer, [text], 64, words)
     tokenizer = masked_task.tokenizer
-    tokens = np.int32([[*b"The f", tokenizer.mask, *b"x", tokenizer.mask]])
+    tokens = np.int32([[*b"The f", tokenizer.mask_id, *b"x", tokenizer.mask_id]])
     logits = np.asarray(masked_view.model.apply(masked_view.variables, {"tokens": tokens}, train=False)[0], np.float64)
     ordinary = np.exp(logits[0, [5, 7]][:, :256])
     expected = ordinary[:, list(b"o ")] / ordinary.sum(1, keepdims=True)

@@ -136,7 +136,7 @@ def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path)
     task = task_of(tmp_path, tokenizer="bytes", bucket_lengths=(12,), dataset="word_order/train=20,validation=4,test=4")
     tokenizer, train = task.tokenizer, task.splits["train"]
     for (text, _), row in zip(train.texts, train.rows, strict=True):
-        assert (row[0], row[-1]) == (tokenizer.begin, tokenizer.end)
+        assert (row[0], row[-1]) == (tokenizer.bos_id, tokenizer.eos_id)
         assert bytes(row[1:-1]).decode() == text[:10]
     assert train.cut == sum(len(text) > 10 for text, _ in train.texts)
     assert task.interface.vocabularies == {"tokens": 258, "classes": 2}

@@ -113,7 +113,7 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
     for batch in validation.batches:
         for tokens, labels, counts in zip(batch["tokens"], batch["labels"], batch["counts"], strict=True):
             if counts.any():
-                assert list(labels) == [*tokens[1:], task.tokenizer.end]
+                assert list(labels) == [*tokens[1:], task.tokenizer.eos_id]
                 seen.append(task.tokenizer.decode(tokens))
     assert seen == texts.split("validation")
     assert len(test.batches) == 1

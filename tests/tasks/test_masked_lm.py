@@ -164,7 +164,7 @@ def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_m
     np.testing.assert_array_equal(left["tokens"], text["tokens"])
     # From both sides: all is shown but this one token.
     assert np.argwhere(both["counts"]).tolist() == [[row, middle] for row, middle in enumerate(middles)]
-    assert (both["tokens"][both["counts"]] == pairs_task.tokenizer.mask).all()
+    assert (both["tokens"][both["counts"]] == pairs_task.tokenizer.mask_id).all()
     np.testing.assert_array_equal(both["labels"], text["tokens"])
     np.testing.assert_array_equal(both["tokens"][~both["counts"]], text["tokens"][~both["counts"]])
 

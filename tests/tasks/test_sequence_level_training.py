@@ -134,7 +134,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
         assert (rewards[:, 0] == 1).all()
         assert batch["counted"].tolist()[:-1] == np.asarray(is_first_occurrence(jnp.asarray(drawn))).tolist()[:-1]
     assert not np.asarray(batch["counted"])[-1].any()
-    words = lambda row: [int(token) for token in row if token not in (PAD, task.interface.end)]  # noqa: E731
+    words = lambda row: [int(token) for token in row if token not in (PAD, task.interface.eos_id)]  # noqa: E731
     assert rewards[0].tolist() == pytest.approx([counted_gleu(words(row), words(labels[0])) for row in drawn[0]])
 
     denominators = task.denominators(batch)
@@ -147,7 +147,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
     for row in range(len(labels) - 1):
         log_p = np.zeros(len(drawn[row]))
         for number, said in enumerate(drawn[row]):
-            target = [task.interface.begin, *said[:-1]]
+            target = [task.interface.bos_id, *said[:-1]]
             inputs = {"source": given["source"][row : row + 1], "target": np.array([target], np.int32)}
             logits = np.asarray(programs.apply(view.model, view.variables, inputs, train=False)[0][0], np.float64)
             every = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

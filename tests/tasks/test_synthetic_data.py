@@ -83,7 +83,11 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
     # A text of every length gives a batch of every shape.
     texts = [np.full(length, 5, np.int32) for length in range(1, 33)]
     source = TokenBatches(
-        EncodedPairs(texts, texts, pad=0, begin=1), lengths=(8, 16, 32), tokens=256, seed=0, rows_multiple=rows_multiple
+        EncodedPairs(texts, texts, pad_id=0, bos_id=1),
+        lengths=(8, 16, 32),
+        tokens=256,
+        seed=0,
+        rows_multiple=rows_multiple,
     )
     batches = [source[step] for step in range(source.batches_per_epoch)]
     largest = max(batches, key=lambda batch: batch["source"].shape[0] * batch["source"].shape[1] ** 2)
@@ -94,7 +98,7 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
     assert told.interface.vocabularies == {"joint": 300}
     # Its sentences are those that its tokenizer cuts into just these numbers, so that maps have their labels.
     assert [len(row) for row in told.axis_labels(()).tokens["source"]] == [32] * config.num_probe_examples
-    assert told.training_batches(0)[0]["source"][0].tolist() == [*range(31), told.tokenizer.end]
+    assert told.training_batches(0)[0]["source"][0].tolist() == [*range(31), told.tokenizer.eos_id]
 
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def tokens_of(text: str) -> list[int]:
     ("chosen", "stops", "text", "kept"),
     [
         (tokens_of("one two"), (), "one two", 7),
-        ([*tokens_of("one"), TOKENIZER.end, *tokens_of("two")], (), "one", 3),
+        ([*tokens_of("one"), TOKENIZER.eos_id, *tokens_of("two")], (), "one", 3),
         (tokens_of("one two"), ("tw",), "one ", 4),
         (tokens_of("one"), ("one",), "", 0),
         # Part of a character is no text yet; its tokens are those of the model all the same.

@@ -57,7 +57,7 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def view(task: Translation) -> StateView:
-    model: Any = Oracle(task.tokenizer.vocabulary)
+    model: Any = Oracle(task.tokenizer.vocab_size)
     return StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=True)
 
 
@@ -116,7 +116,7 @@ def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Tran
             seen.update(inputs, **asked)
             return super().apply(variables, inputs)
 
-    model: Any = Seen(task.tokenizer.vocabulary)
+    model: Any = Seen(task.tokenizer.vocab_size)
     view = StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
     task.probe(view, capture="asked", key=jax.random.key(0))  # type: ignore[arg-type]
     assert seen["source"].shape == seen["target"].shape == (CONFIG.num_probe_examples, max(CONFIG.bucket_lengths))
@@ -142,8 +142,8 @@ def test_without_known_links_nothing_is_aligned(task: Translation) -> None:
 
 def test_the_model_is_asked_for_the_largest_batch(task: Translation) -> None:
     assert task.interface.inputs["source"].shape == (2, 9)
-    assert task.interface.vocabularies == {"joint": task.tokenizer.vocabulary}
-    assert (task.interface.pad, task.interface.begin, task.interface.end) == (PAD, BEGIN, END)
+    assert task.interface.vocabularies == {"joint": task.tokenizer.vocab_size}
+    assert (task.interface.pad_id, task.interface.bos_id, task.interface.eos_id) == (PAD, BEGIN, END)
 
 
 @pytest.mark.parametrize(

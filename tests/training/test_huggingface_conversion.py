@@ -22,7 +22,7 @@ MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward
 
 def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(tmp_path: Path) -> None:
     config = model_config({**MODEL, "lora": {"rank": 2, "alpha": 5.0, "targets": ("value", "output", "feed_forward")}})
-    interface = TaskInterface({}, {"tokens": 11, "joint": 11}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": 11, "joint": 11}, pad_id=0, bos_id=1, eos_id=2)
     random = np.random.default_rng(0)
     shapes = build(config, interface, Precision()).functional.shapes()
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)

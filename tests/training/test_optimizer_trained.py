@@ -30,7 +30,7 @@ SIZES = {"width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}
 def model(family: str, **changes: Any) -> Model:
     config = registry.model_config({"family": family, **({} if "recurrent" in family else SIZES), **changes})
     inputs = {"vectors": InputSpec((2, 4, 3), np.float32)}
-    interface = TaskInterface(inputs, {"tokens": 11, "joint": 11, "numbers": 1}, pad=0, begin=1, end=2)
+    interface = TaskInterface(inputs, {"tokens": 11, "joint": 11, "numbers": 1}, pad_id=0, bos_id=1, eos_id=2)
     return registry.build(config, interface, Precision())
 
 

@@ -88,7 +88,7 @@ def batch_of(seed: int) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def model() -> Model:
     shape = InputSpec((ROWS, LENGTH))
-    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad_id=0, bos_id=1, eos_id=2)
     config = EncoderDecoderConfig(
         encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, max_length=LENGTH
     )
@@ -193,7 +193,9 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
 
 
 def test_the_state_begins_divided() -> None:
-    interface = TaskInterface({"tokens": InputSpec((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface(
+        {"tokens": InputSpec((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad_id=0, bos_id=1, eos_id=2
+    )
     config = DecoderConfig(layers=1, width=16, heads=HEADS, feed_forward=32, max_length=LENGTH)
     model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
     make = first_state(model, OptimizerAlgorithm.ADAM)
@@ -218,7 +220,7 @@ def test_every_parameter_lies_where_it_is_recorded_to() -> None:
 
 def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
     shape = InputSpec((ROWS, LENGTH))
-    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad_id=0, bos_id=1, eos_id=2)
     config = EncoderDecoderConfig(
         encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, kv_heads=1, feed_forward=32, max_length=LENGTH
     )

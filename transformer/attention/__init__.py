@@ -5,6 +5,7 @@ public too. Import every name below from this package, not from its submodules.
 """
 
 from transformer.attention.api import PreparedKeys, attend, prepare_keys, read, score
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import (
     Capture,
     CapturedAttention,
@@ -47,7 +48,6 @@ from transformer.attention.positions import (
 from transformer.attention.rng import dropout
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.statistics import (
     DIAGONALITY,
     DISTANCE,

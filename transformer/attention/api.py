@@ -16,6 +16,7 @@ from transformer.attention.attend_checks import (
     check_score_and_position,
     check_weights,
 )
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import (
     AttentionVariant,
     CallShape,
@@ -40,7 +41,6 @@ from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score, ScoreFunction, repeat_heads, resolve_score_function
 from transformer.attention.sharded_attention import ShardedProgram, attend_sharded, attention_sharding
-from transformer.attention.spec import AttentionParameters, AttentionSpec, Backend
 
 
 class AttentionAux(NamedTuple):

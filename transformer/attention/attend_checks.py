@@ -13,11 +13,11 @@ from transformer.attention.argument_checks import (
     describe_value,
     is_array,
 )
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, check_scale, why_incompatible
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction, resolve_score_function
-from transformer.attention.spec import AttentionParameters, AttentionSpec, check_scale, why_incompatible
 
 
 def check_attend_call(

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.attention_spec import AttentionSpec, Backend, why_incompatible
 from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD, Mask, missing_field
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded_attention import AttentionSharding
-from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.logical_axes import SequenceParallel
 
 _logger = logging.getLogger(__name__)

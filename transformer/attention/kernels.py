@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from transformer.attention.attention_spec import Backend
 from transformer.attention.blockwise import (
     BLOCK,
     LogitScaling,
@@ -18,7 +19,6 @@ from transformer.attention.blockwise import (
 )
 from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.masks import Mask, dense_mask, query_positions, visible_keys
-from transformer.attention.spec import Backend
 
 TPU_LANES = 128
 # Beside it no logit counts, and bfloat16 holds it.

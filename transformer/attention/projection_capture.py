@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention, QueryKeyVectors
 from transformer.attention.masks import Mask, query_positions
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, repeat_heads
-from transformer.attention.spec import AttentionSpec
 
 
 def query_key_vectors(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from transformer.attention.attention_spec import Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
     AttentionProducts,
@@ -29,7 +30,6 @@ from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_k
 from transformer.attention.masks import mask_for_block
 from transformer.attention.pytree_dataclass import field_axes
 from transformer.attention.ring_attention import Ring, attend_in_ring
-from transformer.attention.spec import Backend
 from transformer.logical_axes import SequenceParallel, current_placement
 
 

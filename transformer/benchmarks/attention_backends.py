@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     AttentionVariant,
@@ -20,7 +21,6 @@ from transformer.attention.backends import (
 )
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
 
 

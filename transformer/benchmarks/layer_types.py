@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer.attention.attention_spec import Backend
 from transformer.attention.masks import Mask
-from transformer.attention.spec import Backend
 from transformer.costs.flops import count_matmul_flops
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.functional_module import Functional, Params

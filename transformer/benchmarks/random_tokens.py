@@ -98,9 +98,9 @@ class RandomTranslation(RandomTokenTask):
         return TaskInterface(
             inputs={"source": InputSpec(shape), "target": InputSpec(shape)},
             vocabularies={"joint": self.vocabulary},
-            pad=0,
-            begin=1,
-            end=2,
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
             output=TRANSLATION.output,
         )
 

@@ -7,6 +7,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     MAX_DENSE_LOGITS,
@@ -20,7 +21,6 @@ from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.logical_axes import SequenceParallel
 
 HEAD = """# Attention backends

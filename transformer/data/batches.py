@@ -39,14 +39,14 @@ class EncodedPairs:
     Attributes:
         sources: The source of each pair, which ends with the end token.
         targets: The target of each pair, which ends with the end token.
-        pad: The token that fills up a batch.
-        begin: The token that the decoder reads first.
+        pad_id: The token that fills up a batch.
+        bos_id: The token that the decoder reads first.
     """
 
     sources: Sequence[np.ndarray]
     targets: Sequence[np.ndarray]
-    pad: int
-    begin: int
+    pad_id: int
+    bos_id: int
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -173,7 +173,7 @@ class TokenBatches:
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
         rows = -(-bucket.batch_size // self._rows_multiple) * self._rows_multiple
-        source, target, labels = np.full((3, rows, bucket.length), self._pairs.pad, np.int32)
+        source, target, labels = np.full((3, rows, bucket.length), self._pairs.pad_id, np.int32)
         index = np.full(rows, -1, np.int32)
         index[: len(examples)] = examples
         for row, example in enumerate(examples):
@@ -181,7 +181,7 @@ class TokenBatches:
             source[row, : len(tokens)] = tokens
             tokens = self._pairs.targets[example]
             labels[row, : len(tokens)] = tokens
-            target[row, 0] = self._pairs.begin
+            target[row, 0] = self._pairs.bos_id
             target[row, 1 : len(tokens)] = tokens[:-1]
         return {"source": source, "target": target, "labels": labels, "index": index}
 

@@ -40,16 +40,16 @@ class SequenceLayout(enum.Enum):
 class DelimiterTokens(NamedTuple):
     """The numbers of the tokens around and between texts."""
 
-    start: int
-    delimiter: int
-    extract: int
+    start_id: int
+    delimiter_id: int
+    extract_id: int
 
     @classmethod
-    def behind(cls, vocabulary: int) -> "DelimiterTokens":
+    def after_vocabulary(cls, vocabulary: int) -> "DelimiterTokens":
         """Return the three numbers after those of a tokenizer, which a pre-trained model has not seen."""
         return cls(vocabulary, vocabulary + 1, vocabulary + 2)
 
-    def sequence(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
+    def join_texts(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
         """Return the token numbers of one sequence: s a e, or s a $ b e.
 
         Args:
@@ -58,15 +58,15 @@ class DelimiterTokens(NamedTuple):
                 loses tokens at its end. None cuts nothing.
         """
         sizes = [len(text) for text in texts]
-        room = sum(sizes) if longest is None else max(longest - self.size(len(texts)), 0)
+        room = sum(sizes) if longest is None else max(longest - self.num_special_tokens(len(texts)), 0)
         while sum(sizes) > room:
             sizes[sizes.index(max(sizes))] -= 1
-        row = [self.start]
+        row = [self.start_id]
         for text, size in zip(texts, sizes, strict=True):
-            row += [*text[:size], self.delimiter]
-        return [*row[:-1], self.extract]
+            row += [*text[:size], self.delimiter_id]
+        return [*row[:-1], self.extract_id]
 
     @staticmethod
-    def size(texts: int) -> int:
+    def num_special_tokens(texts: int) -> int:
         """Return the number of special tokens in a sequence of so many texts."""
         return texts + 1

@@ -92,7 +92,7 @@ class SentencePairBatches:
         repeats: bool = False,
         pad: int = 0,
     ):
-        if frame.begin is None or frame.end is None:
+        if frame.bos_id is None or frame.eos_id is None:
             raise UserError("pairs of texts stand between tokens of begin and end, and the run's tokenizer lacks one")
         self._room = context - 3
         if self._room < 2:
@@ -125,7 +125,7 @@ class SentencePairBatches:
         lengths, follows = np.zeros((2, self._rows), np.int32)
         for row in range(self._rows):
             first, second, follows[row] = self._pair(random)
-            text = np.array([self._frame.begin, *first, self._frame.end, *second, self._frame.end], np.int32)
+            text = np.array([self._frame.bos_id, *first, self._frame.eos_id, *second, self._frame.eos_id], np.int32)
             lengths[row] = len(text)
             tokens[row, : len(text)], types[row, len(first) + 2 : len(text)] = text, 1
         index = np.arange(self._rows, dtype=np.int32) + step % self.batches_per_epoch * self._rows

@@ -25,17 +25,17 @@ def join_documents(documents: Iterable[np.ndarray], end: int | None) -> np.ndarr
 class SpecialTokenFrame:
     """The special tokens before and after the tokens of a window, as BERT's [CLS] and [SEP]; None for none."""
 
-    begin: int | None = None
-    end: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
 
     @property
-    def size(self) -> int:
+    def num_tokens(self) -> int:
         """The number of positions that they take."""
-        return (self.begin is not None) + (self.end is not None)
+        return (self.bos_id is not None) + (self.eos_id is not None)
 
     def put_around(self, tokens: np.ndarray) -> np.ndarray:
         """Return the tokens of one window with those of the frame."""
-        return np.array([x for x in (self.begin, *tokens, self.end) if x is not None], np.int32)
+        return np.array([x for x in (self.bos_id, *tokens, self.eos_id) if x is not None], np.int32)
 
 
 class WindowBatches:
@@ -77,7 +77,7 @@ class WindowBatches:
     ):
         self._stream, self._frame, self._pad = stream, frame, pad
         self._context, self._rows = context, rows
-        self._new = context if frame is None else context - frame.size
+        self._new = context if frame is None else context - frame.num_tokens
         if self._new < 1:
             raise UserError(f"context={context} leaves no room for text beside the begin and the end token")
         self._ahead = 1 if frame is None else 0

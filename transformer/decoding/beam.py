@@ -68,7 +68,7 @@ class BeamSearch(Config):
         Returns:
             The state.
         """
-        empty = jnp.full((examples, self.num_beams, length), tokens.fill_token, jnp.int32)
+        empty = jnp.full((examples, self.num_beams, length), tokens.fill_id, jnp.int32)
         impossible = jnp.full((examples, self.num_beams), -jnp.inf)
         nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)
         return _State(empty, impossible.at[:, 0].set(0), nothing, empty, impossible, counts)
@@ -159,7 +159,7 @@ class BeamSearch(Config):
         best = jnp.where(missing[:, :, None], fill_tokens, state.ended_tokens)
         # A score of -inf marks a hypothesis that does not exist.
         lengths = jnp.where(missing, jnp.where(jnp.isneginf(scores), 0, best.shape[-1]), state.ended_lengths)
-        best = jnp.where(jnp.arange(best.shape[-1]) < lengths[:, :, None], best, tokens.fill_token)
+        best = jnp.where(jnp.arange(best.shape[-1]) < lengths[:, :, None], best, tokens.fill_id)
         return DecodedSequences(
             jnp.take_along_axis(best, order[:, :, None], axis=1),
             jnp.take_along_axis(scores, order, axis=1),

@@ -178,7 +178,7 @@ class _UsedTokens(NamedTuple):
     min_tokens: Int[Array, " R"]
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["min_tokens"], meta_fields=["end"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["min_tokens"], meta_fields=["eos_id"])
 @dataclasses.dataclass(frozen=True)
 class NoRepeatedTokens:
     """A `TokenRule`: no token twice, and `end` only after `min_tokens` other tokens; after `end` only `end`.
@@ -191,7 +191,7 @@ class NoRepeatedTokens:
     """
 
     min_tokens: Int[Array | np.ndarray, " B"]
-    end: int
+    eos_id: int
 
     def start(self, rows: int, vocabulary: int) -> _UsedTokens:
         """Return the state in which no token is used."""
@@ -201,11 +201,11 @@ class NoRepeatedTokens:
 
     def allowed_tokens(self, state: _UsedTokens) -> Bool[Array, "R V"]:
         """Return the unused tokens, and the end once enough were chosen."""
-        ended_R = state.used[:, self.end]
+        ended_R = state.used[:, self.eos_id]
         may_end_R = ended_R | (state.chosen >= state.min_tokens)
-        return (~state.used & ~ended_R[:, None]).at[:, self.end].set(may_end_R)
+        return (~state.used & ~ended_R[:, None]).at[:, self.eos_id].set(may_end_R)
 
     def advance(self, state: _UsedTokens, tokens_R: Int[Array, " R"]) -> _UsedTokens:
         """Mark one more token of every row as used."""
         used_RxV = state.used.at[jnp.arange(len(tokens_R)), tokens_R].set(True)
-        return _UsedTokens(used_RxV, state.chosen + (tokens_R != self.end), state.min_tokens)
+        return _UsedTokens(used_RxV, state.chosen + (tokens_R != self.eos_id), state.min_tokens)

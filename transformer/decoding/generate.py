@@ -24,26 +24,26 @@ class SpecialTokens(NamedTuple):
     """The special tokens; None for one that the vocabulary does not have.
 
     Attributes:
-        pad: Padding.
-        begin: The begin token.
+        pad_id: Padding.
+        bos_id: The begin token.
         end: The end token.
-        vocabulary_size: The number of tokens, for a model whose embedding has more rows; those are never generated.
+        vocab_size: The number of tokens, for a model whose embedding has more rows; those are never generated.
     """
 
-    pad: int | None = None
-    begin: int | None = None
-    end: int | None = None
-    vocabulary_size: int | None = None
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    vocab_size: int | None = None
 
     @property
-    def never_generated(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         """The tokens that are never generated: padding and begin, unless begin is also the end, as in GPT-2."""
-        return [token for token in (self.pad, self.begin) if token is not None and token != self.end]
+        return [token for token in (self.pad_id, self.bos_id) if token is not None and token != self.eos_id]
 
     @property
-    def fill_token(self) -> int:
+    def fill_id(self) -> int:
         """The token that fills a sequence after its end: padding, else the end token, else token 0."""
-        return next((token for token in (self.pad, self.end) if token is not None), 0)
+        return next((token for token in (self.pad_id, self.eos_id) if token is not None), 0)
 
 
 class DecodedSequences(NamedTuple):
@@ -207,7 +207,7 @@ def generate(
         config = model_config({"family": "decoder", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32})
         model = build(config, TaskInterface({}, {"tokens": 11}), Precision())
         variables, prompts = model.init(jax.random.key(0)), jnp.array([[3, 4], [5, 6]])
-        strategy, tokens = Sampling(temperature=0.8, num_beams=4), SpecialTokens(end=0)
+        strategy, tokens = Sampling(temperature=0.8, num_beams=4), SpecialTokens(eos_id=0)
         run = jax.jit(functools.partial(generate, model, strategy=strategy, length=5, tokens=tokens))
         run(variables, {"tokens": prompts}, key=jax.random.key(1)).tokens.shape  # (2, 4, 5)
         ```
@@ -218,7 +218,7 @@ def generate(
     vocabulary = jax.eval_shape(model.step, variables, cache, first_R)[0].shape[-1]
     of_model = None if key is None else jax.random.fold_in(key, _MODEL_STREAM)
     limits.check(vocabulary)
-    end_V = np.arange(vocabulary) == tokens.end
+    end_V = np.arange(vocabulary) == tokens.eos_id
 
     def advance(carry: tuple) -> tuple:
         step, tokens_R, cache, constraint_state, attended, state = carry
@@ -229,10 +229,10 @@ def generate(
             attended = attended + coverage.step_attention(aux.maps)
             state = require_coverage_strategy(strategy).with_penalty(state, coverage.penalty(attended))
         logits_RxV = limits.apply(logits_RxV, constraint_state)
-        if tokens.never_generated:
-            logits_RxV = logits_RxV.at[:, jnp.array(tokens.never_generated)].set(-jnp.inf)
-        if tokens.vocabulary_size is not None:
-            logits_RxV = logits_RxV.at[:, tokens.vocabulary_size :].set(-jnp.inf)
+        if tokens.never_generated_ids:
+            logits_RxV = logits_RxV.at[:, jnp.array(tokens.never_generated_ids)].set(-jnp.inf)
+        if tokens.vocab_size is not None:
+            logits_RxV = logits_RxV.at[:, tokens.vocab_size :].set(-jnp.inf)
         ends_RxV = jnp.broadcast_to(end_V, logits_RxV.shape) | limits.stop_string_ends(constraint_state)
         # What a language model has weighed are scores already.
         log_probability_RxV = logits_RxV if isinstance(model, ShallowFusion) else jax.nn.log_softmax(logits_RxV)

@@ -28,7 +28,7 @@ class Hypotheses(NamedTuple):
     def empty(rows: int, length: int, tokens: SpecialTokens) -> "Hypotheses":
         """Return hypotheses without tokens."""
         return Hypotheses(
-            jnp.full((rows, length), tokens.fill_token, jnp.int32),
+            jnp.full((rows, length), tokens.fill_id, jnp.int32),
             jnp.zeros(rows),
             jnp.zeros(rows, jnp.int32),
             jnp.zeros(rows, bool),
@@ -55,7 +55,7 @@ class Hypotheses(NamedTuple):
             The hypotheses, and each row's next token: the fill token if it had ended.
         """
         ends_R = jnp.take_along_axis(ends_RxV, chosen_R[:, None], axis=1)[:, 0]
-        next_R = jnp.where(self.ended, tokens.fill_token, chosen_R).astype(jnp.int32)
+        next_R = jnp.where(self.ended, tokens.fill_id, chosen_R).astype(jnp.int32)
         grown = Hypotheses(
             self.tokens.at[:, step].set(next_R),
             self.log_probability + jnp.where(self.ended, 0, log_probability_R),

@@ -180,7 +180,7 @@ def _unchanged(config: Config, names: TensorNames) -> Config:
 
 def _token_interface(section: Config) -> TaskInterface:
     rows = section["vocab_size"]
-    return TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
+    return TaskInterface({}, {"tokens": rows, "joint": rows}, pad_id=0, bos_id=0, eos_id=0)
 
 
 def _embedding_rows(model: Any, shapes: Mapping[str, Shape]) -> Config:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.api import prepare_keys, read, score
+from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.capture import Capture, CapturedAttention, add_layer_axis, capture_weights
 from transformer.attention.masks import Mask, dense_mask, predicted_center
 from transformer.attention.normalizers import NormalizedWeights, Normalizer, Reweighting, gaussian_reweight, normalize
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.spec import AttentionParameters
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows

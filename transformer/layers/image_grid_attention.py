@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention, capture_weights
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.attention.spec import AttentionSpec
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions, GridTable

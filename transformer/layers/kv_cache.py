@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.normalizers import normalize
 from transformer.attention.scores import resolve_score_function
-from transformer.attention.spec import AttentionSpec
 from transformer.logical_axes import is_sharded
 
 KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.attention.api import PreparedKeys, prepare_keys, read, score
+from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import normalize
-from transformer.attention.spec import AttentionParameters
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.functional_module import Builder, Module

@@ -9,12 +9,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
 from transformer.attention.projection_capture import AttentionProjections, capture_projections
 from transformer.attention.scores import SCORES
-from transformer.attention.spec import AttentionParameters
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role

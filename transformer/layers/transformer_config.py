@@ -5,11 +5,11 @@ import enum
 import math
 from typing import Any, ClassVar
 
+from transformer.attention.attention_spec import AttentionSpec, Backend, why_incompatible
 from transformer.attention.backends import AttentionVariant, unsupported_reason
 from transformer.attention.component import AttentionSizes
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.config import (
     Config,
     NonNegativeFloat,

@@ -14,7 +14,7 @@ from transformer.layers.functional_module import Builder, Functional, Precision,
 from transformer.layers.initialization import Initialize
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.dilated_convolutions import (
+from transformer.models.bytenet_base import (
     DecoderCarry,
     DilatedConvolutionConfig,
     DilatedConvolutionDecoder,
@@ -69,9 +69,9 @@ class ByteNet(DilatedConvolutionDecoder):
     config: ByteNetConfig
 
     def __init__(self, config: ByteNetConfig, interface: TaskInterface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        if interface.pad_id is None or interface.bos_id is None:
+            raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
+        self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)

@@ -12,7 +12,7 @@ from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
 from transformer.layers.initialization import Initialize
-from transformer.models.dilated_convolutions import (
+from transformer.models.bytenet_base import (
     DecoderCarry,
     DilatedConvolutionConfig,
     DilatedConvolutionDecoder,

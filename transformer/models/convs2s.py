@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
-from transformer.attention.spec import AttentionSpec
 from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
@@ -215,9 +215,9 @@ class ConvS2S(StatelessModule):
     """
 
     def __init__(self, config: ConvS2SConfig, interface: TaskInterface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        if interface.pad_id is None or interface.bos_id is None:
+            raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
+        self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
         of_dropped = builder.with_rule(Initialize(config.initialization, retained=1 - config.dropout))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)

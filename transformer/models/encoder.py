@@ -140,7 +140,7 @@ class Encoder(TokenModel):
             offset=config.position_offset,
             builder=builder,
         )
-        self.count, self.pad = config.layers, interface.pad
+        self.count, self.pad = config.layers, interface.pad_id
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)

@@ -87,9 +87,9 @@ class EncoderDecoder(TokenDecoder):
             for count, side in zip(residuals, deep, strict=True)
         )
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=of_encoder)
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
-        self.pad, self.begin = interface.pad, interface.begin
+        if interface.pad_id is None or interface.bos_id is None:
+            raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
+        self.pad, self.begin = interface.pad_id, interface.bos_id
         self.encoder_layers, self.decoder_layers = config.encoder_layers, config.decoder_layers
         self.encoder = self.make_blocks(config.encoder_layers, cross=False, deep=deep[0], builder=of_encoder)
         self.decoder = self.make_blocks(config.decoder_layers, cross=True, deep=deep[1], builder=of_decoder)

@@ -60,7 +60,7 @@ class PublishedSize:
         if self.image_size is not None:
             image = InputSpec(self._image(1), jnp.float32, Modality.IMAGE)
             return TaskInterface({"image": image}, {"classes": self.vocab_size})
-        return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocab_size), pad=0, begin=1, end=2)
+        return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocab_size), pad_id=0, bos_id=1, eos_id=2)
 
     def batch_shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of a batch of `rows` examples of the whole context, or of images."""

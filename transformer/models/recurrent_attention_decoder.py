@@ -96,9 +96,9 @@ class RecurrentAttentionDecoder(StatelessModule):
     output: Linear
 
     def __init__(self, interface: TaskInterface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError(f"{type(self).__name__} needs interface.pad and interface.begin, the tokens' numbers")
-        self.pad, self.begin, self.dtype = interface.pad, interface.begin, builder.dtype
+        if interface.pad_id is None or interface.bos_id is None:
+            raise ValueError(f"{type(self).__name__} needs interface.pad_id and interface.bos_id, the tokens' numbers")
+        self.pad, self.begin, self.dtype = interface.pad_id, interface.bos_id, builder.dtype
 
     # What a family implements.
 

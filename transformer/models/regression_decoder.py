@@ -6,12 +6,12 @@ import functools
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
-from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation

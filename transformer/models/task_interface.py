@@ -134,8 +134,8 @@ class TaskInterface:
     Attributes:
         inputs: The inputs of the largest batch, by name.
         vocabularies: Sizes by name: of tokens, classes, or of `labels` that are neither.
-        pad: The padding token; None if the task has none.
-        begin: The begin token; None if the task has none.
+        pad_id: The padding token; None if the task has none.
+        bos_id: The begin token; None if the task has none.
         end: The end token; None if the task has none.
         output: The output that the task needs, as in `Signature`; None if any model will do.
         max_decoded_length: The largest length of a prompt with the tokens generated after it.
@@ -143,9 +143,9 @@ class TaskInterface:
 
     inputs: Mapping[str, InputSpec]
     vocabularies: Mapping[str, int]
-    pad: int | None = None
-    begin: int | None = None
-    end: int | None = None
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
     output: str | None = None
     max_decoded_length: int = 0
 

@@ -144,10 +144,10 @@ def make_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> Tas
     """Return what the task requires of a model: a logit for each class of the data set."""
     return TaskInterface(
         inputs={"tokens": InputSpec((config.batch_size, config.longest)), "lengths": InputSpec((config.batch_size,))},
-        vocabularies={"tokens": tokenizer.vocabulary, "classes": len(class_names(config.dataset, config.classes))},
-        pad=tokenizer.pad,
-        begin=tokenizer.begin,
-        end=tokenizer.end,
+        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(class_names(config.dataset, config.classes))},
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
         output=TEXT_CLASSIFICATION.output,
     )
 
@@ -184,8 +184,8 @@ def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | N
     Returns:
         The token numbers of each text.
     """
-    frame = SpecialTokenFrame(tokenizer.begin, tokenizer.end)
-    room = None if longest is None else longest - frame.size
+    frame = SpecialTokenFrame(tokenizer.bos_id, tokenizer.eos_id)
+    room = None if longest is None else longest - frame.num_tokens
     return [frame.put_around(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
 
 

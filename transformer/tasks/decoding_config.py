@@ -113,7 +113,7 @@ class DecodingConfig(Config):
                 generated.
             begins: Whether no text stands before the first generated token.
         """
-        unknown = range(tokenizer.vocabulary, vocabulary)
+        unknown = range(tokenizer.vocab_size, vocabulary)
         table = None
         if self.stop_sequences:
             written = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))

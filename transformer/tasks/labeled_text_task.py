@@ -184,7 +184,7 @@ class LabeledTextTask(BaseTask):
             lengths=self._lengths,
             rows=self._batch_rows,
             seed=seed,
-            pad=self.tokenizer.pad or 0,
+            pad=self.tokenizer.pad_id or 0,
             together=self.together,
         )
 

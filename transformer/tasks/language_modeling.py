@@ -127,7 +127,7 @@ class LanguageModeling(TextTask):
         return self._batches(self._train, seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> WindowBatches | PackedBatches:
-        context, rows, end = self.config.context, self.config.batch_size, self.tokenizer.end
+        context, rows, end = self.config.context, self.config.batch_size, self.tokenizer.eos_id
         match self.config.batching:
             case Batching.WINDOWS:
                 return WindowBatches(join_documents(documents, end), context=context, rows=rows, seed=seed)

@@ -22,15 +22,15 @@ def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
         UserError: If the text has no mask token.
     """
     tokens = encode_framed(tokenizer, text)
-    if tokenizer.mask not in tokens:
-        name = tokenizer.pieces([tokenizer.mask or 0])[0]
+    if tokenizer.mask_id not in tokens:
+        name = tokenizer.pieces([tokenizer.mask_id or 0])[0]
         raise UserError(f"{text[:40]!r} hides nothing: write {name} where the model shall fill in a token")
     return tokens
 
 
 def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
     """Encode a text between the begin and end tokens; the mask token's name stands for that token."""
-    framed = (tokenizer.begin, *tokenizer.encode_masked(text), _closing(tokenizer))
+    framed = (tokenizer.bos_id, *tokenizer.encode_masked(text), _closing(tokenizer))
     return [number for number in framed if number is not None]
 
 
@@ -69,7 +69,7 @@ def fill_masks(
     spelled = [_tokens_of(tokenizer, word) for word in words]
     batch = pad_texts(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
-    allowed = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+    allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special))
 
     @jax.jit
     def predict(variables: Variables, batch: Batch) -> tuple[Array, list[Array]]:
@@ -79,7 +79,7 @@ def fill_masks(
         return best, [jnp.exp(jax.nn.logsumexp(logits[..., each], axis=-1) - everything) for each in spelled]
 
     best, weights = predict(view.variables, batch)
-    hidden = batch["tokens"] == tokenizer.mask
+    hidden = batch["tokens"] == tokenizer.mask_id
     filled = np.where(hidden, best, batch["tokens"])
     probabilities = np.stack([np.asarray(each) for each in weights], -1) if weights else np.zeros((*hidden.shape, 0))
     return [
@@ -108,4 +108,4 @@ def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
 
 def _closing(tokenizer: AnyTokenizer) -> int | None:
     """Return the end token, if there is a begin token too; otherwise models have not seen it after a text."""
-    return tokenizer.end if tokenizer.begin is not None else None
+    return tokenizer.eos_id if tokenizer.bos_id is not None else None

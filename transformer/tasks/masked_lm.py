@@ -178,14 +178,14 @@ class MaskedLanguageModeling(TextTask):
         rows_multiple: int = 1,
         how: str = "",
     ):
-        if tokenizer.mask is None:
+        if tokenizer.mask_id is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modeling needs")
         super().__init__(config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how)
-        self.config, self._mask = config, tokenizer.mask
-        special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+        self.config, self._mask = config, tokenizer.mask_id
+        special = np.isin(np.arange(tokenizer.vocab_size), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
-        self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocabulary, bool)
-        self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocabulary)
+        self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocab_size, bool)
+        self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocab_size)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.input_format.paired else None
@@ -248,7 +248,7 @@ class MaskedLanguageModeling(TextTask):
     def _windows(self, documents: Documents, seed: int | None) -> WindowBatches:
         """Return windows between the tokenizer's begin and end tokens, if it has them, across document boundaries."""
         return WindowBatches(
-            join_documents(documents, self.tokenizer.end),
+            join_documents(documents, self.tokenizer.eos_id),
             context=self.config.context,
             rows=self.config.batch_size,
             seed=seed,
@@ -270,7 +270,7 @@ class MaskedLanguageModeling(TextTask):
 
     @property
     def _frame(self) -> SpecialTokenFrame:
-        return SpecialTokenFrame(self.tokenizer.begin, self.tokenizer.end)
+        return SpecialTokenFrame(self.tokenizer.bos_id, self.tokenizer.eos_id)
 
     def _eligible(self, batch: Batch) -> Array:
         """Return the positions whose tokens may be masked."""

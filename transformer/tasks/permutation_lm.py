@@ -111,7 +111,7 @@ class PermutationLanguageModeling(TextTask):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another, each with a random factorization order."""
-        stream = join_documents(self._train, self.tokenizer.end)
+        stream = join_documents(self._train, self.tokenizer.eos_id)
         lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
         return PermutedBatches(lanes, self.config.permutations, seed)
 
@@ -157,7 +157,7 @@ class PermutationLanguageModeling(TextTask):
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config = self.config
         windows = WindowBatches(
-            join_documents(documents, self.tokenizer.end),
+            join_documents(documents, self.tokenizer.eos_id),
             context=config.num_eval_segments * config.context,
             rows=config.batch_size,
             seed=None,

@@ -67,7 +67,7 @@ class SegmentLanguageModeling(LanguageModeling):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another from step to step."""
-        stream = join_documents(self._train, self.tokenizer.end)
+        stream = join_documents(self._train, self.tokenizer.eos_id)
         return SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
@@ -94,7 +94,7 @@ class SegmentLanguageModeling(LanguageModeling):
         return next_memory(view, batch, aux)
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
-        config, stream = self.config, join_documents(documents, self.tokenizer.end)
+        config, stream = self.config, join_documents(documents, self.tokenizer.eos_id)
         windows = WindowBatches(
             stream, context=config.num_eval_segments * config.context, rows=config.batch_size, seed=None
         )

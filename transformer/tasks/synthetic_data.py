@@ -31,7 +31,7 @@ def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens([special_token(role) for role in roles])
-    return Tokenizer(backend, **{role: backend.token_to_id(special_token(role)) for role in roles})
+    return Tokenizer.from_roles(backend, {role: backend.token_to_id(special_token(role)) for role in roles})
 
 
 def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
@@ -64,7 +64,7 @@ def synthetic_documents(
     # The real text may have several documents, which need an end token.
     roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, roles)
-    document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
+    document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocab_size - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
 
 
@@ -76,12 +76,12 @@ def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Tr
     """
     tokenizer = synthetic_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
     special = special_tokens(tokenizer)
-    words = np.arange(max(config.bucket_lengths) - 1) % max(tokenizer.vocabulary - 4, 1)
+    words = np.arange(max(config.bucket_lengths) - 1) % max(tokenizer.vocab_size - 4, 1)
     sentence = " ".join(map(str, words))
-    ids = np.array([*words, special.end], np.int32)
+    ids = np.array([*words, special.eos_id], np.int32)
     count = max(config.num_probe_examples, config.num_decoded_examples)
     language = config.languages[1] if config.languages else "target"
-    encoded = EncodedPairs([ids] * count, [ids] * count, pad=special.pad, begin=special.begin)
+    encoded = EncodedPairs([ids] * count, [ids] * count, pad_id=special.pad_id, bos_id=special.bos_id)
     return tokenizer, {
         name: TranslationSplit(name, [SentencePair(sentence, sentence, language)] * count, encoded)
         for name in ("train", config.validation_split, config.test_split)

@@ -199,7 +199,7 @@ def pad_texts(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[st
         `tokens` [B, T] and `lengths` [B].
     """
     lengths = np.array([len(row) for row in rows], np.int32)
-    tokens = np.full((len(rows), lengths.max()), tokenizer.pad or 0, np.int32)
+    tokens = np.full((len(rows), lengths.max()), tokenizer.pad_id or 0, np.int32)
     for number, row in enumerate(rows):
         tokens[number, : len(row)] = row
     return {"tokens": tokens, "lengths": lengths}
@@ -260,7 +260,7 @@ def repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> Repe
         count: The number of rows.
         length: Tokens in a row.
     """
-    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+    ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special))
     longest, shortest = max(-(-length // 2), 2), max(-(-length // 4), 2)
     periods = tuple(longest - number % (longest - shortest + 1) for number in range(count))
     random = np.random.default_rng(0)

@@ -35,7 +35,7 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
     Raises:
         UserError: If a text is empty and the tokenizer has neither token.
     """
-    opening = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
+    opening = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
     encoded = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(texts)]
     encoded = [[opening] if not ids and opening is not None else ids for ids in encoded]
     if not all(encoded):
@@ -62,7 +62,7 @@ def generate_continuations(
         inputs,
         strategy=decoding.strategy,
         length=decoding.max_new_tokens,
-        tokens=SpecialTokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
+        tokens=SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
         constraints=decoding.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=begins),
@@ -193,8 +193,8 @@ def predict_continuations(
 def _continued(
     tokenizer: AnyTokenizer, text: str, prompt: list[int], chosen: list[int], stops: Sequence[str] = ()
 ) -> Continuation:
-    if tokenizer.end in chosen:
-        chosen = chosen[: chosen.index(tokenizer.end)]
+    if tokenizer.eos_id in chosen:
+        chosen = chosen[: chosen.index(tokenizer.eos_id)]
     whole = tokenizer.continuation(prompt, chosen)
     # A final space, shown only with the next word, may already complete a stop string.
     spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")

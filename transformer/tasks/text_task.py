@@ -150,10 +150,10 @@ def text_interface(
             name: InputSpec((config.batch_size,) if name == "lengths" else (config.batch_size, config.context))
             for name in asks.inputs
         },
-        vocabularies={"tokens": tokenizer.vocabulary},
-        pad=tokenizer.pad,
-        begin=tokenizer.begin,
-        end=tokenizer.end,
+        vocabularies={"tokens": tokenizer.vocab_size},
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
         output=asks.output,
         max_decoded_length=max_decoded_length,
     )

@@ -76,7 +76,7 @@ class Translation(BaseTask):
     ):
         self.config, self.tokenizer = config, tokenizer
         special = special_tokens(tokenizer)
-        self._special, self._pad = special, special.pad
+        self._special, self._pad = special, special.pad_id
         self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
         self.interface, longest = make_interface(config, tokenizer), max(config.bucket_lengths)
         self.objectives = (Objective("translation", self._loss),)
@@ -216,7 +216,7 @@ class Translation(BaseTask):
 
     def _words(self, tokens: Array) -> Array:
         """Return which tokens are part of a sentence, and not its end or padding."""
-        return (tokens != self._pad) & (tokens != self._special.end)
+        return (tokens != self._pad) & (tokens != self._special.eos_id)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of real target tokens and of sampled translations."""
@@ -276,7 +276,7 @@ class Translation(BaseTask):
         drawn_BxNxT = jnp.asarray(batch["drawn"])
         batch_size, draws, length = drawn_BxNxT.shape
         labels_RxT = drawn_BxNxT.reshape(-1, length)
-        begin_Rx1 = jnp.full((batch_size * draws, 1), self._special.begin, labels_RxT.dtype)
+        begin_Rx1 = jnp.full((batch_size * draws, 1), self._special.bos_id, labels_RxT.dtype)
         inputs = {
             "source": jnp.repeat(jnp.asarray(batch["source"]), draws, axis=0),
             "target": jnp.concatenate([begin_Rx1, labels_RxT[:, :-1]], axis=1),
@@ -322,7 +322,7 @@ def make_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskIn
     side = InputSpec((max(config.tokens_per_batch // longest, 1), longest))
     return TaskInterface(
         inputs={"source": side, "target": side},
-        vocabularies={"joint": tokenizer.vocabulary},
+        vocabularies={"joint": tokenizer.vocab_size},
         **special_tokens(tokenizer)._asdict(),
         output=TRANSLATION.output,
     )

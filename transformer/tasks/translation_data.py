@@ -25,7 +25,7 @@ from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import HeldOutFiles
 from transformer.data.datasets.translation import SentencePair, open_translation_dataset
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer, word_indices
+from transformer.data.tokenizers.tokenizer import has_tokenizer, ids_by_role, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
@@ -199,9 +199,9 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
 class SpecialTokens(NamedTuple):
     """The numbers of the special tokens that every sentence pair needs."""
 
-    pad: int
-    begin: int
-    end: int
+    pad_id: int
+    bos_id: int
+    eos_id: int
 
 
 def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
@@ -210,9 +210,10 @@ def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
     Raises:
         UserError: If the tokenizer lacks one of them.
     """
-    pad, begin, end = tokenizer.pad, tokenizer.begin, tokenizer.end
+    pad, begin, end = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
     if pad is None or begin is None or end is None:
-        missing = [name for name in SpecialTokens._fields if getattr(tokenizer, name) is None]
+        ids = ids_by_role(tokenizer)
+        missing = [role for role in ("pad", "begin", "end") if ids[role] is None]
         raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
     return SpecialTokens(pad, begin, end)
 
@@ -235,12 +236,12 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
     tags = {language: tokenizer.tags(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
         [
-            np.array([*tags[pair.language], *ids, special.end], np.int32)
+            np.array([*tags[pair.language], *ids, special.eos_id], np.int32)
             for pair, ids in zip(pairs, sources, strict=True)
         ],
-        [np.array([*ids, special.end], np.int32) for ids in targets],
-        pad=special.pad,
-        begin=special.begin,
+        [np.array([*ids, special.eos_id], np.int32) for ids in targets],
+        pad_id=special.pad_id,
+        bos_id=special.bos_id,
     )
 
 
@@ -261,7 +262,7 @@ def pair_labels(
     """
     encoded = encode_pairs(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
-    (begin,) = tokenizer.labels([encoded.begin])
+    (begin,) = tokenizer.labels([encoded.bos_id])
     known = [pair.links for pair in pairs if pair.links is not None]
     links = None
     if len(known) == len(pairs):

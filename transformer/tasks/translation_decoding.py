@@ -133,7 +133,7 @@ def source_coverage(
             f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "
             "out, or say 0"
         )
-    return CoveragePenalty(weight, sites, source_BxS != special_tokens(tokenizer).pad)
+    return CoveragePenalty(weight, sites, source_BxS != special_tokens(tokenizer).pad_id)
 
 
 def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:

@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merge_lora_params
@@ -233,8 +233,8 @@ def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, A
 def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuning) -> dict[str, Any]:
     model, task = imported.model, _given(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
-    if tokenizer.vocabulary > rows:
-        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
+    if tokenizer.vocab_size > rows:
+        raise UserError(f"the tokenizer has {tokenizer.vocab_size} tokens, more than the model's vocab_size={rows}")
     context = min(fine_tuning.context_length, model.get("max_length", fine_tuning.context_length))
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
@@ -310,10 +310,10 @@ def merge_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
 
 
 def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[str, int | None]:
-    keys = {"pad_token_id": tokenizer.pad, "eos_token_id": tokenizer.end}
+    keys = {"pad_token_id": tokenizer.pad_id, "eos_token_id": tokenizer.eos_id}
     if hasattr(experiment.model, "decoder_layers"):
-        return {**keys, "decoder_start_token_id": tokenizer.begin}
-    return {**keys, "bos_token_id": tokenizer.begin}
+        return {**keys, "decoder_start_token_id": tokenizer.bos_id}
+    return {**keys, "bos_token_id": tokenizer.bos_id}
 
 
 def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int) -> None:
@@ -331,7 +331,7 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> Mapping[str, Any]
         tokenizer: The tokenizer.
         max_length: The model's number of positions.
     """
-    tokens = {role: getattr(tokenizer, role) for role in _SPECIAL}
+    tokens = ids_by_role(tokenizer)
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}

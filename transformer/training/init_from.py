@@ -490,7 +490,7 @@ def _notes_of_folder(path: Path, published: OpenedModel, workdir: Path | None) -
     if workdir is None or "image" in published.interface.inputs or not has_tokenizer(workdir):
         return ()
     theirs, ours = (
-        (each.vocabulary, each.pieces(range(each.vocabulary)))
+        (each.vocab_size, each.pieces(range(each.vocab_size)))
         for each in (load_huggingface_tokenizer(path), load_tokenizer(workdir))
     )
     return () if theirs == ours else (_another_tokenizer(path),)

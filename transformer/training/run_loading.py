@@ -286,7 +286,7 @@ def add_language_model(
 def _special_tokens(components: TrainingComponents) -> tuple[int | None, ...]:
     """Return the pad, begin and end tokens."""
     interface = components.task.interface
-    return interface.pad, interface.begin, interface.end
+    return interface.pad_id, interface.bos_id, interface.eos_id
 
 
 def _model_interface(components: TrainingComponents) -> tuple[Any, ...]:

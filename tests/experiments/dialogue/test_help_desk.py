@@ -56,7 +56,7 @@ def test_no_token_of_a_question_is_one_of_its_answer() -> None:
     tokenizer = train_bpe([text for pair in train for text in (pair.source, pair.target)], 1000)
     for pair in train[:1000]:
         source, target = (set(tokenizer.encode([text])[0]) for text in (pair.source, pair.target))
-        assert not (source & target) - {tokenizer.end}
+        assert not (source & target) - {tokenizer.eos_id}
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_the_real_tokens() -> None:
     task = task_of(Problem.STRING_EDITS)
     batch, random = task.training_batches(0)[0], np.random.default_rng(0)
     assert len(set(batch["lengths"])) > 1
-    logits = random.standard_normal((*batch["tokens"].shape, task.tokenizer.vocabulary))
+    logits = random.standard_normal((*batch["tokens"].shape, task.tokenizer.vocab_size))
     loss, _ = task.objectives[0].loss_fn(of_model(lambda inputs: logits), batch, task.denominators(batch), None)
     logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     nats = [
@@ -105,7 +105,7 @@ def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
                     letters = sorted(known)
                     rule = f"{''.join(letters)} to {''.join(known[letter] for letter in letters)}"
                     assert is_held_out(rule) == (evaluation.name == "unseen")
-            view = of_model(lambda inputs, batch=batch: np.eye(task.tokenizer.vocabulary)[batch["labels"]] * 30)
+            view = of_model(lambda inputs, batch=batch: np.eye(task.tokenizer.vocab_size)[batch["labels"]] * 30)
             sums, _ = evaluation.step(view, batch, None)
             found = {name: found[name] + np.asarray(value) for name, value in sums.items()}
         report = evaluation.finish(found, None)

@@ -25,7 +25,7 @@ INTERFACE = TaskInterface(
         "lengths": InputSpec((3,)),
     },
     {"tokens": VOCABULARY, "classes": CLASSES},
-    pad=0,
+    pad_id=0,
     output=VISUAL_QUESTION_ANSWERING.output,
 )
 

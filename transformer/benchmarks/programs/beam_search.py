@@ -27,7 +27,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     model, task = build_decoder(settings)
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
     prompts_RxP = task.training_batches(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
-    tokens = SpecialTokens(end=settings["vocabulary"] - 1)
+    tokens = SpecialTokens(eos_id=settings["vocabulary"] - 1)
     num_beams = settings["num_beams"]
 
     def lengths_by(strategy: DecodingStrategy) -> Any:

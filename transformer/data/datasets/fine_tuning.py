@@ -14,7 +14,7 @@ from transformer.data.datasets.local_files import (
     locate_file,
     read_fields,
 )
-from transformer.data.datasets.synthetic_grammar import PROBLEMS, generate_grammar_examples, problem_of
+from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, generate_grammar_examples, problem_of
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.fine_tuning_inputs import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
@@ -131,7 +131,7 @@ def open_examples(
 
     Args:
         name: One of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", which are
-            generated (transformer.data.datasets.synthetic_grammar); "glue/..." or "word_order"
+            generated (transformer.data.datasets.synthetic_fine_tuning); "glue/..." or "word_order"
             (transformer.data.datasets.text_classification); or files, "FILE.tsv" or "FILE.jsonl", with the columns of
             `problem`.
         data_dir: The folder of the data.

@@ -10,7 +10,7 @@ import random
 from typing import NamedTuple
 
 from transformer.config import Config, PositiveInt, from_config
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"

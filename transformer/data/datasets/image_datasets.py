@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.image_files import (
     NO_RESIZING,
     Resizing,

@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 
 # Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.labeled_text_batches import LabeledText
 

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 from transformer.config import Config, PositiveInt, Range, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 from transformer.data.phrases.phrase_kinds import KINDS, Value, rounded_down
 from transformer.data.phrases.templates import WHOLE

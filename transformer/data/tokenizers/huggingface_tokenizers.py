@@ -10,7 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
 from transformer.json_files import read_json_object
 from transformer.text_lines import split_lines
 
@@ -57,7 +57,7 @@ def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     if (end := backend.token_to_id(_END_OF_TEXT)) is not None:
         backend.add_special_tokens([_END_OF_TEXT])
-    return Tokenizer(backend, begin=end, end=end)
+    return Tokenizer(backend, bos_id=end, eos_id=end)
 
 
 def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
@@ -78,7 +78,7 @@ def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokeniz
     if missing:
         raise UserError(f"{vocab_txt} has no {', '.join(missing)}: name BERT's vocab.txt, one token a line")
     backend.add_special_tokens(list(_BERT.values()))
-    return Tokenizer(backend, **{role: backend.token_to_id(token) for role, token in _BERT.items()})
+    return Tokenizer.from_roles(backend, {role: backend.token_to_id(token) for role, token in _BERT.items()})
 
 
 def _wordpiece_model(path: Path) -> models.WordPiece:
@@ -108,12 +108,12 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
         _add_tokens(said, backend)
         roles = _roles(folder, named, backend)
         _add_special(roles, named, backend)
-        opened = Tokenizer(backend, **{role: getattr(tokenizer, role) for role in ROLES} | roles)
+        opened = Tokenizer.from_roles(backend, ids_by_role(tokenizer) | roles)
         opened.writing  # noqa: B018  refused here, where the folder is known
         last = max(backend.get_vocab().values(), default=-1)
-        if last + 1 != opened.vocabulary:
+        if last + 1 != opened.vocab_size:
             raise UserError(
-                f"the tokenizer's {opened.vocabulary} tokens have numbers up to {last}: only those without gaps are "
+                f"the tokenizer's {opened.vocab_size} tokens have numbers up to {last}: only those without gaps are "
                 "read"
             )
     except UserError as error:
@@ -176,7 +176,7 @@ def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     backend.add_special_tokens(added)
     begin, end = ((_ROBERTA[role], numbers[role] or 0) for role in ("begin", "end"))
     backend.post_processor = processors.RobertaProcessing(end, begin)
-    return Tokenizer(backend, **numbers)
+    return Tokenizer.from_roles(backend, numbers)
 
 
 def _add_tokens(said: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:

@@ -26,7 +26,7 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
         if roles.sentencepiece:
             return MarianTokenizer.open(directory)
         backend = tokenizers.Tokenizer.from_str(read_regular_file(directory / FILE).decode("utf-8"))
-        return Tokenizer(backend, **{role: getattr(roles, role) for role in ROLES})
+        return Tokenizer.from_roles(backend, {role: getattr(roles, role) for role in ROLES})
     except UserError:
         raise
     except Exception as error:

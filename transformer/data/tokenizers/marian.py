@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
 from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
-from transformer.data.tokenizers.tokenizer import ROLES, language_tags, save_roles, up_to_end
+from transformer.data.tokenizers.tokenizer import ids_by_role, language_tags, save_roles, up_to_end
 from transformer.json_files import read_json_object
 from transformer.storage.paths import storage_of
 
@@ -70,35 +70,35 @@ class MarianTokenizer:
         numbers = json.dumps(self.numbers, ensure_ascii=False).encode()
         for name, content in ((_SOURCE, self.source), (_TARGET, self.target), (_VOCABULARY, numbers)):
             storage_of(directory).replace(directory / name, content)
-        save_roles(directory, {"sentencepiece": True} | {role: getattr(self, role) for role in ROLES})
+        save_roles(directory, {"sentencepiece": True} | ids_by_role(self))
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """The number of tokens, special ones included."""
         return max(self.numbers.values()) + 1
 
     @property
-    def pad(self) -> int:
+    def pad_id(self) -> int:
         """The padding token."""
         return self.numbers[_PAD]
 
     @property
-    def begin(self) -> int:
+    def bos_id(self) -> int:
         """The token that the decoder reads first: padding, as Marian has no begin token."""
-        return self.pad
+        return self.pad_id
 
     @property
-    def end(self) -> int:
+    def eos_id(self) -> int:
         """The end token."""
         return self.numbers[_END]
 
     @property
-    def unknown(self) -> int:
+    def unk_id(self) -> int:
         """The token of a piece that the vocabulary lacks."""
         return self.numbers[_UNKNOWN]
 
     @property
-    def mask(self) -> None:
+    def mask_id(self) -> None:
         """None: there is no mask token."""
         return None
 
@@ -106,7 +106,7 @@ class MarianTokenizer:
     def special(self) -> frozenset[int]:
         """The numbers of the tokens that stand for no text."""
         tags = (number for piece, number in self.numbers.items() if _TAG.fullmatch(piece))
-        return frozenset({self.pad, self.end, self.unknown, *tags})
+        return frozenset({self.pad_id, self.eos_id, self.unk_id, *tags})
 
     @functools.cached_property
     def _pieces(self) -> dict[int, str]:
@@ -135,16 +135,18 @@ class MarianTokenizer:
     def _numbers_of(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
         refuse_single_text(texts, "texts")
         encoded = model.encode(list(texts), out_type=str)
-        return [[self.numbers.get(piece, self.unknown) for piece in pieces] for pieces in encoded]
+        return [[self.numbers.get(piece, self.unk_id) for piece in pieces] for pieces in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers to a target text up to the first end token, without special tokens."""
-        kept = [number for number in up_to_end(ids, self.begin, self.end) if number not in self.special]
+        kept = [number for number in up_to_end(ids, self.bos_id, self.eos_id) if number not in self.special]
         return self._writer.decode_pieces(self.pieces(kept)).strip()
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
         """Return the target text that token numbers add after others, up to the first end token."""
-        kept = [[n for n in up_to_end(each, self.begin, self.end) if n not in self.special] for each in (before, ids)]
+        kept = [
+            [n for n in up_to_end(each, self.bos_id, self.eos_id) if n not in self.special] for each in (before, ids)
+        ]
         text, whole = (self._writer.decode_pieces(self.pieces(each)) for each in (kept[0], [*kept[0], *kept[1]]))
         return whole.removeprefix(text)
 
@@ -168,7 +170,7 @@ class MarianTokenizer:
 
     def token_bytes(self) -> list[bytes]:
         """Return the bytes that each token adds to a text, by token number; none for special tokens."""
-        pieces = self.pieces(range(self.vocabulary))
+        pieces = self.pieces(range(self.vocab_size))
         return [
             b"" if n in self.special else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in enumerate(pieces)
         ]

@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tokenizers
@@ -22,8 +22,10 @@ from transformer.data.tokenizers.token_text import (
 )
 from transformer.storage.paths import storage_of
 
-ROLES = ("pad", "begin", "end", "unknown", "mask")
-"""The roles of special tokens."""
+_ID_FIELDS = {"pad": "pad_id", "begin": "bos_id", "end": "eos_id", "unknown": "unk_id", "mask": "mask_id"}
+
+ROLES = tuple(_ID_FIELDS)
+"""The roles of special tokens, as tokenizer_roles.json names them."""
 
 FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
@@ -37,24 +39,24 @@ def language_tag(language: str) -> str:
 class Tokenizer:
     """A tokenizer of the `tokenizers` library with the numbers of its special tokens.
 
-    BERT's [CLS] and [SEP] are `begin` and `end`; in an encoder-decoder `begin` is the token that the decoder reads
-    first.
+    BERT's [CLS] and [SEP] are `bos_id` and `eos_id`; in an encoder-decoder `bos_id` is the token that the decoder
+    reads first.
 
     Attributes:
         backend: The tokenizer of the library.
-        pad: The padding token; None, as for the others, if there is none.
-        begin: The begin token.
-        end: The end token.
-        unknown: The token of unknown text.
-        mask: The mask token.
+        pad_id: The padding token; None, as for the others, if there is none.
+        bos_id: The begin token.
+        eos_id: The end token.
+        unk_id: The token of unknown text.
+        mask_id: The mask token.
     """
 
     backend: tokenizers.Tokenizer
-    pad: int | None = None
-    begin: int | None = None
-    end: int | None = None
-    unknown: int | None = None
-    mask: int | None = None
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    unk_id: int | None = None
+    mask_id: int | None = None
 
     def __post_init__(self) -> None:
         # "<end>" within a text is those characters; only the code can insert the token.
@@ -63,8 +65,13 @@ class Tokenizer:
         self.backend.no_truncation()
         self.backend.no_padding()
 
+    @staticmethod
+    def from_roles(backend: tokenizers.Tokenizer, ids: Mapping[str, int | None]) -> "Tokenizer":
+        """Return a tokenizer whose special tokens are given by role, such as "pad"."""
+        return Tokenizer(backend, **{_ID_FIELDS[role]: number for role, number in ids.items()})
+
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """The number of tokens, special ones included."""
         return self.backend.get_vocab_size()
 
@@ -72,14 +79,14 @@ class Tokenizer:
     def special(self) -> frozenset[int]:
         """The numbers of the tokens that stand for no text."""
         added = self.backend.get_added_tokens_decoder()
-        roles = {getattr(self, role) for role in ROLES} - {None}
+        roles = {number for number in ids_by_role(self).values() if number is not None}
         return frozenset(roles | {number for number, token in added.items() if token.special})
 
     @functools.cached_property
     def opening(self) -> list[int]:
         """The tokens that a published tokenizer puts before every text: its begin token, or none."""
         whole = self.backend.encode("", add_special_tokens=True).ids
-        return [number for number in whole[:1] if number == self.begin]
+        return [number for number in whole[:1] if number == self.bos_id]
 
     @functools.cached_property
     def writing(self) -> TokenEncoding:
@@ -89,7 +96,7 @@ class Tokenizer:
     @functools.cached_property
     def _characters(self) -> frozenset[str] | None:
         """The only characters that can be encoded; None if every text can."""
-        if self.unknown is not None or self.writing is not TokenEncoding.PLAIN:
+        if self.unk_id is not None or self.writing is not TokenEncoding.PLAIN:
             return None
         pieces = self.backend.get_vocab().items()
         return frozenset(piece for piece, number in pieces if number not in self.special)
@@ -131,9 +138,9 @@ class Tokenizer:
 
         Whether white space around the name belongs to it depends on the tokenizer; RoBERTa's takes that in front.
         """
-        if self.mask is None:
+        if self.mask_id is None:
             return self.encode([text])[0]
-        self._check_characters(text.split(self.backend.id_to_token(self.mask)))
+        self._check_characters(text.split(self.backend.id_to_token(self.mask_id)))
         return self._mask_reader.encode(text, add_special_tokens=False).ids
 
     @functools.cached_property
@@ -141,7 +148,7 @@ class Tokenizer:
         """The same tokenizer, except that a text can contain the mask token."""
         described = json.loads(self.backend.to_str())
         for token in described["added_tokens"]:
-            token["special"] &= token["id"] != self.mask
+            token["special"] &= token["id"] != self.mask_id
         reader = tokenizers.Tokenizer.from_str(json.dumps(described))
         reader.encode_special_tokens = True
         return reader
@@ -152,7 +159,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers up to the first end token, without special tokens."""
-        text = self.backend.decode(up_to_end(ids, self.begin, self.end), skip_special_tokens=True)
+        text = self.backend.decode(up_to_end(ids, self.bos_id, self.eos_id), skip_special_tokens=True)
         # With Metaspace the first piece of every word adds a space; a text has none at its start.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
@@ -165,7 +172,7 @@ class Tokenizer:
             before: The tokens before.
             ids: The tokens that continue them.
         """
-        kept = up_to_end(ids, None, self.end)
+        kept = up_to_end(ids, None, self.eos_id)
         text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
         if whole.startswith(text):
             return whole[len(text) :]
@@ -187,7 +194,7 @@ class Tokenizer:
         if self.writing is TokenEncoding.PLAIN:
             return pieces
         # Numbers beyond the vocabulary have no text either.
-        textless = self.special | {number for number in numbers if number >= self.vocabulary}
+        textless = self.special | {number for number in numbers if number >= self.vocab_size}
         numbered = zip(numbers, pieces, strict=True)
         return label_tokens([piece if n in textless else self._bytes(n, piece) for n, piece in numbered])
 
@@ -211,7 +218,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _written(self) -> tuple[bytes, ...]:
-        pieces = enumerate(self.pieces(range(self.vocabulary)))
+        pieces = enumerate(self.pieces(range(self.vocab_size)))
         return tuple(b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces)
 
     def first_bytes(self) -> list[bytes]:
@@ -233,7 +240,7 @@ class Tokenizer:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
         if self.writing is TokenEncoding.WORDS:
             # A full stop is a word although it adds no space.
-            starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocabulary))]
+            starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocab_size))]
         else:
             starts = [text[:1].isspace() for text in self._written]
         return np.array([n in self.special or start for n, start in enumerate(starts)])
@@ -257,7 +264,7 @@ class Tokenizer:
     def save(self, directory: Path) -> None:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles of its special tokens."""
         storage_of(directory).replace(directory / FILE, self.backend.to_str(pretty=True).encode())
-        save_roles(directory, {role: getattr(self, role) for role in ROLES})
+        save_roles(directory, ids_by_role(self))
 
 
 def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
@@ -303,6 +310,11 @@ class RolesFile:
     unknown: TokenNumber | None = None
     mask: TokenNumber | None = None
     sentencepiece: bool = False
+
+
+def ids_by_role(tokenizer: Any) -> dict[str, int | None]:
+    """Return the id of each special token of a tokenizer by role, as tokenizer_roles.json has them; None for none."""
+    return {role: getattr(tokenizer, field) for role, field in _ID_FIELDS.items()}
 
 
 def save_roles(directory: Path, roles: dict) -> None:

@@ -135,4 +135,4 @@ def _with_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenize
     """Return the tokenizer with a special token for every role, appended if it lacks them."""
     refuse_single_text(roles, "roles")
     backend.add_special_tokens([special_token(role) for role in roles])
-    return Tokenizer(backend, **{role: backend.token_to_id(special_token(role)) for role in roles})
+    return Tokenizer.from_roles(backend, {role: backend.token_to_id(special_token(role)) for role in roles})

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.synthetic_grammar import PEOPLE, PROBLEMS, generate_grammar_examples
+from transformer.data.datasets.synthetic_fine_tuning import PEOPLE, PROBLEMS, generate_grammar_examples
 from transformer.data.labeled_text_batches import LabeledExample
 
 SIZES = "train=300,validation=20,test=20"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from transformer.config import Config, PositiveInt, UserError, from_config, suggest_nearest
-from transformer.data.datasets.dataset_options import parse_int_options
+from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.fine_tuning_inputs import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
@@ -162,7 +162,7 @@ def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
     """Generate the examples of a problem by split.
 
     Args:
-        rest: The problem and its options, fields of `GrammarConfig`, as in "entailment/train=512,test=64".
+        rest: The problem and its options, fields of `GrammarDatasetConfig`, as in "entailment/train=512,test=64".
 
     Raises:
         UserError: If the problem or an option is unknown, a value is not a whole number, or sizes are impossible.

@@ -81,7 +81,7 @@ class FineTuningConfig(LabeledTextConfig):
     problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION
     auxiliary: NonNegativeFloat = 0.5
 
-    least_length: ClassVar[int] = DelimiterTokens.size(2) + 2  # a token of each of two texts
+    least_length: ClassVar[int] = DelimiterTokens.num_special_tokens(2) + 2  # a token of each of two texts
 
     def _check(self) -> None:
         super()._check()
@@ -312,10 +312,10 @@ def input_sequences(
         examples: The texts of each example.
         longest: The number of tokens to which a sequence is cut; None cuts nothing.
     """
-    marks = DelimiterTokens.behind(tokenizer.vocabulary)
+    marks = DelimiterTokens.after_vocabulary(tokenizer.vocab_size)
     encoded = tokenizer.encode([with_leading_space(text) for texts in examples for text in texts])
     of_examples = [encoded[start : start + shape.texts] for start in range(0, len(encoded), shape.texts)]
-    return [marks.sequence(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
+    return [marks.join_texts(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
 
 
 def with_leading_space(text: str) -> str:
@@ -343,18 +343,18 @@ def _split_texts(text: str, shape: ExampleShape) -> list[str]:
 
 def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
     """Return the names of all tokens, including the three after the tokenizer's."""
-    labels = token_labels(tokenizer, [[number for number in row if number < tokenizer.vocabulary] for row in rows])
+    labels = token_labels(tokenizer, [[number for number in row if number < tokenizer.vocab_size] for row in rows])
     named = []
     for row, texts in zip(rows, labels.tokens["tokens"], strict=True):
         names = iter(texts)
-        behind = [number - tokenizer.vocabulary for number in row]
+        behind = [number - tokenizer.vocab_size for number in row]
         named.append(tuple(_MARK_NAMES[number] if number >= 0 else next(names) for number in behind))
     return dataclasses.replace(labels, tokens={"tokens": tuple(named)}, titles=tuple(each[:60] for each in titles))
 
 
 def make_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
-    shape, vocabulary = config.shape, tokenizer.vocabulary + len(_MARK_NAMES)
+    shape, vocabulary = config.shape, tokenizer.vocab_size + len(_MARK_NAMES)
     asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
     rows = shape.sequences * config.batch_size
     return TaskInterface(
@@ -363,9 +363,9 @@ def make_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInt
         # An answer is one of several sequences, each of which has one output.
         | ({"labels": shape.sequences} if shape.form is SequenceLayout.CHOICE else {})
         | ({"next tokens": vocabulary} if config.auxiliary else {}),
-        pad=tokenizer.pad,
-        begin=tokenizer.begin,
-        end=tokenizer.end,
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
         output=asks.output,
     )
 
