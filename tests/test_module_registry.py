@@ -235,9 +235,9 @@ def test_a_strangers_run_names_projects_of_the_checkout_and_not_of_the_working_d
     foreign: Path, root: Path
 ) -> None:
     program = (
-        "import sys\nfrom launch import cli, sizes\nfrom transformer.models.registry import FAMILIES\n"
+        "import sys\nfrom launch import cli, model_sizes\nfrom transformer.models.registry import FAMILIES\n"
         "from transformer.tasks.registry import TASKS\n"
-        "print(cli.run(sizes.COMMAND, sizes.main, sys.argv[1:]))\n"
+        "print(cli.run(model_sizes.COMMAND, model_sizes.main, sys.argv[1:]))\n"
         "TASKS['experiments.captioning.task'], FAMILIES['experiments.captioning.model']\n"
         "for name in ('task', 'model'): print(sys.modules[f'experiments.captioning.{name}'].__file__)"
     )
