@@ -33,7 +33,7 @@ def _become_worker(arguments: Arguments) -> None:
     idle += [name for name in ("report_only", "retry_failed") if getattr(arguments, name)]
     if idle:
         raise UserError(f"--{idle[0]} has no effect on a --worker of a study that has begun: omit one of them")
-    TrialStore.existing(parse_path(arguments.workdir))
+    TrialStore.open_existing(parse_path(arguments.workdir))
     become_worker()
 
 
@@ -93,7 +93,7 @@ def _work(arguments: Arguments) -> None:
     from transformer.training.writers.trackers import requested_trackers
     from transformer.trust import named_resources
 
-    trial_store = TrialStore.existing(parse_path(arguments.workdir))
+    trial_store = TrialStore.open_existing(parse_path(arguments.workdir))
     trusted_names = {*arguments.trusted, *named_resources(arguments.config)}
     for trial in trial_store.trials():
         check_recorded(trial, trusted_names)
@@ -155,7 +155,7 @@ def _begin(
     path, base = parse_path(arguments.workdir), arguments.config
     begun = (path / "sweep.json").is_file()
     if arguments.report_only and not begun:
-        TrialStore.existing(path)
+        TrialStore.open_existing(path)
     about = None
     if begun:
         check_seeds(spec, TrialStore.open(path, study_identity(spec, base)))
@@ -182,7 +182,7 @@ def _train(
 
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
-    trial_store.plan([each.trial for each in planned])
+    trial_store.append_trials([each.trial for each in planned])
     trusted_names = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in planned))
     tried = len(list(spec.combinations())) * len(spec.tasks)
     print(
@@ -250,7 +250,7 @@ def _report(
     failed = [each for each in ended if each.state == "failed"]
     for each in failed:
         outcome = trial_store.outcome(each.planned.trial)
-        print(f"failed: {each.planned.where}: {outcome.message if outcome else ''} ({each.directory})")
+        print(f"failed: {each.planned.description}: {outcome.message if outcome else ''} ({each.directory})")
     if failed:
         print("train the failed runs again with --retry_failed")
     print(f"page: {files['html']}   numbers: {files['json'].name}, {files['csv'].name}", flush=True)

@@ -41,10 +41,11 @@ def main(arguments: Arguments) -> None:
     costs = []
     for n in lengths:
         for cost in time_layers(n, d, rows=arguments.batch_size, repeats=arguments.repeats):
-            kind = LAYER_TYPES[cost.kind]
+            kind = LAYER_TYPES[cost.layer_type]
             print(
-                f"{cost.kind:<12}{n:>7}{arguments.batch_size * kind.flops(n, d):>12.2e}{kind.sequential_steps(n):>7}"
-                f"{kind.path_length(n):>7}{1e3 * cost.seconds:>10.1f}{cost.temp_bytes / 1e6:>11.1f}",
+                f"{cost.layer_type:<12}{n:>7}{arguments.batch_size * kind.count_flops(n, d):>12.2e}"
+                f"{kind.count_sequential_steps(n):>7}{kind.max_path_length(n):>7}"
+                f"{1e3 * cost.seconds:>10.1f}{cost.temp_bytes / 1e6:>11.1f}",
                 flush=True,
             )
             costs.append(cost)

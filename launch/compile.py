@@ -97,37 +97,40 @@ def report_entry(report: "AotReport") -> dict[str, Any]:
     return {
         "name": experiment.run.name,
         "topology": report.topology,
-        "device": report.device,
-        "mesh": {axis: size for axis, size in report.mesh.items() if size > 1},
+        "device": report.device_kind,
+        "mesh": {axis: size for axis, size in report.mesh_shape.items() if size > 1},
         "rules": experiment.sharding.rules,
         "num_microbatches": experiment.run.num_microbatches,
         "remat": _remat(experiment),
         "batch_size": report.batch_size,
-        "parameters": report.parameters,
+        "parameters": report.num_parameters,
         "fits": report.fits,
-        "device_memory": report.device_memory,
+        "device_memory": report.device_memory_bytes,
         "peak_bytes": report.peak_bytes,
         "resident_bytes": dict(report.resident_bytes),
-        "temp_bytes": None if program is None else program.temporaries,
-        "code_bytes": None if program is None else program.code,
+        "temp_bytes": None if program is None else program.temp_bytes,
+        "code_bytes": None if program is None else program.code_bytes,
         "flops": report.flops,
         "collectives": []
         if program is None
         else [
-            {"kind": kind, "axes": list(axes), "executions": total.executions, "bytes": total.bytes}
+            {"kind": kind, "axes": list(axes), "executions": total.num_executions, "bytes": total.num_bytes}
             for (kind, axes), total in collective_totals(program.collectives).items()
         ],
         "loops_without_trip_count": [] if program is None else list(program.loops_without_trip_count),
-        "step_seconds": None if expected is None else expected.step,
-        "compute_seconds": None if expected is None else expected.compute,
-        "memory_seconds": None if expected is None else expected.memory,
-        "communication_seconds": None if expected is None else expected.communication,
+        "step_seconds": None if expected is None else expected.step_seconds,
+        "compute_seconds": None if expected is None else expected.compute_seconds,
+        "memory_seconds": None if expected is None else expected.memory_seconds,
+        "communication_seconds": None if expected is None else expected.communication_seconds,
         "mfu": None if expected is None else expected.mfu,
         "communication_share": None if expected is None else expected.communication_share,
         "exposed_share": None if expected is None else expected.exposed_share,
         "compile_seconds": None if program is None else round(report.compile_seconds, 1),
         "fingerprint": None if program is None else program.fingerprint,
-        "largest_arrays": [each._asdict() for each in report.largest_arrays[:SHOWN]],
+        "largest_arrays": [
+            {"bytes": each.num_bytes, "shape": each.shape, "source": each.source}
+            for each in report.largest_arrays[:SHOWN]
+        ],
         "suggestions": [{"flags": list(each.flags), "reason": each.reason} for each in suggest_smaller_step(report)],
         "versions": {"jax": jax.__version__, "libtpu": _libtpu() if report.topology[0] == "v" else None},
     }
@@ -152,9 +155,9 @@ def report_text(report: "AotReport") -> str:
 
     experiment = report.experiment
     lines = [
-        f"{experiment.run.name} on {report.topology} ({report.device}): {_verdict(report)}",
-        f"  parameters    {report.parameters:,}",
-        f"  mesh          {mesh_text(report.mesh)}, rules {experiment.sharding.rules}",
+        f"{experiment.run.name} on {report.topology} ({report.device_kind}): {_verdict(report)}",
+        f"  parameters    {report.num_parameters:,}",
+        f"  mesh          {mesh_text(report.mesh_shape)}, rules {experiment.sharding.rules}",
         f"  batch         {report.batch_size:,} rows in {experiment.run.num_microbatches} microbatches, remat "
         f"{_remat(experiment)}",
         *_bytes(report),
@@ -164,15 +167,17 @@ def report_text(report: "AotReport") -> str:
         lines += [f"  compiled in   {report.compile_seconds:.1f} s, program {report.program.fingerprint}"]
     if not report.fits:
         lines += ["largest arrays, bytes per device:"]
-        lines += [f"  {each.bytes / GB:9.3f} GB  {each.shape}  {each.source}" for each in report.largest_arrays[:SHOWN]]
+        lines += [
+            f"  {each.num_bytes / GB:9.3f} GB  {each.shape}  {each.source}" for each in report.largest_arrays[:SHOWN]
+        ]
         lines += ["suggestions:", *_advice(suggest_smaller_step(report))]
     return "\n".join(lines)
 
 
 def _verdict(report: "AotReport") -> str:
-    if report.device_memory is None:
+    if report.device_memory_bytes is None:
         return f"needs {(report.peak_bytes or 0) / GB:,.2f} GB per device, whose memory is unknown"
-    of = f"of {report.device_memory / GB:,.2f} GB per device"
+    of = f"of {report.device_memory_bytes / GB:,.2f} GB per device"
     if report.peak_bytes is None:
         return f"does not fit, by the compiler, {of}"
     return f"{'fits' if report.fits else 'does not fit'}: {report.peak_bytes / GB:,.2f} {of}"
@@ -183,14 +188,14 @@ def _bytes(report: "AotReport") -> list[str]:
     program = report.program
     if program is not None:
         # The innermost sizes are padded to whole tiles.
-        kinds["tile padding"] = max(program.arguments - sum(report.resident_bytes.values()), 0)
-        kinds["activations and temporaries"] = program.temporaries
-        kinds["outputs, program"] = program.outputs - program.aliased + program.code
+        kinds["tile padding"] = max(program.argument_bytes - sum(report.resident_bytes.values()), 0)
+        kinds["activations and temporaries"] = program.temp_bytes
+        kinds["outputs, program"] = program.output_bytes - program.aliased_bytes + program.code_bytes
     elif report.peak_bytes is not None:
         kinds["activations and temporaries"] = report.peak_bytes - sum(report.resident_bytes.values())
     lines = ["  bytes per device:"]
     for kind, size in kinds.items():
-        share = "" if report.device_memory is None else f"{100 * size / report.device_memory:6.1f} %"
+        share = "" if report.device_memory_bytes is None else f"{100 * size / report.device_memory_bytes:6.1f} %"
         lines.append(f"    {kind:<28}{size / GB:10.4f} GB {share}")
     return lines
 
@@ -205,9 +210,10 @@ def _speed(report: "AotReport") -> list[str]:
     expected = report.step_estimate
     for key, total in collective_totals(report.program.collectives).items():
         kind, axes = key
-        seconds = "" if expected is None else f"  {expected.by_kind.get(key, 0.0):.4f} s"
+        seconds = "" if expected is None else f"  {expected.seconds_by_collective.get(key, 0.0):.4f} s"
         lines.append(
-            f"    {kind:<20}{'+'.join(axes) or '-':<16}{total.executions:8,} x {total.bytes / GB:10.4f} GB{seconds}"
+            f"    {kind:<20}{'+'.join(axes) or '-':<16}{total.num_executions:8,} x {total.num_bytes / GB:10.4f} GB"
+            f"{seconds}"
         )
     if report.program.loops_without_trip_count:
         loops = ", ".join(report.program.loops_without_trip_count)
@@ -218,8 +224,8 @@ def _speed(report: "AotReport") -> list[str]:
                 f"  recomputed    {expected.recomputed_flops:.3e} FLOPs by remat: in the step time, not in the MFU"
             )
         lines += [
-            f"  step time     {expected.step:.4f} s by the roofline: compute {expected.compute:.4f}, "
-            f"memory {expected.memory:.4f}, communication {expected.communication:.4f}",
+            f"  step time     {expected.step_seconds:.4f} s by the roofline: compute {expected.compute_seconds:.4f}, "
+            f"memory {expected.memory_seconds:.4f}, communication {expected.communication_seconds:.4f}",
             f"  MFU           {100 * expected.mfu:.1f} %",
             f"  communication {100 * expected.communication_share:.1f} % of the step, not overlapped "
             f"{100 * expected.exposed_share:.1f} %",
@@ -242,7 +248,7 @@ def search_table(candidates: Sequence["CompiledCandidate"]) -> str:
 
     def order(tried: "CompiledCandidate") -> tuple[bool, float]:
         expected = tried.report.step_estimate
-        return not tried.report.fits, unlimited if expected is None else expected.step
+        return not tried.report.fits, unlimited if expected is None else expected.step_seconds
 
     rows = [("mesh", "remat", "GB per device", "step", "MFU", "communication", "")]
     for tried in sorted(candidates, key=order):
@@ -250,13 +256,13 @@ def search_table(candidates: Sequence["CompiledCandidate"]) -> str:
         speed = ("-", "-", "-")
         if expected is not None:
             speed = (
-                f"{expected.step:.4f} s",
+                f"{expected.step_seconds:.4f} s",
                 f"{100 * expected.mfu:.1f} %",
                 f"{100 * expected.communication_share:.1f} %",
             )
         needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
         fits = "fits" if report.fits else "does not fit"
-        rows.append((mesh_text(report.mesh), tried.candidate.remat.value, needed, *speed, fits))
+        rows.append((mesh_text(report.mesh_shape), tried.candidate.remat.value, needed, *speed, fits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     best = min(candidates, key=order, default=None)

@@ -55,11 +55,11 @@ def main(arguments: Arguments) -> None:
     workdir = parse_path(arguments.workdir)
     if source is not None:
         made = import_from_huggingface(Path(source), workdir, FineTuning(**given))
-        print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
+        print(f"{workdir}: {made.num_parameters:,} parameters of {source} at step 0, task {made.kind}")
         print(f"Fine-tune it with {shlex.join([*shell_command('train'), f'--workdir={workdir}'])}")
     else:
         made = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trusted)
-        print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")
+        print(f"{target}: {made.num_parameters:,} parameters of {workdir} as a {made.kind} model")
     for note in made.notes:
         print(f"  {note}")
 

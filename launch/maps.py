@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
             announce=lambda url: print(f"Open {url} in a browser on this machine; press Ctrl-C to stop.", flush=True),
         )
         return
-    if other_run is None and not run.maps.exists() and run.checkpoints.exists():
+    if other_run is None and not run.maps_dir.exists() and run.checkpoints_dir.exists():
         from transformer.interpret.show import report_of_checkpoint
 
         page = report_of_checkpoint(run, budget, arguments.data_dir, arguments.trusted)

@@ -168,12 +168,12 @@ def published_entries(dollars_per_device_hour: float) -> list[dict[str, Any]]:
     return [
         {
             "name": each.name,
-            "devices": each.devices,
-            "device": each.device,
+            "devices": each.num_devices,
+            "device": each.device_name,
             "hours": each.hours,
-            "FLOPs": each.flops,
+            "FLOPs": each.estimated_flops,
             "published FLOPs": each.published_flops,
-            "dollars": each.dollars(dollars_per_device_hour),
+            "dollars": each.estimate_dollars(dollars_per_device_hour),
             "source": each.source,
         }
         for each in PUBLISHED_TRAININGS
@@ -233,8 +233,8 @@ def entry(name: str) -> dict[str, Any]:
         "feed_forward": values["feed_forward"],
         "vocabulary": size.vocab_size,
         "context": size.context_length,
-        "parameters": counted.parameters,
-        "parameters_without_norms_and_biases": counted.matrices,
+        "parameters": counted.num_parameters,
+        "parameters_without_norms_and_biases": counted.num_matrix_parameters,
         "published_parameters": size.published_parameters,
         "flops_per_token": counted.flops_per_token,
         "training_flops": size.training_flops,
@@ -261,31 +261,31 @@ def table(entries: list[dict[str, Any]]) -> str:
 def run_entry(sizes: "RunSizes") -> dict[str, Any]:
     """Return the sizes of a run as plain values."""
     return {
-        "family": sizes.family,
-        "task": sizes.task,
+        "family": sizes.family_name,
+        "task": sizes.task_name,
         "step": sizes.step,
-        "parameters": sizes.parameters,
-        "active_parameters": sizes.active,
-        "parts": dict(sizes.parts),
-        "state": sizes.state,
+        "parameters": sizes.num_parameters,
+        "active_parameters": sizes.num_active_parameters,
+        "parts": dict(sizes.num_parameters_by_part),
+        "state": sizes.num_state_elements,
         "flops_per_step": sizes.flops,
     }
 
 
 def run_table(sizes: "RunSizes") -> str:
     """Return the parts of a run's model as aligned columns, the total, and the FLOPs of a step."""
-    parts = {**sizes.parts, "total": sizes.parameters}
-    name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{sizes.parameters:,}"))
-    lines = [f"{sizes.family} on {sizes.task}, checkpoint of step {sizes.step}"]
+    parts = {**sizes.num_parameters_by_part, "total": sizes.num_parameters}
+    name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{sizes.num_parameters:,}"))
+    lines = [f"{sizes.family_name} on {sizes.task_name}, checkpoint of step {sizes.step}"]
     lines += [f"{'part':<{name}}  {'parameters':>{count}}   share"]
     lines += [
-        f"{part:<{name}}  {size:>{count},}  {100 * size / max(sizes.parameters, 1):4.0f} %"
+        f"{part:<{name}}  {size:>{count},}  {100 * size / max(sizes.num_parameters, 1):4.0f} %"
         for part, size in parts.items()
     ]
-    if sizes.active != sizes.parameters:
-        lines += [f"of which {sizes.active:,} are active for a token, by its selected experts"]
-    if sizes.state:
-        lines += [f"and {sizes.state:,} numbers of state, which is not trained"]
+    if sizes.num_active_parameters != sizes.num_parameters:
+        lines += [f"of which {sizes.num_active_parameters:,} are active for a token, by its selected experts"]
+    if sizes.num_state_elements:
+        lines += [f"and {sizes.num_state_elements:,} numbers of state, which is not trained"]
     computed = "unknown: they cannot be counted before it runs"
     if sizes.flops is not None:
         computed = f"{sizes.flops:.3e} over the config's largest batch"

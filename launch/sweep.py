@@ -191,7 +191,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed trials are pending again")
     if engine in PLANNED_AHEAD:
-        trial_store.plan(trials)
+        trial_store.append_trials(trials)
         return _Sweep(trial_store, len(trials), None, trusted_names)
     if not arguments.worker:
         return _Sweep(trial_store, total, None, trusted_names)  # each worker asks the engine itself

@@ -61,14 +61,14 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
     tpu = parse_slice(arguments.topology, training.topology)
-    name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.hosts - 1)))
+    name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.num_hosts - 1)))
     manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
     # create refuses a name that is taken; apply would report no change and start nothing.
     create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
-        print(f"# {tpu.hosts} pods, each on a {tpu.machine_type} with {tpu.chips_a_host} chips")
+        print(f"# {tpu.num_hosts} pods, each on a {tpu.machine_type} with {tpu.chips_per_host} chips")
         print(shell_line(create, typed=manifest))
         return
     require_tool("kubectl", training.environment)
@@ -77,7 +77,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
     # Without this flag kubectl follows at most five pods, and refuses a slice of six.
-    follow = (*follow, f"--max-log-requests={tpu.hosts}", "--prefix")
+    follow = (*follow, f"--max-log-requests={tpu.num_hosts}", "--prefix")
     print(f"follow the logs with: {shell_line(follow)}\nstop the run with: {shell_line(delete)}")
 
 
@@ -95,8 +95,8 @@ def job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: s
     """
     labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
     job = {
-        "parallelism": tpu.hosts,
-        "completions": tpu.hosts,
+        "parallelism": tpu.num_hosts,
+        "completions": tpu.num_hosts,
         "completionMode": "Indexed",
         # The JobSet restarts all pods together; a single pod could not join the others.
         "backoffLimit": 0,
@@ -135,7 +135,7 @@ def job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: s
 
 def _pod(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     selector = {
-        "cloud.google.com/gke-tpu-accelerator": tpu.generation.node,
+        "cloud.google.com/gke-tpu-accelerator": tpu.generation.gke_node_label,
         "cloud.google.com/gke-tpu-topology": tpu.topology,
     }
     tolerations = [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]
@@ -160,12 +160,12 @@ def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
     words = train_words(check_word("python", arguments.python), training)
-    joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.hosts}", "--process_id=$(PROCESS)")
+    joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.num_hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": check_word("image", arguments.image),
         # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
-        "command": [*(word.replace("$", "$$") for word in words), *(joined if tpu.hosts > 1 else ())],
+        "command": [*(word.replace("$", "$$") for word in words), *(joined if tpu.num_hosts > 1 else ())],
         "env": [
             {
                 "name": "PROCESS",
@@ -175,7 +175,7 @@ def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name
             }
         ],
         "ports": [{"containerPort": COORDINATOR_PORT}, {"containerPort": LIBTPU_PORT}],
-        "resources": {"limits": {"google.com/tpu": str(tpu.chips_a_host)}},
+        "resources": {"limits": {"google.com/tpu": str(tpu.chips_per_host)}},
     }
     if arguments.checkout_dir:
         container["workingDir"] = check_word("checkout_dir", arguments.checkout_dir)

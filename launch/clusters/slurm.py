@@ -66,8 +66,8 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 class NodeAllocation(NamedTuple):
     """The numbers of nodes and of GPUs on each node."""
 
-    nodes: int
-    gpus: int
+    num_nodes: int
+    gpus_per_node: int
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
@@ -108,12 +108,12 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
             "would be requeued again and again without training; increase it, or reduce --grace_seconds"
         )
     name = run_name(arguments.name, training.workdir)
-    tasks = share.gpus if arguments.process_per == "gpu" else 1
+    tasks = share.gpus_per_node if arguments.process_per == "gpu" else 1
     settings = [
         f"--job-name={name}",
-        f"--nodes={share.nodes}",
+        f"--nodes={share.num_nodes}",
         f"--ntasks-per-node={tasks}",
-        f"--gpus-per-node={share.gpus}",
+        f"--gpus-per-node={share.gpus_per_node}",
         *((f"--time={_time(arguments.time)}",) if arguments.time is not None else ()),
         f"--output={name}-%j.log",
         "--open-mode=append",
@@ -126,7 +126,7 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
         else ()
     )
     # jax would give each process of a Slurm job one GPU, whatever their number.
-    devices = ",".join(map(str, range(share.gpus)))
+    devices = ",".join(map(str, range(share.gpus_per_node)))
     command = shlex.join(
         ("srun", "--kill-on-bad-exit=1", *train_words(check_word("python", arguments.python), training))
     )

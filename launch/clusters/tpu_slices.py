@@ -15,22 +15,22 @@ class TpuGeneration(NamedTuple):
     """A generation of TPU chips.
 
     Attributes:
-        accelerator: The prefix of accelerator types, such as v5p in v5p-512.
-        cores: The cores of a chip that accelerator types count: v5p-512 is 256 chips of 2 cores.
-        node: GKE's label of its nodes.
-        machine: The prefix of its machine types.
-        runtime: The software version of a TPU VM.
-        dimensions: The dimensions of a slice.
-        largest: The chips of the largest slice.
+        accelerator_type_prefix: The prefix of accelerator types, such as v5p in v5p-512.
+        cores_per_chip: The cores of a chip that accelerator types count: v5p-512 is 256 chips of 2 cores.
+        gke_node_label: GKE's label of its nodes.
+        machine_type_prefix: The prefix of its machine types.
+        runtime_version: The software version of a TPU VM.
+        num_dimensions: The dimensions of a slice.
+        max_chips: The chips of the largest slice.
     """
 
-    accelerator: str
-    cores: int
-    node: str
-    machine: str
-    runtime: str
-    dimensions: int
-    largest: int
+    accelerator_type_prefix: str
+    cores_per_chip: int
+    gke_node_label: str
+    machine_type_prefix: str
+    runtime_version: str
+    num_dimensions: int
+    max_chips: int
 
 
 GENERATIONS = {
@@ -48,17 +48,17 @@ class TpuSlice(NamedTuple):
     """A slice of one generation.
 
     Attributes:
-        name: The name of the generation.
+        generation_name: The name of the generation.
         shape: The shape, in the order of the documentation.
     """
 
-    name: str
+    generation_name: str
     shape: tuple[int, ...]
 
     @property
     def generation(self) -> TpuGeneration:
         """The generation of the slice."""
-        return GENERATIONS[self.name]
+        return GENERATIONS[self.generation_name]
 
     @property
     def topology(self) -> str:
@@ -66,29 +66,29 @@ class TpuSlice(NamedTuple):
         return "x".join(map(str, self.shape))
 
     @property
-    def chips(self) -> int:
+    def num_chips(self) -> int:
         """The number of chips."""
         return math.prod(self.shape)
 
     @property
-    def chips_a_host(self) -> int:
+    def chips_per_host(self) -> int:
         """The chips of a host: all of a flat slice up to 2x4, else four."""
-        return self.chips if len(self.shape) == 2 and self.chips <= 8 else 4
+        return self.num_chips if len(self.shape) == 2 and self.num_chips <= 8 else 4
 
     @property
-    def hosts(self) -> int:
+    def num_hosts(self) -> int:
         """The number of hosts, and so of processes."""
-        return self.chips // self.chips_a_host
+        return self.num_chips // self.chips_per_host
 
     @property
     def accelerator_type(self) -> str:
         """The accelerator type of a TPU VM with this number of chips."""
-        return f"{self.generation.accelerator}-{self.chips * self.generation.cores}"
+        return f"{self.generation.accelerator_type_prefix}-{self.num_chips * self.generation.cores_per_chip}"
 
     @property
     def machine_type(self) -> str:
         """The machine type of GKE's nodes."""
-        return f"{self.generation.machine}-{self.chips_a_host}t"
+        return f"{self.generation.machine_type_prefix}-{self.chips_per_host}t"
 
 
 def parse_slice(flag: str | None, config_topology: str) -> TpuSlice:
@@ -117,7 +117,7 @@ def parse_slice(flag: str | None, config_topology: str) -> TpuSlice:
     given = sorted(map(int, sizes.split("x")))
     shape = next((known for known in (*SHAPES_2D, *SMALL_SHAPES_3D) if sorted(known) == given), tuple(given))
     generation = GENERATIONS[name]
-    if generation.dimensions == 2:
+    if generation.num_dimensions == 2:
         if shape not in SHAPES_2D:
             raise UserError(f"{origin}={text} does not exist: {name} has {_listed(SHAPES_2D)}")
     elif shape not in SMALL_SHAPES_3D and (len(shape) != 3 or any(size % 4 for size in shape)):
@@ -125,9 +125,9 @@ def parse_slice(flag: str | None, config_topology: str) -> TpuSlice:
             f"{origin}={text} does not exist: {name} has {_listed(SMALL_SHAPES_3D)}, and three multiples of 4, such as "
             f"{example_shape(name)}"
         )
-    if math.prod(shape) > generation.largest:
+    if math.prod(shape) > generation.max_chips:
         raise UserError(
-            f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has at most {generation.largest}"
+            f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has at most {generation.max_chips}"
         )
     return TpuSlice(name, shape)
 
@@ -142,7 +142,7 @@ def default_shape(name: str, chips: int) -> tuple[int, ...]:
     Returns:
         The chips along each side.
     """
-    listed = SHAPES_2D if GENERATIONS[name].dimensions == 2 else SMALL_SHAPES_3D
+    listed = SHAPES_2D if GENERATIONS[name].num_dimensions == 2 else SMALL_SHAPES_3D
     cubes = chips // 64
     sides = range(1, cubes + 1)
     boxes = [sorted((a, b, cubes // (a * b))) for a in sides for b in sides if cubes % (a * b) == 0]
@@ -152,7 +152,7 @@ def default_shape(name: str, chips: int) -> tuple[int, ...]:
 
 def example_shape(name: str) -> str:
     """Return a shape that the generation has."""
-    return "4x4" if GENERATIONS[name].dimensions == 2 else "4x4x8"
+    return "4x4" if GENERATIONS[name].num_dimensions == 2 else "4x4x8"
 
 
 def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -93,10 +93,10 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
     tpu = parse_slice(arguments.topology, training.topology)
-    if tpu.shape != default_shape(tpu.name, tpu.chips):
+    if tpu.shape != default_shape(tpu.generation_name, tpu.num_chips):
         raise UserError(
-            f"{tpu.name}:{tpu.topology} is not a TPU VM: {tpu.accelerator_type} is "
-            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; use that, or "
+            f"{tpu.generation_name}:{tpu.topology} is not a TPU VM: {tpu.accelerator_type} is "
+            f"{'x'.join(map(str, default_shape(tpu.generation_name, tpu.num_chips)))}; use that, or "
             f"{shlex.join(shell_command('clusters.gke'))}"
         )
     calls = gcloud_commands(arguments, training, tpu, run_name(arguments.name, training.workdir))
@@ -126,7 +126,7 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
     queued = ("gcloud", "compute", "tpus", "queued-resources")
     create = (
         *(*queued, "create", name, *place, f"--node-id={name}"),
-        *(f"--accelerator-type={tpu.accelerator_type}", f"--runtime-version={tpu.generation.runtime}"),
+        *(f"--accelerator-type={tpu.accelerator_type}", f"--runtime-version={tpu.generation.runtime_version}"),
         *(("--spot",) if arguments.spot else ()),
         *parse_extra_options(arguments.options),
     )

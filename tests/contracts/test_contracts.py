@@ -118,7 +118,9 @@ class Trial:
             CheckedBatches(self.setting.task.training_batches(seed=5), self.setting.task.interface),
             steps=steps,
             reporter=Reporter(
-                Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
+                Cadence(
+                    log_every=max(steps // 10, 1), eval_every=max(steps // 4, 1), maps_every=half, checkpoint_every=half
+                ),
                 self.evaluations,
                 self.probe,
                 MultiWriter(recorder, *([maps] if maps else [])),

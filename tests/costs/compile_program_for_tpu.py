@@ -58,7 +58,12 @@ def main() -> None:
                     **program._asdict(),
                     "peak": program.peak_bytes,
                     "collectives": [each._asdict() for each in program.collectives],
-                    "seconds": [found.compute, found.memory, found.links, found.step],
+                    "seconds": [
+                        found.compute_seconds,
+                        found.memory_seconds,
+                        found.communication_seconds,
+                        found.step_seconds,
+                    ],
                 }
             ),
             flush=True,

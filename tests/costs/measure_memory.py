@@ -61,7 +61,7 @@ def measure(case: str) -> dict[str, float]:
     before = resident("VmRSS")
     state, metrics = compiled(state, batch)
     jax.block_until_ready((state, metrics))
-    return {"predicted": program.peak_bytes, "measured": resident("VmHWM") - before + program.arguments}
+    return {"predicted": program.peak_bytes, "measured": resident("VmHWM") - before + program.argument_bytes}
 
 
 def main() -> None:

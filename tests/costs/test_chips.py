@@ -33,7 +33,7 @@ def test_devices_by_their_kind(kind: str, flops: float) -> None:
     device: Any = Device(kind)
     chip = chip_of(device)
     assert chip is not None
-    assert chip.flops == flops
+    assert chip.flops_per_second == flops
     assert peak_flops([device] * 3) == 3 * flops
 
 
@@ -53,7 +53,7 @@ def test_fake_devices_share_one_measured_processor(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("name", "both_ways"), [("v5e", 400e9), ("v5p", 1200e9), ("v6e", 800e9)])
 def test_links_add_up_to_what_is_published(name: str, both_ways: float) -> None:
     chip = TPU_CHIPS[name]
-    assert 2 * chip.links * chip.link == both_ways
+    assert 2 * chip.num_links * chip.link_bandwidth == both_ways
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_links_add_up_to_what_is_published(name: str, both_ways: float) -> None:
 )
 def test_a_pods_all_reduce_is_its_links(name: str, pod: int, all_reduce: float) -> None:
     chip = TPU_CHIPS[name]
-    assert pod * chip.links * chip.link == pytest.approx(all_reduce, rel=0.01)
+    assert pod * chip.num_links * chip.link_bandwidth == pytest.approx(all_reduce, rel=0.01)
 
 
 def test_the_table_of_the_docs_is_the_codes(root: Path) -> None:
@@ -74,6 +74,12 @@ def test_the_table_of_the_docs_is_the_codes(root: Path) -> None:
             figures = cells[1:4] if cells[0] not in rows else cells[1:3]
             rows[cells[0]] = [*rows.get(cells[0], []), *(float(cell.split()[0]) for cell in figures)]
     assert rows == {
-        name: [chip.memory / 2**30, chip.flops / 1e12, chip.bandwidth / 1e9, chip.link / 1e9, chip.links]
+        name: [
+            chip.memory_bytes / 2**30,
+            chip.flops_per_second / 1e12,
+            chip.memory_bandwidth / 1e9,
+            chip.link_bandwidth / 1e9,
+            chip.num_links,
+        ]
         for name, chip in TPU_CHIPS.items()
     }

@@ -57,14 +57,14 @@ def test_a_sum_in_a_loop_of_five_in_a_loop_of_three_counts_fifteen_times(mesh: M
 
     (found,) = analyze_program(compiled(each_device(mesh, sums), (8, 6)), mesh).collectives
     # One row of six numbers on every device.
-    assert (found.kind, found.bytes, found.participants, found.axes, found.executions) == (
+    assert (found.kind, found.num_bytes, found.num_participants, found.mesh_axes, found.num_executions) == (
         "all-reduce",
         6 * 4,
         4,
         ("data",),
         15,
     )
-    assert found.group == (0, 2, 4, 6)
+    assert found.device_group == (0, 2, 4, 6)
     assert "psum" in found.source
 
 
@@ -92,7 +92,7 @@ def test_bytes_and_devices_of_each_kind(
     mesh: Mesh, function: Callable[..., Any], kind: str, size: int, participants: int, axes: tuple[str, ...]
 ) -> None:
     (found,) = analyze_program(compiled(each_device(mesh, function), (24, 6)), mesh).collectives
-    assert (found.kind, found.bytes, found.participants, found.axes, found.executions) == (
+    assert (found.kind, found.num_bytes, found.num_participants, found.mesh_axes, found.num_executions) == (
         kind,
         size,
         participants,
@@ -120,7 +120,7 @@ def test_of_two_branches_the_dearer_counts(mesh: Mesh) -> None:
         return jax.lax.cond(x[0, 0] > 0, lambda x: jax.lax.psum(x, "tensor"), dear, x)
 
     (found,) = analyze_program(compiled(each_device(mesh, chosen), (24, 6)), mesh).collectives
-    assert (found.axes, found.executions) == (("data",), 6)
+    assert (found.mesh_axes, found.num_executions) == (("data",), 6)
 
 
 def test_a_loop_without_an_end_in_sight_counts_once_and_is_named(mesh: Mesh) -> None:
@@ -128,7 +128,7 @@ def test_a_loop_without_an_end_in_sight_counts_once_and_is_named(mesh: Mesh) -> 
         return jax.lax.while_loop(lambda x: jnp.sum(x) < 100, lambda x: jax.lax.psum(x, "data"), x)
 
     program = analyze_program(compiled(each_device(mesh, until), (24, 6)), mesh)
-    assert [each.executions for each in program.collectives] == [1]
+    assert [each.num_executions for each in program.collectives] == [1]
     assert len(program.loops_without_trip_count) == 1
     assert "while" in program.loops_without_trip_count[0]
 
@@ -163,7 +163,7 @@ def test_a_loop_turns_as_often_as_its_counter_says(
     made = compiled(function, (3, 3))
     assert int(made(jnp.eye(3))[0]) == turns
     module = parse_hlo(without_trip_counts(made.as_text() or ""))
-    assert {run.executions for run in executed_instructions(module)} == {1, turns}
+    assert {run.num_executions for run in executed_instructions(module)} == {1, turns}
     assert loops_without_trip_count(module) == ()
 
 
@@ -175,16 +175,16 @@ def test_a_loop_whose_counter_depends_on_data_is_named(unknown: str) -> None:
         return jax.lax.while_loop(lambda loop: loop[0] < bound + 9, advance, (jnp.int32(start), x))[1]
 
     module = parse_hlo(without_trip_counts(compiled(function, (3, 3)).as_text() or ""))
-    assert {run.executions for run in executed_instructions(module)} == {1}
+    assert {run.num_executions for run in executed_instructions(module)} == {1}
     assert len(loops_without_trip_count(module)) == 1
 
 
 def test_bytes_through_memory_of_one_product(mesh: Mesh) -> None:
     program = analyze_program(compiled(lambda x, y: x @ y, (30, 50), (50, 70)), mesh)
     assert program.bytes_moved == 4 * (30 * 50 + 50 * 70 + 30 * 70)
-    assert program.arguments == 4 * (30 * 50 + 50 * 70)
-    assert program.outputs == 4 * 30 * 70
-    assert program.aliased == 0
+    assert program.argument_bytes == 4 * (30 * 50 + 50 * 70)
+    assert program.output_bytes == 4 * 30 * 70
+    assert program.aliased_bytes == 0
 
 
 def test_the_peak_counts_once_what_arguments_and_outputs_share() -> None:
@@ -213,9 +213,9 @@ def test_arguments_are_parameters_optimizer_and_batch() -> None:
             "batch": made.batch,
         }
     )
-    assert sum(split.values()) == program.arguments
+    assert sum(split.values()) == program.argument_bytes
     # The new state takes the place of the old.
-    assert program.aliased == program.arguments - split["batch"]
+    assert program.aliased_bytes == program.argument_bytes - split["batch"]
     # A device has 2 of 4 rows of 8 tokens and as many labels.
     assert split["batch"] == 2 * (2 * 8) * 4
     # Two moments of every parameter, and the count of steps.
@@ -247,7 +247,7 @@ def test_twice_the_layers_have_twice_the_layers_share_of_everything() -> None:
     assert much_more == pytest.approx(2 * more, rel=0.02)
     counts = [collective_totals(each.collectives) for each in (two_program, four_program, eight_program)]
     assert counts[0].keys() == counts[1].keys() == counts[2].keys()
-    layers = {key for key in counts[0] if counts[1][key].executions > counts[0][key].executions}
+    layers = {key for key in counts[0] if counts[1][key].num_executions > counts[0][key].num_executions}
     assert {axes for _, axes in layers} >= {("fsdp",), ("tensor",)}
     for key in counts[0]:
         for field in CollectiveTotal._fields:
@@ -258,11 +258,11 @@ def test_twice_the_layers_have_twice_the_layers_share_of_everything() -> None:
 def test_the_largest_buffers_say_where_they_are_from() -> None:
     """The activations of every layer that the backward pass needs are the largest: 2 layers, 2 rows, 8 positions."""
     _, program = trained(2)
-    sizes = [buffer.bytes for buffer in program.buffers]
+    sizes = [buffer.num_bytes for buffer in program.largest_buffers]
     assert sizes == sorted(sizes, reverse=True)
-    stacked = [buffer for buffer in program.buffers if buffer.shape == "f32[2,2,8,16]"]
+    stacked = [buffer for buffer in program.largest_buffers if buffer.shape == "f32[2,2,8,16]"]
     assert stacked
-    assert stacked[0].bytes == 2 * 2 * 8 * 16 * 4
+    assert stacked[0].num_bytes == 2 * 2 * 8 * 16 * 4
     assert "while/body" in stacked[0].source
 
 
@@ -399,7 +399,7 @@ def test_a_fused_collective_counts_once_and_a_start_with_its_end(fused: HloModul
 def test_a_loop_that_takes_two_shards_a_turn_turns_half_as_often(fused: HloModule) -> None:
     """XLA's windowed einsums: a shard is multiplied while the next two travel."""
     by_two = parse_hlo(FUSED.replace("%one = s32[] constant(1)", "%one = s32[] constant(2)"))
-    assert [each.executions for each in executed_collectives(by_two)] == [5, 5, 5]
+    assert [each.num_executions for each in executed_collectives(by_two)] == [5, 5, 5]
 
 
 def test_bytes_through_memory_of_fused_collectives(fused: HloModule) -> None:

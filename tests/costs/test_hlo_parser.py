@@ -26,7 +26,7 @@ from transformer.costs.hlo_parser import HloInstruction, parse_arrays, parse_hlo
 )
 def test_an_array_is_what_its_text_says(text: str, size: int, stored: int, space: int) -> None:
     (array,) = parse_arrays(text)
-    assert (array.bytes, array.stored, array.space) == (size, stored, space)
+    assert (array.num_bytes, array.padded_bytes, array.memory_space) == (size, stored, space)
 
 
 def test_tuples_are_flattened() -> None:
@@ -99,13 +99,13 @@ ENTRY %main.3 (a: f32[8], b: s32[]) -> (f32[4], f32[4]) {
 def test_a_module() -> None:
     module = parse_hlo(TEXT)
     assert set(module.computations) == {"inner", "elsewhere", "main.3"}
-    assert module.devices == 8
+    assert module.num_devices == 8
     entry = module.entry
     assert list(entry.instructions) == ["a", "b", "fused", "kernel", "both"]
-    assert entry.root.operands == ("fused", "kernel")
+    assert entry.root.operand_names == ("fused", "kernel")
     assert entry.instructions["a"].source == "state['a']"
-    assert entry.instructions["fused"].called == ("inner",)
-    assert entry.instructions["kernel"].target == "tpu_custom_call"
+    assert entry.instructions["fused"].called_computations == ("inner",)
+    assert entry.instructions["kernel"].custom_call_target == "tpu_custom_call"
     assert entry.instructions["kernel"].source == "jit(f)/kernel"
     assert [user.name for user in entry.users["fused"]] == ["kernel", "both"]
     assert [each.name for each in module.computations["inner"].parameters()] == ["p.1", "q.1"]

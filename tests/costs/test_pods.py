@@ -81,8 +81,8 @@ def divided() -> AotReport:
 @pytest.mark.slow
 def test_bytes_a_device_are_those_counted_by_hand(divided: AotReport) -> None:
     share = 4 * ((PARAMETERS - VECTORS) // 4 + VECTORS)
-    assert divided.parameters == PARAMETERS
-    assert divided.mesh == {"data": 1, "fsdp": 4, "expert": 1, "tensor": 1, "sequence": 1}
+    assert divided.num_parameters == PARAMETERS
+    assert divided.mesh_shape == {"data": 1, "fsdp": 4, "expert": 1, "tensor": 1, "sequence": 1}
     assert divided.resident_bytes["parameters"] == share
     assert divided.resident_bytes["averages"] >= share
     # Two moments a parameter and their counter.
@@ -91,13 +91,13 @@ def test_bytes_a_device_are_those_counted_by_hand(divided: AotReport) -> None:
     assert divided.resident_bytes["batch"] == ROWS // 4 * (CONTEXT * (4 * 4 + 1) + 4)
     assert divided.program is not None
     # The rows' numbers are for evaluations: no training step reads them.
-    assert divided.program.arguments == sum(divided.resident_bytes.values()) - ROWS // 4 * 4
+    assert divided.program.argument_bytes == sum(divided.resident_bytes.values()) - ROWS // 4 * 4
     assert divided.peak_bytes == divided.program.peak_bytes
     assert divided.batch_size == ROWS
 
 
 def test_a_cpu_has_no_memory_of_its_own_to_judge_by(divided: AotReport) -> None:
-    assert divided.device_memory is None
+    assert divided.device_memory_bytes is None
     assert divided.step_estimate is None
     assert divided.fits
     assert suggest_smaller_step(divided) == []
@@ -137,7 +137,10 @@ def test_the_largest_arrays_of_a_refused_program_are_those_of_its_loops_and_prod
         return jnp.broadcast_to(kept, (50, *kept.shape)).sum()
 
     found = largest_traced_arrays(jax.make_jaxpr(traced)(jnp.zeros((8, 8), jnp.float32)).jaxpr, devices=2)
-    assert [(each.bytes, each.shape) for each in found] == [(6 * 64 * 4 // 2, "float32[6,8,8]"), (128, "float32[8,8]")]
+    assert [(each.num_bytes, each.shape) for each in found] == [
+        (6 * 64 * 4 // 2, "float32[6,8,8]"),
+        (128, "float32[8,8]"),
+    ]
 
 
 def judged(memory: float, held: dict[str, int], needed: int | None, **sections: Any) -> AotReport:
@@ -264,7 +267,7 @@ def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
 def test_candidates_leave_out_what_cannot_fit_by_formula() -> None:
     small = fitting_candidates(experiment(), "v5e:2x2")
     assert {each.remat.value for each in small} == {"none", "dots", "attention", "full"}
-    assert [each.seconds for each in small] == sorted(each.seconds for each in small)
+    assert [each.step_seconds for each in small] == sorted(each.step_seconds for each in small)
     # 1.6 billion parameters: 19 GB with their moments, 26 with their gradients, on chips of 17.
     large = fitting_candidates(
         experiment(model={"width": 8192, "feed_forward": 32768}, task={"vocabulary": 512}), "v5e:2x2"
@@ -285,7 +288,7 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
             raise UserError("cannot be divided so")
         report = judged(1000, {"parameters": 1, "optimizer": 2, "batch": 1}, 2000)
         fits = policy == "attention" or experiment.sharding.fsdp == 1
-        return report._replace(device_memory=None, program=object()) if fits else report  # type: ignore[arg-type]
+        return report._replace(device_memory_bytes=None, program=object()) if fits else report  # type: ignore[arg-type]
 
     monkeypatch.setattr(mesh_search, "compile_ahead_of_time", proven)
     found = list(search_meshes(experiment(), "cpu:2", 10))
@@ -303,8 +306,8 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
         | {"rules": said["sharding.rules"]},
         model={"remat": said["model.remat"]},
     )
-    assert candidate.of(experiment()).to_config()["sharding"] == again.to_config()["sharding"]
-    assert candidate.of(experiment()).model == again.model
+    assert candidate.apply_to(experiment()).to_config()["sharding"] == again.to_config()["sharding"]
+    assert candidate.apply_to(experiment()).model == again.model
     assert len(list(search_meshes(experiment(), "cpu:2", 2))) == 2
 
 
@@ -313,16 +316,16 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
 def test_the_collectives_of_a_step_on_a_tpu_slice_are_those_recorded() -> None:
     report = compile_ahead_of_time(experiment(precision={"compute": "bfloat16"}), "v5e:2x2")
     assert report.fits
-    assert report.device_memory == TPU_CHIPS["v5e"].memory
+    assert report.device_memory_bytes == TPU_CHIPS["v5e"].memory_bytes
     assert report.program is not None
     assert report.step_estimate is not None
     assert report.program.loops_without_trip_count == ()
     # A change here is a change of what every step on a pod sends: look at why, then record it anew.
     assert dict(collective_totals(report.program.collectives)) == {
-        ("all-gather", ("fsdp",)): CollectiveTotal(executions=27, bytes=301_056),
-        ("reduce-scatter", ("fsdp",)): CollectiveTotal(executions=3, bytes=196_608),
-        ("all-to-all", ("fsdp",)): CollectiveTotal(executions=2, bytes=49_152),
-        ("all-reduce", ("fsdp",)): CollectiveTotal(executions=4, bytes=12_624),
+        ("all-gather", ("fsdp",)): CollectiveTotal(num_executions=27, num_bytes=301_056),
+        ("reduce-scatter", ("fsdp",)): CollectiveTotal(num_executions=3, num_bytes=196_608),
+        ("all-to-all", ("fsdp",)): CollectiveTotal(num_executions=2, num_bytes=49_152),
+        ("all-reduce", ("fsdp",)): CollectiveTotal(num_executions=4, num_bytes=12_624),
     }
 
 

@@ -11,9 +11,9 @@ from transformer.costs.chips import Chip
 from transformer.costs.compiled_program import Collective, CompiledProgram
 from transformer.costs.roofline import collective_seconds, estimate_step
 
-TORUS = Chip("t", 10**9, 1e12, 1e9, link=1e6, links=6, wraps=4, network=1e4)
-FLAT = TORUS._replace(links=4, wraps=16)
-SWITCHED = TORUS._replace(links=10, wraps=0)
+TORUS = Chip("t", 10**9, 1e12, 1e9, link_bandwidth=1e6, num_links=6, wraparound_multiple=4, network_bandwidth=1e4)
+FLAT = TORUS._replace(num_links=4, wraparound_multiple=16)
+SWITCHED = TORUS._replace(num_links=10, wraparound_multiple=0)
 
 
 class Device(NamedTuple):
@@ -88,7 +88,7 @@ def test_seconds_through_a_switch_and_beyond_the_host() -> None:
     hosts = [Device((), number // 4) for number in range(8)]
     assert collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0)
     with pytest.raises(ValueError, match="the network bandwidth of t is not published"):
-        collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network=None), hosts)
+        collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network_bandwidth=None), hosts)
 
 
 def test_an_unknown_collective_is_refused() -> None:
@@ -132,19 +132,21 @@ def test_the_step(
 ) -> None:
     found = estimate_step(program(*collectives, moved=int(memory * 1e9)), compute * 64 * 1e12, TORUS, MESH)
     links = 6 * len(collectives)
-    assert (found.compute, found.memory, found.communication) == pytest.approx((compute, memory, links))
-    assert found.step == pytest.approx(step)
+    assert (found.compute_seconds, found.memory_seconds, found.communication_seconds) == pytest.approx(
+        (compute, memory, links)
+    )
+    assert found.step_seconds == pytest.approx(step)
     assert found.exposed_share == pytest.approx(waiting)
     assert found.communication_share == pytest.approx(links / step)
     assert found.mfu == pytest.approx(compute / step)
-    assert found.fully_overlapped_step == pytest.approx(max(compute, memory, links))
-    assert found.fully_exposed_step == pytest.approx(max(compute, memory) + links)
-    assert found.fully_overlapped_step <= found.step <= found.fully_exposed_step
+    assert found.fully_overlapped_step_seconds == pytest.approx(max(compute, memory, links))
+    assert found.fully_exposed_step_seconds == pytest.approx(max(compute, memory) + links)
+    assert found.fully_overlapped_step_seconds <= found.step_seconds <= found.fully_exposed_step_seconds
 
 
 def test_seconds_by_kind() -> None:
     found = estimate_step(program(GATHER, HIDDEN, GATHER), 1e12, TORUS, MESH)
-    assert found.by_kind == {
+    assert found.seconds_by_collective == {
         ("all-gather", ("data",)): pytest.approx(12),
         ("all-reduce", ("data",)): pytest.approx(6),
     }
@@ -158,14 +160,14 @@ def test_permutations_of_both_ways_around_a_ring_share_the_time() -> None:
         for size, chain in ((3_000_000, there), (2_000_000, [there[0], *there[:0:-1]]))
     ]
     found = estimate_step(program(*ways), 1e12, TORUS, MESH)
-    assert found.overlapped == pytest.approx(3.0)
-    assert estimate_step(program(*ways[:1] * 2), 1e12, TORUS, MESH).overlapped == pytest.approx(6.0)
+    assert found.overlapped_seconds == pytest.approx(3.0)
+    assert estimate_step(program(*ways[:1] * 2), 1e12, TORUS, MESH).overlapped_seconds == pytest.approx(6.0)
     # Two chips send to each other: both permutations take both ways of their link.
     pair = [collective("collective-permute", 1_000_000, there[:2], overlapped=True)] * 2
-    assert estimate_step(program(*pair), 1e12, TORUS, MESH).overlapped == pytest.approx(2.0)
+    assert estimate_step(program(*pair), 1e12, TORUS, MESH).overlapped_seconds == pytest.approx(2.0)
 
 
 def test_what_is_computed_again_takes_time_and_is_no_use() -> None:
     found = estimate_step(program(moved=0), 3e14, TORUS, MESH, recomputed_flops=1e14)
     assert found.mfu == pytest.approx(0.75)
-    assert found.step == pytest.approx(4e14 / (64 * 1e12))
+    assert found.step_seconds == pytest.approx(4e14 / (64 * 1e12))

@@ -34,7 +34,9 @@ def test_every_layer_gathers_once_and_agrees_five_times(root: Path) -> None:
     for layers, program in zip(LAYERS, programs(root), strict=True):
         counted: collections.Counter[tuple[Any, ...]] = collections.Counter()
         for each in program["collectives"]:
-            counted[each["kind"], each["bytes"], each["participants"], *each["axes"]] += each["times"]
+            counted[each["kind"], each["num_bytes"], each["num_participants"], *each["mesh_axes"]] += each[
+                "num_executions"
+            ]
         assert counted == {
             ("all-gather", WIDTH * WIDTH * TWO_BYTES, 2, "fsdp"): layers,
             ("all-reduce", ROWS // 2 * WIDTH * TWO_BYTES, 2, "tensor"): 5 * layers,
@@ -44,13 +46,13 @@ def test_every_layer_gathers_once_and_agrees_five_times(root: Path) -> None:
 def test_bytes_of_memory(root: Path) -> None:
     for layers, program in zip(LAYERS, programs(root), strict=True):
         rows, weights = ROWS // 2 * WIDTH * TWO_BYTES, layers * WIDTH // 2 * WIDTH * TWO_BYTES
-        assert program["arguments"] == rows + weights
+        assert program["argument_bytes"] == rows + weights
         # The compiler rounds a result up by some blocks of its own.
-        assert rows <= program["outputs"] <= rows + 4096
+        assert rows <= program["output_bytes"] <= rows + 4096
         assert program["peak"] >= rows + weights + rows
         # Each argument is read at least once and the result written; what lies in fast memory moves nothing.
-        assert program["moved"] >= rows + weights + rows
-        assert program["endless"] == []
+        assert program["bytes_moved"] >= rows + weights + rows
+        assert program["loops_without_trip_count"] == []
 
 
 def test_twice_the_layers_take_twice_the_operations_and_links(root: Path) -> None:

@@ -25,7 +25,7 @@ def attack(plan: dict[str, Any]) -> None:
     """Let the fault happen once, where the plan says."""
     if int(os.environ.get("JAX_PROCESS_ID", "0")) != plan["process"]:
         return
-    beat, done = ProgressMonitor.begin, threading.Event()
+    beat, done = ProgressMonitor.begin_unit, threading.Event()
 
     def watched(monitor: ProgressMonitor, what: str, **more: Any) -> None:
         beat(monitor, what, **more)
@@ -33,7 +33,7 @@ def attack(plan: dict[str, Any]) -> None:
             done.set()
             act(plan)
 
-    ProgressMonitor.begin = watched  # type: ignore[method-assign]
+    ProgressMonitor.begin_unit = watched  # type: ignore[method-assign]
 
 
 def act(plan: dict[str, Any]) -> None:

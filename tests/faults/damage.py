@@ -199,13 +199,13 @@ def _maps(run: Path) -> Any:
 def _plan(folder: Path) -> None:
     trial_store = TrialStore.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
     trials = [trial_of_config({"rate": number / 7}, {"seed": number}) for number in range(6)]
-    trial_store.plan(trials)
+    trial_store.append_trials(trials)
     # Of what has begun nothing may be lost in silence; the others would be planned again.
     for trial in (trials[0], trials[-1]):
-        with trial_store.lease(trial) as lease:
-            lease.begin(0)
+        with trial_store.hold_trial(trial) as lease:
+            lease.record_start(0)
 
 
 def _trial_store(folder: Path) -> Any:
-    trial_store = TrialStore.existing(folder)
+    trial_store = TrialStore.open_existing(folder)
     return trial_store.facts(), [trial._asdict() for trial in trial_store.trials()]

@@ -21,7 +21,7 @@ seen: list[tuple[int, int, int, int]] = []
 
 def measure() -> None:
     """Look before every tenth step."""
-    beat = ProgressMonitor.begin
+    beat = ProgressMonitor.begin_unit
 
     def watched(monitor: ProgressMonitor, what: str, **more: Any) -> None:
         beat(monitor, what, **more)
@@ -31,7 +31,7 @@ def measure() -> None:
             bytes_ = pages * os.sysconf("SC_PAGE_SIZE")
             seen.append((int(step[1]), bytes_, len(os.listdir("/proc/self/fd")), threading.active_count()))
 
-    ProgressMonitor.begin = watched  # type: ignore[method-assign]
+    ProgressMonitor.begin_unit = watched  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

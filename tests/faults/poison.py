@@ -188,7 +188,7 @@ def ten_times(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch
             if not (run / f"batch-of-step-{step}.npz").is_file()
         ]
         way = _way_past(said)
-        if way is None or not way.step or way.step + way.skip != at + 10:
+        if way is None or not way.step or way.step + way.num_batches_to_skip != at + 10:
             return [*faults, f"it names no way past: {said}"]
         train(resolved, run, rewind=way)
         train(resolved, run, rewind=way)  # the same command again has nothing to do

@@ -52,10 +52,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         _maps(directory)
     trial = make_trial(TRANSLATION, {"seed": 1})
     trial_store = TrialStore.open(sweep, {"metric": "validation/loss"})
-    trial_store.plan([trial, make_trial(TRANSLATION, {"seed": 2})])
-    with trial_store.lease(trial) as lease:
-        lease.begin(0)
-        lease.record(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
+    trial_store.append_trials([trial, make_trial(TRANSLATION, {"seed": 2})])
+    with trial_store.hold_trial(trial) as lease:
+        lease.record_start(0)
+        lease.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
     ablation.mkdir()
     write_metadata(ablation, ABOUT)
     (ablation / "vmapped" / "x").mkdir(parents=True)
@@ -79,14 +79,14 @@ def _checkpoint(directory: RunDirectory, config: Mapping[str, Any]) -> None:
         "records": {"metrics.jsonl": [0, "0" * 64]},
         "progress": {"window": {"steps": 1, "sums": {"loss": 0.5}}, "looked": False},
     }
-    checkpoints = Checkpoints(directory.checkpoints, 1)
+    checkpoints = Checkpoints(directory.checkpoints_dir, 1)
     checkpoints.save(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)}, saved)
     checkpoints.close()
 
 
 def _maps(directory: RunDirectory) -> None:
     labels = dataclasses.replace(LABELS, images={"source": np.zeros((2, 4, 4, 3), np.uint8)})
-    store = open_store(directory.maps, labels=labels)
+    store = open_store(directory.maps_dir, labels=labels)
     store.write(1, some_maps(1, store))
     completed(directory.path)
 
@@ -97,7 +97,7 @@ ABOUT = {
         "post": {
             "differences": [{"key": "model.norm_placement", "reference": "pre", "arm": "post"}],
             "parameters": 8,
-            "shared": {"same": 1, "of": 2, "differing": ["a"], "apart": []},
+            "shared": {"num_equal_arrays": 1, "num_arrays": 2, "differing_paths": ["a"], "unmatched_paths": []},
         }
     },
     "initial_gradients": {
@@ -128,19 +128,19 @@ def _read_maps(folder: Path) -> None:
 
 def _read_checkpoint(folder: Path) -> None:
     run = RunDirectory(folder)
-    checkpoints = Checkpoints.open_read_only(run.checkpoints)
+    checkpoints = Checkpoints.open_read_only(run.checkpoints_dir)
     check_metadata(checkpoints.metadata(1), folder, 1)
     checkpoints.restore(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
 
 
 def _read_sweep(folder: Path) -> None:
-    trial_store = TrialStore.existing(folder)
+    trial_store = TrialStore.open_existing(folder)
     trial_store.facts()
     for trial in trial_store.trials():
         check_recorded(trial, ())
         trial_store.outcome(trial)
-        trial_store.times(trial)
-        with trial_store.lease(trial) as lease:
+        trial_store.start_and_end_times(trial)
+        with trial_store.hold_trial(trial) as lease:
             lease.attempts()
 
 
@@ -205,7 +205,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
         with _reading_checkpoints(folder, str(folder)):
             pass
 
-    for read, folder in ((RunDirectory.open, run), (begin_from, run), (TrialStore.existing, sweep)):
+    for read, folder in ((RunDirectory.open, run), (begin_from, run), (TrialStore.open_existing, sweep)):
         with pytest.raises(UserError, match="pipe is no regular file"):
             read(folder)
 

@@ -168,4 +168,6 @@ ARRANGEMENTS: dict[str, Arrangement] = {
 
 def family(entries: tuple[TensorEntry, ...]) -> ConversionSpec:
     """A family of tensors alone."""
-    return ConversionSpec("recorded", "", "", keys=(), fixed={}, training_defaults={}, entries=entries)
+    return ConversionSpec(
+        "recorded", "", "", config_keys=(), fixed_fields={}, training_defaults={}, tensor_entries=entries
+    )

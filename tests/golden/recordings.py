@@ -53,12 +53,14 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
     config = recorded.config
     if name in ARRANGEMENTS:
         entries, section_of, prepared = ARRANGEMENTS[name]
-        rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
+        rows = next(
+            len(recorded.weights[entry.tensor_name]) for entry in entries if entry.leaf_paths == ("embedding/table",)
+        )
         section = section_of(config) | {"vocab_size": rows}
         bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad_id=0, bos_id=0, eos_id=0)
         shapes = parameter_shapes(build(model_config(section), bare, Precision()).functional.shapes())
         slots, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
-        assert {slot.tensor: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
+        assert {slot.tensor_name: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
         params = tensors_to_params(slots, weights.items())
     else:
         recorded.write(folder)

@@ -140,8 +140,8 @@ def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_aske
     visit: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    text = looked.page.replace('"queryKeyVectors":{"depth":8', '"queryKeyVectors":null,"unused":{"depth":8')
-    assert text != looked.page
+    text = looked.html.replace('"queryKeyVectors":{"depth":8', '"queryKeyVectors":null,"unused":{"depth":8')
+    assert text != looked.html
     (tmp_path / "page.html").write_text(text)
     page = visit(tmp_path / "page.html")
     assert page.locator("#neurons-note").inner_text() == (

@@ -34,7 +34,7 @@ def test_a_look_is_a_file_whose_path_is_told(
     assert capsys.readouterr().out == f"Open this page in a browser: {tmp_path / 'page.html'}\n"
     assert looked.path == tmp_path / "page.html"
     page = looked.path.read_text()
-    assert page == looked.page
+    assert page == looked.html
     data = data_of(page)
     assert (data["title"], data["titles"], data["tokens"]) == ("tiny-gpt2", ["the qu"], {"tokens": [["the", "▁qu"]]})
     # Nothing of any training.
@@ -48,12 +48,12 @@ def test_a_page_without_a_name_is_a_new_file_and_one_that_cannot_be_written_is_r
     model: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looked = AttentionPage("title", "page")
-    path = looked.saved().path
+    path = looked.save().path
     assert path is not None
     assert path.read_text() == "page"
-    assert path != looked.saved().path
+    assert path != looked.save().path
     with pytest.raises(UserError, match=r"page=.*absent.* cannot be written: No such file"):
-        looked.saved(tmp_path / "absent" / "page.html")
+        looked.save(tmp_path / "absent" / "page.html")
     # Two texts are two examples; their pages have no room in a thousand bytes.
     with pytest.raises(UserError, match="budget=1000 bytes is too small"):
         model.show_attention(["the", "qu"], page=tmp_path / "page.html", budget=1000)
@@ -72,7 +72,7 @@ def test_in_a_notebook_the_page_is_shown_in_a_frame(
     frame = looked._repr_html_()
     found = re.fullmatch(r'<iframe srcdoc="([^"]*)" sandbox="([^"]*)" title="([^"]*)" style="[^"]*"></iframe>', frame)
     assert found is not None
-    assert html.unescape(found[1]) == looked.page
+    assert html.unescape(found[1]) == looked.html
     # The frame reaches neither the notebook nor its server.
     assert found[2].split() == ["allow-scripts", "allow-downloads"]
     assert found[3] == "the &lt;b&gt;qu"

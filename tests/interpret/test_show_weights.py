@@ -36,7 +36,7 @@ def test_the_page_names_the_roles_of_the_heads(tmp_path: Path, capsys: pytest.Ca
 
 def test_cross_attention_has_keys_of_its_own(tmp_path: Path) -> None:
     weights = np.full((2, 3, 2, 4), 0.25)
-    page = show_weights(weights, ["das", "Haus"], ["the", "house", "is", "red"], page=tmp_path / "a.html").page
+    page = show_weights(weights, ["das", "Haus"], ["the", "house", "is", "red"], page=tmp_path / "a.html").html
     assert all(word in page for word in ("Haus", "red", "queries", "keys"))
 
 

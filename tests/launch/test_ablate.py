@@ -59,8 +59,8 @@ class Fakes:
         for trial in trial_store.trials():
             if trial_store.outcome(trial) is None and len(self.trained) < self.most:
                 self.trained.append(trial.name)
-                with trial_store.lease(trial) as lease:
-                    lease.record(self._train(trial, trial_store.directory(trial)))
+                with trial_store.hold_trial(trial) as lease:
+                    lease.record_outcome(self._train(trial, trial_store.directory(trial)))
 
     def _train(self, trial: Trial, directory: Path) -> TrialOutcome:
         if trial.config["seed"] in self.fail:
@@ -77,7 +77,11 @@ class Fakes:
 
 
 def about_the_arms(spec: Any, *rest: Any) -> dict[str, Any]:
-    of_arm = {"differences": [], "parameters": 10, "shared": {"same": 1, "of": 1, "differing": [], "apart": []}}
+    of_arm = {
+        "differences": [],
+        "parameters": 10,
+        "shared": {"num_equal_arrays": 1, "num_arrays": 1, "differing_paths": [], "unmatched_paths": []},
+    }
     return {"base": {"name": "tiny"}, "arms": dict.fromkeys(spec.arms, of_arm)}
 
 
@@ -356,7 +360,7 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
     for arm in result["arms"]:
         assert set(arm["bands"]) == {"validation/loss", "train/loss"}
         assert set(arm["heads"]) == {"entropy", "sink"}
-        assert arm["shared"]["same"] > 0
+        assert arm["shared"]["num_equal_arrays"] > 0
     cell = result["runs"][0]
     words = shlex.split(cell["command"])
     words = words[words.index("launch.train") + 1 :]

@@ -51,22 +51,22 @@ V4 = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16"
 def test_slices_are_as_documented(row):
     topology, accelerator, machine, hosts, chips = row.split()
     found = parse_slice(topology, "")
-    assert f"{found.name}:{found.topology}" == topology
+    assert f"{found.generation_name}:{found.topology}" == topology
     assert (found.accelerator_type, found.machine_type) == (accelerator, machine)
-    assert (found.hosts, found.chips_a_host) == (int(hosts), int(chips))
-    assert found.hosts * found.chips_a_host == found.chips
+    assert (found.num_hosts, found.chips_per_host) == (int(hosts), int(chips))
+    assert found.num_hosts * found.chips_per_host == found.num_chips
 
 
 @pytest.mark.parametrize(("name", "shapes"), [("v5p", V5P), ("v4", V4)])
 def test_an_accelerator_type_stands_for_the_documented_shape(name, shapes):
     for text in shapes.split():
         shape = parse_slice(f"{name}:{text}", "").shape
-        assert "x".join(map(str, default_shape(name, parse_slice(f"{name}:{text}", "").chips))) == text
+        assert "x".join(map(str, default_shape(name, parse_slice(f"{name}:{text}", "").num_chips))) == text
         assert "x".join(map(str, shape)) == text
 
 
 def test_names_of_nodes_and_software():
-    found = {name: (kind.node, kind.runtime) for name, kind in GENERATIONS.items()}
+    found = {name: (kind.gke_node_label, kind.runtime_version) for name, kind in GENERATIONS.items()}
     assert found == {
         "v4": ("tpu-v4-podslice", "tpu-ubuntu2204-base"),
         "v5e": ("tpu-v5-lite-podslice", "v2-alpha-tpuv5-lite"),
@@ -83,8 +83,8 @@ def test_the_numbers_of_a_shape_come_in_any_order(text, topology):
 
 
 def test_the_flag_comes_before_the_config():
-    assert parse_slice("v5e:4x4", "v5p:4x4x4").name == "v5e"
-    assert parse_slice(None, "v5p:4x4x4").name == "v5p"
+    assert parse_slice("v5e:4x4", "v5p:4x4x4").generation_name == "v5e"
+    assert parse_slice(None, "v5p:4x4x4").generation_name == "v5p"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_what_does_not_fit_ends_with_1_and_says_what_would_help(
 ) -> None:
     def on_a_smaller_device(*given: Any) -> aot_compile.AotReport:
         found = real(*given)
-        return found._replace(device_memory=(found.peak_bytes or 0) - 1)
+        return found._replace(device_memory_bytes=(found.peak_bytes or 0) - 1)
 
     real = aot_compile.compile_ahead_of_time
     monkeypatch.setattr(aot_compile, "compile_ahead_of_time", on_a_smaller_device)

@@ -151,7 +151,7 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
     directory = RunDirectory.open(run)
     assert directory.config()["task"]["name"] == "translation"
     assert directory.config()["model"]["positions"] == "t5"
-    assert Checkpoints.open_read_only(directory.checkpoints).steps() == [0]
+    assert Checkpoints.open_read_only(directory.checkpoints_dir).steps() == [0]
     _, setting, state = load_run(run)
     interface = setting.task.interface
     assert (interface.pad_id, interface.bos_id, interface.eos_id) == (0, 0, 1)

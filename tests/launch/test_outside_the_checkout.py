@@ -210,7 +210,7 @@ def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sweep, "become_worker", lambda: None)
     words = ["--config=lab/config.py:sorting", *SMALL, "--config.task.batch_size=8", "--workdir=sweep", "--worker"]
     assert cli.run(sweep.COMMAND, sweep.main, [*words, "--config.steps=2"]) == 0
-    trial_store = TrialStore.existing(folder / "sweep")
+    trial_store = TrialStore.open_existing(folder / "sweep")
     assert [trial.overrides["optimizer.learning_rate"] for trial in trial_store.trials()] == [1e-3, 3e-3]
     outcomes = [trial_store.outcome(trial) for trial in trial_store.trials()]
     assert [outcome and outcome.state for outcome in outcomes] == [TrialState.DONE] * 2

@@ -125,7 +125,7 @@ def test_a_key_that_the_checkpoint_was_trained_without_is_told(run: Path, capsys
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "convert": lambda run: export_to_huggingface(run, run.parent / "published").parameters,
+    "convert": lambda run: export_to_huggingface(run, run.parent / "published").num_parameters,
     "maps --text": lambda run: jax.tree.map(lambda leaf: leaf.tolist(), load(run).variables.params),
     "maps --compare_to": lambda run: _other_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _directories([run])],

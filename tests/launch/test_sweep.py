@@ -82,7 +82,7 @@ def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, caps
     words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
     done = start(*words, "--worker")
     assert done.returncode == 0, done.stdout + done.stderr
-    trial_store = TrialStore.existing(tmp_path / "s")
+    trial_store = TrialStore.open_existing(tmp_path / "s")
     trials = trial_store.trials()
     assert [dict(trial.overrides) for trial in trials] == [
         {"optimizer.learning_rate": 1e-3},
@@ -119,7 +119,7 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
     assert "validation/loss" in wrong.stderr
     done = start(*words, "--num_workers", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    trial_store = TrialStore.existing(tmp_path / "s")
+    trial_store = TrialStore.open_existing(tmp_path / "s")
     assert {trial_store.state(trial) for trial in trial_store.trials()} == {TrialState.DONE}
     first = trial_store.directory(trial_store.trials()[0])
     assert len(json.loads((first / "environment.json").read_text())) == 2

@@ -89,7 +89,7 @@ if __name__ == "__main__":
     assert sys.argv[2] == "--worker"
     if "light" not in os.environ:
         become_worker()
-    trial_store = TrialStore.existing(path)
+    trial_store = TrialStore.open_existing(path)
     run_worker(trial_store, None, total=len(trial_store.trials()), metric="validation/loss", trainer=Odd(0.02))
 """
 
@@ -191,7 +191,7 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     starter = (
         "import sys, time\nfrom launch.workers import run_workers\n"
         "from transformer.studies.sweeps.trial_store import TrialStore\n"
-        "from pathlib import Path\ntrial_store = TrialStore.existing(Path(sys.argv[1]))\n"
+        "from pathlib import Path\ntrial_store = TrialStore.open_existing(Path(sys.argv[1]))\n"
         "command = [sys.executable, '-m', 'odd_worker', sys.argv[1]]\n"
         "run_workers(command, trial_store, workers=1, total=1, metric='validation/loss')"
     )
@@ -208,7 +208,7 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     parent.wait()
     while trial_store.state(trial_store.trials()[0]) == TrialState.RUNNING:
         time.sleep(0.05)
-    with trial_store.lease(trial_store.trials()[0]) as lease:
+    with trial_store.hold_trial(trial_store.trials()[0]) as lease:
         assert [attempt.left for attempt in lease.attempts()] == [True]
     # Programs that lie in a sweep's directory may be whoever's wrote it.
     assert not (tmp_path / "s" / "compiled").exists()

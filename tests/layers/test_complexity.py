@@ -29,7 +29,7 @@ def shape(*sizes: int) -> jax.ShapeDtypeStruct:
 
 def of_kind(name: str) -> Layer:
     def made(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        functional, run = LAYER_TYPES[name].layer(d)
+        functional, run = LAYER_TYPES[name].make_layer(d)
         return run, (functional.shapes(), shape(1, n, d))
 
     return made
@@ -56,7 +56,7 @@ COUNTS = {"vanilla": 4e9, "gru": 12e9, "lstm": 16e9, "convolution": 6e9, "attent
 
 @pytest.mark.parametrize("kind", LAYER_TYPES)
 def test_a_layer_of_a_thousand_by_a_thousand(kind: str) -> None:
-    assert flops(of_kind(kind), 1000, 1000) == COUNTS[kind] == LAYER_TYPES[kind].flops(1000, 1000)
+    assert flops(of_kind(kind), 1000, 1000) == COUNTS[kind] == LAYER_TYPES[kind].count_flops(1000, 1000)
 
 
 def test_attention_without_projections() -> None:
@@ -96,8 +96,8 @@ def waits(jaxpr: Any) -> int:
 @pytest.mark.parametrize("kind", LAYER_TYPES)
 def test_only_recurrence_waits_for_every_position(kind: str) -> None:
     run, given = of_kind(kind)(50, 8)
-    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == LAYER_TYPES[kind].sequential_steps(50)
-    assert LAYER_TYPES[kind].sequential_steps(50) == (1 if kind in ("attention", "convolution") else 50)
+    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == LAYER_TYPES[kind].count_sequential_steps(50)
+    assert LAYER_TYPES[kind].count_sequential_steps(50) == (1 if kind in ("attention", "convolution") else 50)
 
 
 def depth(layers: Callable[[int], Layer], n: int) -> int:
@@ -124,9 +124,9 @@ def test_how_many_layers_join_the_two_ends() -> None:
     assert depth(lambda _: of_kind("gru"), n) == 1  # but n steps, one after another
     assert (
         depth(lambda _: of_kind("convolution"), n)
-        == LAYER_TYPES["convolution"].path_length(n)
+        == LAYER_TYPES["convolution"].max_path_length(n)
         == math.ceil((n - 1) / 2)
     )
-    assert depth(lambda _: of_kind("attention"), n) == LAYER_TYPES["attention"].path_length(n) == 1
+    assert depth(lambda _: of_kind("attention"), n) == LAYER_TYPES["attention"].max_path_length(n) == 1
     layers = depth(lambda number: lambda n, d: dilated(n, d, 3**number), n)
     assert layers == math.ceil(math.log(n, 3))

@@ -171,7 +171,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
         statistics = make_statistics(weights, site, store.labels)
         if level.name == "full":
             kept[site.name] = quantize_maps(
-                weights[..., : level.queries, : level.keys], store.levels(site.name), statistics
+                weights[..., : level.num_queries, : level.num_keys], store.levels(site.name), statistics
             )
             continue
         pooled = max_pool_map(weights, level.query_block, level.key_block)

@@ -144,7 +144,7 @@ def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
     """Counted array by array: a byte a code and a root, four a scale and a key."""
     *heads, queries, keys = shape
     levels = map_levels(queries, keys, tiers.level_sizes)
-    rows = [(level.queries, level.keys) for level in levels]
+    rows = [(level.num_queries, level.num_keys) for level in levels]
     found = sum(q * k + 5 * q for q, k in rows)
     if levels[-1].name != "full":
         found += tiers.num_rows * (keys + 5) + (queries * (tiers.top_k * 5 + 5) if tiers.top_k else 0)

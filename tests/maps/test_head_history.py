@@ -174,7 +174,7 @@ def test_change_points_refuses_steps_without_values():
 @pytest.mark.parametrize("spread", [0.2, 1.0])
 def test_planted_heads_are_named_with_their_onset_and_no_others(site, spread):
     roles = find_roles(STEPS, site, LABELS, statistics(site, PLANTED, spread))
-    found = {(role.layer, role.head): (role.role, role.onset) for role in roles}
+    found = {(role.layer, role.head): (role.role, role.onset_step) for role in roles}
     assert len(roles) == len(found)
     assert found == {place: (ROLES[habit], STEPS[since]) for place, (habit, since) in PLANTED.items()}
     assert all(0.75 < role.score < 0.95 for role in roles)
@@ -188,19 +188,19 @@ def test_uniform_and_random_heads_are_not_named(site, spread):
 
 def test_a_role_played_from_the_beginning_begins_at_the_first_step():
     (role,) = find_roles(STEPS, DECODER, LABELS, statistics(DECODER, {(0, 1): ("previous_token", 0)}, 0.5))
-    assert (role.layer, role.head, role.onset) == (0, 1, STEPS[0])
+    assert (role.layer, role.head, role.onset_step) == (0, 1, STEPS[0])
 
 
 @pytest.mark.parametrize(("since", "onset"), [(len(STEPS) - 1, -1), (1, 1)])
 def test_a_role_seen_at_few_steps_begins_with_them(since, onset):
     (role,) = find_roles(STEPS, DECODER, LABELS, statistics(DECODER, {(0, 1): ("diagonal", since)}, 0.5))
-    assert role.onset == STEPS[onset]
+    assert role.onset_step == STEPS[onset]
 
 
 def test_two_stored_steps_are_enough_for_an_onset():
     names, values = statistics(DECODER, {(0, 1): ("diagonal", 1)}, 0.5)
     (role,) = find_roles(STEPS[:2], DECODER, LABELS, Statistics(names, values[:2]))
-    assert role.onset == STEPS[1]
+    assert role.onset_step == STEPS[1]
 
 
 def test_a_role_given_up_is_not_named_and_one_taken_again_begins_again():
@@ -210,7 +210,7 @@ def test_a_role_given_up_is_not_named_and_one_taken_again_begins_again():
     assert find_roles(STEPS, DECODER, LABELS, Statistics(names, given_up)) == ()
     again = np.concatenate([apart[:3], values[3:12], apart[12:15], values[15:]])
     (role,) = find_roles(STEPS, DECODER, LABELS, Statistics(names, again))
-    assert role.onset == STEPS[15]
+    assert role.onset_step == STEPS[15]
 
 
 def test_short_causal_rows_name_nobody():
@@ -226,7 +226,10 @@ def test_one_head_may_play_two_roles():
     names, values = statistics(DECODER, {(0, 1): ("diagonal", 4)}, 0.2)
     values[10:, :, 0, 1, names.index("first_token")] = 0.95
     roles = find_roles(STEPS, DECODER, LABELS, Statistics(names, values))
-    assert {(role.role, role.onset) for role in roles} == {(Role.DIAGONAL, STEPS[4]), (Role.FIRST_TOKEN, STEPS[10])}
+    assert {(role.role, role.onset_step) for role in roles} == {
+        (Role.DIAGONAL, STEPS[4]),
+        (Role.FIRST_TOKEN, STEPS[10]),
+    }
 
 
 @pytest.mark.parametrize("site", [DECODER, ENCODER])
@@ -267,7 +270,7 @@ def test_an_alignment_head_is_named_and_a_diagonal_one_is_not():
         values[:, example, 0, :, 0] = error_rate(links, straight)
         values[9:, example, 0, 1, 0] = error_rate(links, reverse)
     (role,) = find_roles(STEPS, site, labels, Statistics(("alignment_error",), values))
-    assert (role.head, role.role, role.score, role.onset) == (1, Role.ALIGNMENT, 1.0, STEPS[9])
+    assert (role.head, role.role, role.score, role.onset_step) == (1, Role.ALIGNMENT, 1.0, STEPS[9])
 
 
 def test_chance_alignment_is_the_better_of_the_diagonal_and_a_random_link():

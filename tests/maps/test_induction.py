@@ -28,7 +28,7 @@ def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> No
     assert found
     # It takes two layers: one finds what stood before, the next looks for it.
     assert {role.layer for role in found} == {1}
-    onset = found[0].onset
+    onset = found[0].onset_step
     assert 200 <= onset <= 600
     assert f"became an induction head at step {onset}" in describe_role(found[0], store)
     losses = {

@@ -144,12 +144,12 @@ def test_roles_are_told_marked_and_doors(store, report, visit):  # noqa: F811
     said = page.locator("#roles .role").all_inner_texts()
     assert len(said) == len(roles)
     role = next(each for each in roles if (each.layer, each.head) == (0, 1))
-    assert f"head 0.1 of encoder/self became a previous token head at step {role.onset}" in " ".join(said)
+    assert f"head 0.1 of encoder/self became a previous token head at step {role.onset_step}" in " ".join(said)
     page.locator("#roles .role", has_text="head 0.1 ").click()
-    wait_for(page, "step", str(role.onset))
+    wait_for(page, "step", str(role.onset_step))
     assert (address(page)["layer"], address(page)["head"]) == ("0", "1")
-    page.mouse.move(*cell_center(page, 1, store.steps.index(role.onset)))
-    assert f"became a previous token head at step {role.onset}" in page.locator("#tip").inner_text()
+    page.mouse.move(*cell_center(page, 1, store.steps.index(role.onset_step)))
+    assert f"became a previous token head at step {role.onset_step}" in page.locator("#tip").inner_text()
 
 
 def test_changes_of_level_are_marked_on_the_curve(store, report, visit):  # noqa: F811

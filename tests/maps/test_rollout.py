@@ -106,7 +106,7 @@ def write_store(path, tiers: Tiers) -> MapStore:
     given = {}
     for site in store.sites:
         levels = store.levels(site.name)
-        cells = np.moveaxis(make_weights(site.causal), 1, 0)[..., : levels[-1].queries, : levels[-1].keys]
+        cells = np.moveaxis(make_weights(site.causal), 1, 0)[..., : levels[-1].num_queries, : levels[-1].num_keys]
         rows = None if levels[-1].name == "full" else np.zeros((*cells.shape[:3], 1, max(LENGTHS)))
         names = store.statistics(site.name).names
         given[site.name] = quantize_maps(cells, levels, {name: np.zeros((3, 3, 2)) for name in names}, rows)

@@ -317,7 +317,7 @@ def long_maps(positions: int) -> np.ndarray:
 
 def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path):
     store = long_store(tmp_path / "maps", 100, (16, 32))
-    assert [(level.name, level.queries, level.query_block) for level in store.levels("decoder/self")] == [
+    assert [(level.name, level.num_queries, level.query_block) for level in store.levels("decoder/self")] == [
         ("pooled-16", 13, 8),
         ("pooled-32", 25, 4),
     ]

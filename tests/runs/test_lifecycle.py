@@ -21,33 +21,33 @@ from transformer.runs.preemption import PausePoint, ProgressMonitor
 def test_a_pulse_ends_behind_the_unit_that_it_is_told() -> None:
     monitor = ProgressMonitor()
     for unit in range(1, 4):
-        monitor.begin(f"step {unit}", makes=True)
-    assert monitor.hold() == PausePoint(3, True)
-    monitor.end_behind(4)
-    monitor.begin("step 4")
+        monitor.begin_unit(f"step {unit}", makes=True)
+    assert monitor.pause() == PausePoint(3, True)
+    monitor.stop_after(4)
+    monitor.begin_unit("step 4")
     with pytest.raises(RunStopped, match="before step 5"):
-        monitor.begin("step 5")
+        monitor.begin_unit("step 5")
 
 
 def test_a_pulse_that_is_held_waits_until_the_end_is_known() -> None:
     monitor = ProgressMonitor()
-    monitor.begin("the maps of step 0")
-    monitor.begin("step 1", makes=True)
-    assert monitor.hold() == PausePoint(2, False)  # the first step is not done
+    monitor.begin_unit("the maps of step 0")
+    monitor.begin_unit("step 1", makes=True)
+    assert monitor.pause() == PausePoint(2, False)  # the first step is not done
     done: list[str] = []
 
     def go_on() -> None:
-        monitor.begin("step 2")
-        done.append(monitor.what)
+        monitor.begin_unit("step 2")
+        done.append(monitor.current_unit)
         with pytest.raises(RunStopped):
-            monitor.begin("step 3")
+            monitor.begin_unit("step 3")
         done.append("stopped")
 
     thread = threading.Thread(target=go_on)
     thread.start()
     time.sleep(0.05)
     assert done == []
-    monitor.end_behind(3)
+    monitor.stop_after(3)
     thread.join(timeout=60)
     assert done == ["step 2", "stopped"]
 
@@ -81,7 +81,7 @@ def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypat
     threads = []
     for number, monitor in enumerate(pulses):
         for unit in range(number + 2):
-            monitor.begin(f"step {unit + 1}", makes=True)
+            monitor.begin_unit(f"step {unit + 1}", makes=True)
 
         def agree(number: int = number, monitor: ProgressMonitor = monitor) -> None:
             index.value = number
@@ -98,20 +98,20 @@ def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypat
         thread.join(timeout=60)
     for number, monitor in enumerate(pulses):
         for unit in range(number + 2, 4):
-            monitor.begin(f"step {unit + 1}")
+            monitor.begin_unit(f"step {unit + 1}")
         with pytest.raises(RunStopped, match="before step 5"):
-            monitor.begin("step 5")
+            monitor.begin_unit("step 5")
 
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_a_watchdog_ends_what_hangs_and_nothing_that_goes_on(patient: bool, capfd: pytest.CaptureFixture[str]) -> None:
     monitor, ended = ProgressMonitor(), threading.Event()
-    monitor.begin("step 1", makes=True)
+    monitor.begin_unit("step 1", makes=True)
     with watchdog.watchdog_thread(
         monitor, 0.5, "process 1 of 2", lambda what: "; furthest behind: process 0", ended.set
     ):
         for unit in range(2, 10):
-            monitor.begin(f"step {unit}")
+            monitor.begin_unit(f"step {unit}")
             time.sleep(0.1)
         assert not ended.is_set()
         if not patient:
@@ -126,11 +126,11 @@ def test_a_watchdog_waits_long_for_what_was_slow_and_for_the_first_step() -> Non
     monitor = ProgressMonitor()
     assert watchdog.time_limit(monitor, 5.0) == watchdog.time_limit(monitor, None) == watchdog.FIRST_STEP_SECONDS
     for unit in ("step 1", "step 2"):
-        monitor.begin(unit, makes=True)
+        monitor.begin_unit(unit, makes=True)
         assert watchdog.time_limit(monitor, 5.0) == watchdog.FIRST_STEP_SECONDS
-    monitor.begin("step 3")
+    monitor.begin_unit("step 3")
     assert (watchdog.time_limit(monitor, 5.0), watchdog.time_limit(monitor, None)) == (5.0, watchdog.MIN_SECONDS)
-    monitor.slowest = 100.0
+    monitor.slowest_unit_seconds = 100.0
     assert watchdog.time_limit(monitor, None) == 1000.0
 
 
@@ -145,7 +145,7 @@ monitor = ProgressMonitor()
 with handle_stop_signals(RunMessages(monitor).stop):
     if sys.argv[1] != "compiling":
         for unit in ("step 1", "step 2"):
-            monitor.begin(unit, makes=True)
+            monitor.begin_unit(unit, makes=True)
     if sys.argv[1] == "saving":
         begin_save()
     write_stderr("ready")
@@ -157,7 +157,7 @@ with handle_stop_signals(RunMessages(monitor).stop):
         threading.Lock().acquire() and threading.Event().wait()
     while True:
         time.sleep(0.05)
-        monitor.begin("step")
+        monitor.begin_unit("step")
 """
 
 
@@ -248,8 +248,8 @@ def test_who_is_behind_is_told(others: tuple[int, bool]) -> None:
 def test_a_unit_that_waits_is_further_than_one_at_work_and_not_as_far_as_the_next() -> None:
     monitor, places = ProgressMonitor(), []
     for _ in range(2):
-        monitor.begin("a step")
-        places.append(monitor.place)
+        monitor.begin_unit("a step")
+        places.append(monitor.progress)
         monitor.mark_waiting()
-        places.append(monitor.place)
+        places.append(monitor.progress)
     assert places == sorted(set(places))

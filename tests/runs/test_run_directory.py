@@ -72,8 +72,8 @@ def run(tmp_path: Path) -> Path:
     """A run that was stopped, with files of its own."""
     with RunDirectory.claim(tmp_path / "run", CONFIG) as directory:
         directory.metrics_file.write_text('{"step": 1, "split": "train"}\n')
-        directory.checkpoints.mkdir()
-        (directory.checkpoints / "state").write_bytes(b"\x00\x01")
+        directory.checkpoints_dir.mkdir()
+        (directory.checkpoints_dir / "state").write_bytes(b"\x00\x01")
     return tmp_path / "run"
 
 

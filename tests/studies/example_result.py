@@ -87,8 +87,8 @@ def _cell(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) ->
     flags = {"seed": seed, "model.norm_placement": arm, "task.dataset": task, **hyperparameters}
     words = " ".join(f"--config.{key}={value}" for key, value in flags.items())
     return RunResult(
-        arm=arm,
-        task=task,
+        arm_name=arm,
+        task_name=task,
         seed=seed,
         hyperparameters=dict(hyperparameters),
         state="failed" if failed else "diverged" if diverged else "done",
@@ -96,11 +96,11 @@ def _cell(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) ->
         reported_value=None if diverged or failed else float(level + 0.01 + 0.003 * rng.normal()),
         curves={"validation/loss": _points(steps, loss), "train/loss": _points(steps, 0.96 * loss)},
         flops=2.3e10,
-        heads=heads,
-        steps=STEPS,
+        head_statistics=heads,
+        num_steps=STEPS,
         directory=f"trials/{name}",
         command=f"python -m launch.train --config=experiments/demo.py --workdir=runs/{name} {words}",
-        trust="--trust=lab.mine" if arm == "deepnorm" else "",
+        trust_flags="--trust=lab.mine" if arm == "deepnorm" else "",
     )
 
 
@@ -116,9 +116,9 @@ def _about(arms: Sequence[str]) -> Facts:
             if arm != arms[0]
             else [],
             "parameters": 1_214_976 + 1024 * (arm == "sandwich"),
-            "shared": {"same": 90, "of": 96, "differing": [], "apart": apart}
+            "shared": {"num_equal_arrays": 90, "num_arrays": 96, "differing_paths": [], "unmatched_paths": apart}
             if arm == "sandwich"
-            else {"same": 96, "of": 96, "differing": [], "apart": []},
+            else {"num_equal_arrays": 96, "num_arrays": 96, "differing_paths": [], "unmatched_paths": []},
         }
         for arm in arms
     }

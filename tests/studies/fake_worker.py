@@ -33,10 +33,10 @@ class Sleeping:
                 file.write(json.dumps({"step": tick, "split": "validation", "loss": loss}) + "\n")
             report(tick, "validation", {"loss": loss})
 
-    def program(self, trial: Trial) -> str:
+    def program_key(self, trial: Trial) -> str:
         return str(trial.config["ticks"])
 
-    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+    def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
         raise AssertionError("nothing is measured here")
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
@@ -52,12 +52,12 @@ def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> TrialStore:
     """The trial store of a sweep of these trials."""
     about: Mapping[str, Any] = {"config": {"ticks": 1}, "metric": "validation/loss", "direction": "minimize", **facts}
     trial_store = TrialStore.open(path, about)
-    trial_store.plan(trials)
+    trial_store.append_trials(trials)
     return trial_store
 
 
 if __name__ == "__main__":
-    trial_store = TrialStore.existing(Path(sys.argv[1]))
+    trial_store = TrialStore.open_existing(Path(sys.argv[1]))
     run_worker(
         trial_store, None, total=int(sys.argv[2]), metric="validation/loss", trainer=Sleeping(float(sys.argv[3]))
     )

@@ -103,11 +103,11 @@ def test_every_seed_task_arm_and_value_is_one_run():
     assert len({each.trial.name for each in planned}) == len(planned) == 2 * 2 * 2 * 2
     # The first half is the first seed, whole.
     assert {each.seed for each in planned[:8]} == {1}
-    one = next(each for each in planned if (each.arm, each.task, each.seed) == ("post", "long", 2))
+    one = next(each for each in planned if (each.arm_name, each.task_name, each.seed) == ("post", "long", 2))
     config = one.trial.config
     assert (config["seed"], config["steps"], config["model"]["norm_placement"]) == (2, 6, "post")
     assert config["optimizer"]["warmup_steps"] == one.hyperparameters["optimizer.warmup_steps"]
-    assert one.where == "arm 'post', task 'long', seed 2, optimizer.warmup_steps=0"
+    assert one.description == "arm 'post', task 'long', seed 2, optimizer.warmup_steps=0"
 
 
 def test_arms_that_are_one_config_are_refused_by_name():

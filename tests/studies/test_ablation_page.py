@@ -121,7 +121,7 @@ def test_what_differs_is_said_in_full(result, page):
     assert "Of 96 arrays of parameters 90 begin" in blocks.nth(2).inner_text()
     blocks.nth(2).get_by_text("6 arrays with no counterpart in the reference").click()
     paths = blocks.nth(2).locator("li").all_inner_texts()
-    assert paths == result["arms"][2]["shared"]["apart"]
+    assert paths == result["arms"][2]["shared"]["unmatched_paths"]
     page.get_by_text("Base configuration").click()
     base = page.locator("#configs .config").last.inner_text()
     assert "model.norm_placement" in base

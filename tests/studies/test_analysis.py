@@ -70,7 +70,10 @@ def arm_of(result: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_a_study_of_two_arms() -> None:
-    about = {"name": "norm", "arms": {"post": {"differences": [{"key": "k"}], "parameters": 7, "shared": {"same": 1}}}}
+    about = {
+        "name": "norm",
+        "arms": {"post": {"differences": [{"key": "k"}], "parameters": 7, "shared": {"num_equal_arrays": 1}}},
+    }
     result = analyze(spec(), row("pre", PRE) + row("post", POST), about)
     pre, post = result["arms"]
     assert (pre["n"], pre["mean"]) == (5, pytest.approx(1.05))
@@ -81,7 +84,7 @@ def test_a_study_of_two_arms() -> None:
     assert pre["iqm"]["value"] == pytest.approx((1.00 + 1.10 + 1.05) / 3)
     assert pre["iqm"]["interval"][0] < 1.05 < pre["iqm"]["interval"][1]
     assert [entry["value"] for entry in post["seeds"]] == POST
-    assert (post["differences"], post["parameters"], post["shared"]) == ([{"key": "k"}], 7, {"same": 1})
+    assert (post["differences"], post["parameters"], post["shared"]) == ([{"key": "k"}], 7, {"num_equal_arrays": 1})
     assert (pre["differences"], pre["parameters"], pre["shared"]) == ([], None, None)
 
     (pair,) = result["comparisons"]
@@ -226,7 +229,7 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
     whole = rates("pre", worse, PRE) + rates("post", worse, POST)
     cells = [
         each._replace(state="failed", selection_value=None, reported_value=None)
-        if (each.arm, each.seed, each.hyperparameters[RATE]) == ("pre", 2, 2)
+        if (each.arm_name, each.seed, each.hyperparameters[RATE]) == ("pre", 2, 2)
         else each
         for each in whole
     ]
@@ -257,7 +260,7 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     cells = rates("pre", [value + 1 for value in PRE], PRE) + rates("post", [value + 1 for value in PRE], POST)
     lost = [
         each._replace(state="failed", selection_value=None, reported_value=None)
-        if each.arm == "pre" and each.hyperparameters[RATE] == 2
+        if each.arm_name == "pre" and each.hyperparameters[RATE] == 2
         else each
         for each in cells
     ]
@@ -270,7 +273,7 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     )
     assert f"Nothing is said of post against pre: {pair['reason']}" in result["summary"]
     # The same where each value has runs, but no seed has all of them.
-    apart = [each for each in cells if each.arm == "post" or each.seed % 2 == each.hyperparameters[RATE] % 2]
+    apart = [each for each in cells if each.arm_name == "post" or each.seed % 2 == each.hyperparameters[RATE] % 2]
     assert analyze(study, apart, {})["comparisons"][0]["verdict"] == "not said"
     assert analyze(study, cells, {})["comparisons"][0]["verdict"] == "worse"
 
@@ -417,7 +420,7 @@ def test_holm_over_the_arms() -> None:
     assert pairs[0]["power"]["level"] == 0.0125
     assert pairs[0]["power"]["detectable"] == pytest.approx(2.477 * np.std(noise, ddof=1), rel=1e-3)
     # Alone, the same arm is told apart.
-    alone = analyze(spec(arms[:2]), [one for one in cells if one.arm in arms[:2]], {})["comparisons"][0]
+    alone = analyze(spec(arms[:2]), [one for one in cells if one.arm_name in arms[:2]], {})["comparisons"][0]
     assert (alone["verdict"], alone["p_holm"]) == ("worse", ps[0])
 
 
@@ -642,7 +645,7 @@ def test_a_cell_has_one_place() -> None:
     cells = row("pre", PRE)
     with pytest.raises(ValueError, match=r"seed=1 \{\} has two runs: pre--1 and pre--1"):
         analyze(spec(), [*cells, cells[0]], {})
-    for wrong in ({"arm": "sandwich"}, {"seed": 9}, {"task": "x"}, {"hyperparameters": {RATE: 1}}):
+    for wrong in ({"arm_name": "sandwich"}, {"seed": 9}, {"task_name": "x"}, {"hyperparameters": {RATE: 1}}):
         with pytest.raises(ValueError, match="is of no arm, task, tuned value or seed"):
             analyze(spec(), [cells[0]._replace(**wrong)], {})
     # To ==, 1 is True: to a study they are two values.

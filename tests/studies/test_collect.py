@@ -60,9 +60,14 @@ def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
     assert cell.selection_value == parse(file, "validation/loss")[-1][1] == 4.0
     assert cell.reported_value == parse(file, "validation/cross_entropy")[-1][1] == 3.75
     assert cell.flops == 20.0
-    assert (cell.arm, cell.task, cell.seed, cell.hyperparameters) == ("post", "", 1, {"optimizer.warmup_steps": 2})
-    assert (cell.state, cell.steps, cell.directory) == ("done", 4, f"trials/{planned[1].trial.name}")
-    assert cell.heads == {}
+    assert (cell.arm_name, cell.task_name, cell.seed, cell.hyperparameters) == (
+        "post",
+        "",
+        1,
+        {"optimizer.warmup_steps": 2},
+    )
+    assert (cell.state, cell.num_steps, cell.directory) == ("done", 4, f"trials/{planned[1].trial.name}")
+    assert cell.head_statistics == {}
 
 
 def test_a_report_that_was_not_finite_is_no_older_one(planned, tmp_path):

@@ -121,7 +121,7 @@ def test_beginnings_are_counted_and_named(study):
     """Counted here from the arrays themselves."""
     runs, tasks = study
     found = compare_initial_parameters(runs, "post", tasks)
-    first = {each.arm: each for each in reversed(runs)}
+    first = {each.arm_name: each for each in reversed(runs)}
     arrays = {
         arm: {
             path: np.asarray(leaf)
@@ -135,13 +135,13 @@ def test_beginnings_are_counted_and_named(study):
         own, other = arrays[arm], arrays["post"]
         shaped = {path for path in own if path in other and own[path].shape == other[path].shape}
         equal = {path for path in shaped if own[path].tobytes() == other[path].tobytes()}
-        assert beginning.parameters == sum(array.size for array in own.values())
-        assert (beginning.same, beginning.of) == (len(equal), len(own))
-        assert set(beginning.differing) == shaped - equal
-        assert set(beginning.apart) == set(own) - shaped
-    assert found["post"].same == found["post"].of > 0
-    assert any("feed_forward" in path for path in found["wide"].apart)
-    assert found["wide"].differing
+        assert beginning.num_parameters == sum(array.size for array in own.values())
+        assert (beginning.num_equal_arrays, beginning.num_arrays) == (len(equal), len(own))
+        assert set(beginning.differing_paths) == shaped - equal
+        assert set(beginning.unmatched_paths) == set(own) - shaped
+    assert found["post"].num_equal_arrays == found["post"].num_arrays > 0
+    assert any("feed_forward" in path for path in found["wide"].unmatched_paths)
+    assert found["wide"].differing_paths
 
 
 def test_a_run_begins_with_these_very_parameters(study, tmp_path):
@@ -149,7 +149,7 @@ def test_a_run_begins_with_these_very_parameters(study, tmp_path):
     experiment = resolve_config(runs[0].trial.config)
     setting = build_components(experiment, tmp_path, single_device_placement())
     begun = setting.init_state(jax.random.key(experiment.run.seed)).variables.params
-    found = leaves_by_path(initial_parameters(experiment, tasks[runs[0].arm]))
+    found = leaves_by_path(initial_parameters(experiment, tasks[runs[0].arm_name]))
     assert {path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(begun).items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in found.items()
     }

@@ -81,11 +81,11 @@ def rows(tmp_path):
         TrialOutcome(TrialState.FAILED, None, 0, "disk full, at once"),
     ]
     for each, outcome in zip(trials, outcomes, strict=False):
-        with trial_store.lease(each) as lease:
-            lease.record(outcome)
+        with trial_store.hold_trial(each) as lease:
+            lease.record_outcome(outcome)
     trial_store.directory(trials[4]).mkdir(parents=True)
     (trial_store.directory(trials[4]) / "metrics.jsonl").write_text(LINES.replace("null", "1.25"))
-    with trial_store.lease(trials[4]):
+    with trial_store.hold_trial(trials[4]):
         return trial_store, read_trial_statuses(trial_store, trials, LOSS)
 
 
@@ -169,8 +169,8 @@ def test_a_trial_that_ends_while_it_is_looked_at_has_its_outcome(tmp_path, monke
         found = real(self, each)
         if not (tmp_path / "ended").exists():
             (tmp_path / "ended").touch()
-            with trial_store.lease(each) as lease:
-                lease.record(TrialOutcome(TrialState.DONE, 0.5, 4, ""))
+            with trial_store.hold_trial(each) as lease:
+                lease.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 4, ""))
         return found
 
     monkeypatch.setattr(TrialStore, "state", state)

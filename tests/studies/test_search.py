@@ -65,7 +65,7 @@ def test_chance_repeats_nothing_and_follows_from_the_seed():
 
 def test_points_that_make_one_config_are_one_trial():
     twice = sweep.chain(GRID, sweep.choice("seed", [1, 2]))
-    assert twice.size == 8
+    assert twice.num_points == 8
     assert len(plan_trials("grid", base(), twice, 8, 0)) == 6
 
 
@@ -176,15 +176,15 @@ def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
     search_algorithm = open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False)
     lost, kept = search_algorithm.suggest(trial_store), search_algorithm.suggest(trial_store)
     assert lost != kept
-    trial_store.plan([kept])
+    trial_store.append_trials([kept])
     search_algorithm.suggest(trial_store)
     assert [trial.state.name for trial in search_algorithm._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
-    with trial_store.lease(kept) as lease:
-        lease.record(TrialOutcome(TrialState.DONE, 0.25, 3, ""))
+    with trial_store.hold_trial(kept) as lease:
+        lease.record_outcome(TrialOutcome(TrialState.DONE, 0.25, 3, ""))
     # Another process, after a line that a kill tore.
     with (tmp_path / "optuna.journal").open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
-    again = open_optuna_search("tpe", TrialStore.existing(tmp_path), base(), RATES, seed=0, maximize=False)
+    again = open_optuna_search("tpe", TrialStore.open_existing(tmp_path), base(), RATES, seed=0, maximize=False)
     again.suggest(trial_store)
     told = again._study.get_trials()
     assert [trial.state.name for trial in told] == ["FAIL", "COMPLETE", "FAIL", "RUNNING"]
@@ -198,7 +198,7 @@ def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
     search_algorithm = open_optuna_search("tpe", trial_store, base(), heads, seed=0, maximize=False)
     trial = search_algorithm.suggest(trial_store)
     assert trial.overrides == {"model.heads": 2}
-    trial_store.plan([trial])
+    trial_store.append_trials([trial])
     assert search_algorithm.suggest(trial_store) is None
 
 
@@ -313,7 +313,7 @@ def test_a_worker_whose_journal_is_taken_away_goes_on(tmp_path):
     journal.write_bytes(journal.read_bytes().replace(b'"operation"', b'"operatioN"', 1))
     connected(trial_store, "hyperband")
     trial = first.suggest(trial_store)
-    trial_store.plan([trial])
+    trial_store.append_trials([trial])
     assert not first.should_prune(trial, 1, 0.5)
     for name, about in expected.items():
         assert known_to(first)[name] == about

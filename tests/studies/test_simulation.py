@@ -25,7 +25,7 @@ def test_intervals_of_five_seeds_hold_the_truth_which_the_normal_quantiles_would
         arm, reference = (shared + truth + random.normal(0.0, 0.1, seeds) for truth in (0.3, 0.1))
         test = t_test((arm - reference).tolist())
         held += test.interval.low <= 0.2 <= test.interval.high
-        held_by_normal += abs(test.mean - 0.2) <= 1.96 * test.deviation / math.sqrt(seeds)
+        held_by_normal += abs(test.mean - 0.2) <= 1.96 * test.standard_deviation / math.sqrt(seeds)
     assert 0.93 <= held / studies <= 0.97
     assert held_by_normal / studies < 0.93
 

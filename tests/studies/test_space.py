@@ -14,7 +14,7 @@ sweep = SearchSpaceBuilder()
 
 
 def points(space):
-    return [space.point(number) for number in range(space.size)]
+    return [space.get_point(number) for number in range(space.num_points)]
 
 
 A = sweep.choice("a", [1, 2])
@@ -25,7 +25,7 @@ C = sweep.integers("c", 3, 5)
 def test_a_product_has_every_combination_and_its_last_member_changes_fastest():
     expected = [{"a": a, "b.c": b, "c": c} for a, b, c in itertools.product([1, 2], "xyz", [3, 4, 5])]
     assert points(sweep.product(A, B, C)) == expected
-    assert sweep.product(A, B, C).size == 18
+    assert sweep.product(A, B, C).num_points == 18
 
 
 def test_zip_goes_side_by_side_and_chain_one_after_the_other():
@@ -43,16 +43,16 @@ class Noted:
     def __init__(self, seed):
         self._chance, self.answers = RandomSampler(random.Random(seed)), {}
 
-    def index(self, name, labels):
-        number = self._chance.index(name, labels)
+    def draw_index(self, name, labels):
+        number = self._chance.draw_index(name, labels)
         self.answers[name] = labels[number]
         return number
 
-    def number(self, name, low, high, log):
-        return self.answers.setdefault(name, self._chance.number(name, low, high, log))
+    def draw_number(self, name, low, high, log):
+        return self.answers.setdefault(name, self._chance.draw_number(name, low, high, log))
 
-    def integer(self, name, low, high):
-        return self.answers.setdefault(name, self._chance.integer(name, low, high))
+    def draw_integer(self, name, low, high):
+        return self.answers.setdefault(name, self._chance.draw_integer(name, low, high))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_answers_are_those_that_a_draw_was_given(space):
     for seed in range(40):
         noted = Noted(seed)
         overrides = space.draw(noted)
-        assert space.answers(json.loads(json.dumps(overrides))) == noted.answers
+        assert space.values_that_draw(json.loads(json.dumps(overrides))) == noted.answers
 
 
 def test_no_answers_give_what_is_not_of_a_space():
@@ -82,18 +82,18 @@ def test_no_answers_give_what_is_not_of_a_space():
         (C, {"c": 3.0}),
         (C, {"c": 6}),
     ):
-        assert space.answers(overrides) is None
-        assert sweep.product(B, space).answers({"b.c": "x", **overrides}) is None
-        assert sweep.chain(B, space).answers(overrides) is None
-    assert sweep.zip(B, C).answers({"b.c": "x", "c": 4}) is None
+        assert space.values_that_draw(overrides) is None
+        assert sweep.product(B, space).values_that_draw({"b.c": "x", **overrides}) is None
+        assert sweep.chain(B, space).values_that_draw(overrides) is None
+    assert sweep.zip(B, C).values_that_draw({"b.c": "x", "c": 4}) is None
 
 
 def test_a_space_with_a_continuous_member_has_no_size():
     rate = sweep.log_uniform("rate", 1e-4, 1e-1)
     for space in (rate, sweep.product(A, rate), sweep.chain(A, rate)):
-        assert space.size is None
+        assert space.num_points is None
     with pytest.raises(ValueError, match="cannot be counted"):
-        rate.point(0)
+        rate.get_point(0)
 
 
 def test_log_uniform_draws_each_order_of_magnitude_alike():
@@ -121,7 +121,7 @@ def test_no_place_of_a_space_asks_by_the_name_of_another():
     asked = []
 
     class Asking:
-        def index(self, name, labels):
+        def draw_index(self, name, labels):
             asked.append((name, labels))
             return 0
 

@@ -27,8 +27,8 @@ SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
 
 def test_student_on_his_own_example() -> None:
     test = t_test(SLEEP)
-    assert (test.n, test.mean) == (10, pytest.approx(1.58))
-    assert test.p == pytest.approx(0.002833, abs=1e-6)
+    assert (test.sample_size, test.mean) == (10, pytest.approx(1.58))
+    assert test.p_value == pytest.approx(0.002833, abs=1e-6)
     assert test.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
 
@@ -53,14 +53,20 @@ def test_p_is_the_area_of_both_tails(n: int) -> None:
     angles = (np.arange(400_000) + 0.5) / 400_000 * math.pi / 2
     density = np.cos(angles) ** (n - 2)
     tail = density[angles > math.atan(t / math.sqrt(n - 1))].sum() / density.sum()
-    assert t_test(values.tolist()).p == pytest.approx(tail, abs=1e-5)
+    assert t_test(values.tolist()).p_value == pytest.approx(tail, abs=1e-5)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
 def test_equal_values_have_no_spread_and_carry_no_t(value: float) -> None:
     for moved in (0.0, 1e-9):  # equal but for a rounding
         test = t_test([value, value + moved, value - moved], resolution=1e-8)
-        assert (test.n, test.mean, test.deviation, test.interval, test.p) == (3, value, 0.0, None, None)
+        assert (test.sample_size, test.mean, test.standard_deviation, test.interval, test.p_value) == (
+            3,
+            value,
+            0.0,
+            None,
+            None,
+        )
     assert t_test([1e-9, -1e-9, 0.0], resolution=1e-8).mean == 0.0
 
 
@@ -70,11 +76,11 @@ def test_a_discrete_mean_is_corrected_by_half_of_its_step() -> None:
     plain = t_test([2.0, 3.0, 2.0])
     t = (7 / 3 - 1 / 6) / (1 / 3)
     # The tails of t with two degrees of freedom have a closed form.
-    assert test.p == pytest.approx(1 - t / math.sqrt(2 + t * t))
-    assert test.p > plain.p
-    assert (test.mean, test.deviation) == (plain.mean, plain.deviation)
+    assert test.p_value == pytest.approx(1 - t / math.sqrt(2 + t * t))
+    assert test.p_value > plain.p_value
+    assert (test.mean, test.standard_deviation) == (plain.mean, plain.standard_deviation)
     assert test.interval == pytest.approx((plain.interval.low - 1 / 6, plain.interval.high + 1 / 6))
-    assert t_test([-1.0, 0.0, 0.0, 0.0, 0.0, 1.0], step=1.0).p == 1.0
+    assert t_test([-1.0, 0.0, 0.0, 0.0, 0.0, 1.0], step=1.0).p_value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,9 @@ def test_the_permutation_p_of_what_leaves_no_noise() -> None:
 
 def test_the_permutation_p_of_many_pairs_is_sampled_and_near_that_of_t() -> None:
     differences = np.random.default_rng(3).normal(0.4, 1.0, 30).tolist()
-    assert permutation_p(differences) == permutation_p(differences) == pytest.approx(t_test(differences).p, abs=0.01)
+    assert (
+        permutation_p(differences) == permutation_p(differences) == pytest.approx(t_test(differences).p_value, abs=0.01)
+    )
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(files, 
 def test_a_page_is_written_where_it_changed(tmp_path):
     trials = [trial_of_config({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
     trial_store = TrialStore.open(tmp_path / "s", {"what": "test"})
-    trial_store.plan(trials)
+    trial_store.append_trials(trials)
     about = SweepInfo("rates", parse_metric_name("validation/loss"), False, 2, "python -m launch.sweep")
     asked = []
     page = sweep_page.SweepPage(trial_store, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
@@ -132,8 +132,8 @@ def test_a_page_is_written_where_it_changed(tmp_path):
     page.write(read_trial_statuses(trial_store, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns == first
     for trial in trials:
-        with trial_store.lease(trial) as lease:
-            lease.record(TrialOutcome(TrialState.DONE, trial.config[RATE], 10, ""))
+        with trial_store.hold_trial(trial) as lease:
+            lease.record_outcome(TrialOutcome(TrialState.DONE, trial.config[RATE], 10, ""))
         page.write(read_trial_statuses(trial_store, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns != first
     assert asked == [trial.name for trial in trials]

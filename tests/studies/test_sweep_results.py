@@ -75,25 +75,25 @@ def half_done(tmp_path):
         for norm in ("pre", "post")
     ]
     trial_store = TrialStore.open(tmp_path / "s", {"what": "test"})
-    trial_store.plan(trials)
+    trial_store.append_trials(trials)
     ends = [TrialOutcome(TrialState.DONE, value, 10, "") for value in (0.5, 0.25, 1.0)]
     for trial, outcome in zip(trials, [*ends, TrialOutcome(TrialState.DIVERGED, None, 3, "loss is nan")], strict=False):
         trial_store.directory(trial).mkdir(parents=True)
         lines = [{"step": step, "split": "validation", "loss": 10 / (step + 1)} for step in range(1, 1001)]
         (trial_store.directory(trial) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        with trial_store.lease(trial) as lease:
-            lease.record(outcome)
+        with trial_store.hold_trial(trial) as lease:
+            lease.record_outcome(outcome)
     running = trial_store.directory(trials[4])
     running.mkdir(parents=True)
     (running / "metrics.jsonl").write_text('{"step": 4, "split": "validation", "loss": 0.75}\n')
-    with trial_store.lease(trials[4]):
+    with trial_store.hold_trial(trials[4]):
         yield trial_store, read_trial_statuses(trial_store, trials, LOSS)
 
 
 def test_the_time_left_is_that_of_what_is_left_at_the_mean_of_what_is_done(half_done, monkeypatch):
     trial_store, rows = half_done
     seconds = itertools.cycle([(0.0, 10.0), (5.0, 25.0), (0.0, 30.0)])
-    monkeypatch.setattr(trial_store, "times", lambda trial: next(seconds))
+    monkeypatch.setattr(trial_store, "start_and_end_times", lambda trial: next(seconds))
     # 60 % of the one that runs, and three that wait, two of which are not planned yet.
     assert seconds_left(trial_store, rows, total=8) == pytest.approx(20 * (3 + 0.6))
     assert seconds_left(trial_store, [each for each in rows if each.state != TrialState.RUNNING], total=8) is None
@@ -112,7 +112,10 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
     ended = sweep_page_data(about, trial_store, rows, curves, {}, over=True)
     assert (ended["state"], ended["seconds_left"]) == ("stopped", None)
     done = [each for each in rows if each.state in (TrialState.DONE, TrialState.DIVERGED)]
-    assert sweep_page_data(about._replace(total=len(done)), trial_store, done, curves, {}, over=True)["state"] == "done"
+    assert (
+        sweep_page_data(about._replace(num_trials=len(done)), trial_store, done, curves, {}, over=True)["state"]
+        == "done"
+    )
     assert result["best"] == rows[1].trial.name == result["trials"][0]["name"]
     assert result["trials"][0]["command"] == "again"
     assert result["trials"][0]["trust"] == ""

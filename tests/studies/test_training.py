@@ -21,11 +21,11 @@ def test_a_trial_runs_no_code_that_nobody_vouches_for(tmp_path: Path, monkeypatc
     trainer = ModelTrainer()
     for act in (
         lambda: trainer.train(CODE, tmp_path / "run", lambda *told: None),
-        lambda: trainer.program(CODE),
+        lambda: trainer.program_key(CODE),
         lambda: trainer.train_together([CODE], [tmp_path / "run"]),
     ):
         with pytest.raises(UserError, match=f"add --trust={FAMILY} if"):
             act()
     assert not any(name.startswith("lab_of_a_stranger") for name in sys.modules)
     with pytest.raises(RuntimeError, match="executed"):
-        ModelTrainer(trusted_names=[FAMILY]).program(CODE)
+        ModelTrainer(trusted_names=[FAMILY]).program_key(CODE)

@@ -31,10 +31,10 @@ def contents(path):
 
 def test_trials_are_planned_once_in_order_and_read_by_others(tmp_path):
     trial_store = sweep(tmp_path / "s", TRIALS[:2])
-    other = TrialStore.existing(tmp_path / "s")
+    other = TrialStore.open_existing(tmp_path / "s")
     assert other.trials() == tuple(TRIALS[:2])
-    trial_store.plan(TRIALS[1:])
-    trial_store.plan([TRIALS[0], TRIALS[0]])
+    trial_store.append_trials(TRIALS[1:])
+    trial_store.append_trials([TRIALS[0], TRIALS[0]])
     assert other.trials() == trial_store.trials() == tuple(TRIALS)
     assert other.directory(TRIALS[0]) == tmp_path / "s" / "trials" / TRIALS[0].name
     assert len({each.name for each in TRIALS}) == 4
@@ -46,31 +46,31 @@ def test_a_torn_last_line_is_no_trial_and_is_cut_off(tmp_path):
     file = tmp_path / "trials.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"name": "00')
-    assert TrialStore.existing(tmp_path).trials() == tuple(TRIALS[:2])
-    trial_store.plan(TRIALS[:3])
+    assert TrialStore.open_existing(tmp_path).trials() == tuple(TRIALS[:2])
+    trial_store.append_trials(TRIALS[:3])
     assert trial_store.trials() == tuple(TRIALS[:3])
     assert file.read_bytes().startswith(whole)
 
 
 def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
     trial_store = sweep(tmp_path, TRIALS)
-    other = TrialStore.existing(tmp_path)
+    other = TrialStore.open_existing(tmp_path)
     first = TRIALS[0]
     assert (trial_store.state(first), trial_store.outcome(first)) == (TrialState.PENDING, None)
-    with trial_store.lease(first) as lease:
+    with trial_store.hold_trial(first) as lease:
         assert other.state(first) == TrialState.RUNNING
-        with pytest.raises(DirectoryInUse), other.lease(first):
+        with pytest.raises(DirectoryInUse), other.hold_trial(first):
             pass
-        lease.begin(0)
+        lease.record_start(0)
     assert other.state(first) == TrialState.PENDING
-    with other.lease(first) as lease:
+    with other.hold_trial(first) as lease:
         assert [attempt.step for attempt in lease.attempts()] == [0]
-        lease.record(DONE)
+        lease.record_outcome(DONE)
         with pytest.raises(RuntimeError, match="has an outcome already"):
-            lease.record(DONE)
+            lease.record_outcome(DONE)
     assert trial_store.state(first) == TrialState.DONE
     assert trial_store.outcome(first) == DONE
-    began, ended = trial_store.times(first)
+    began, ended = trial_store.start_and_end_times(first)
     assert ended - began >= 0
     assert trial_store.state(TRIALS[1]) == TrialState.PENDING
     assert json.loads((tmp_path / "trial_status" / first.name / "outcome.json").read_text())["state"] == "done"
@@ -80,8 +80,8 @@ def test_a_lease_ends_with_the_process_that_holds_it(tmp_path):
     trial_store = sweep(tmp_path, TRIALS[:1])
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom transformer.studies.sweeps.trial_store import TrialStore\n"
-        "trial_store = TrialStore.existing(Path(sys.argv[1]))\n"
-        "with trial_store.lease(trial_store.trials()[0]): print('held', flush=True); time.sleep(600)"
+        "trial_store = TrialStore.open_existing(Path(sys.argv[1]))\n"
+        "with trial_store.hold_trial(trial_store.trials()[0]): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
@@ -89,42 +89,46 @@ def test_a_lease_ends_with_the_process_that_holds_it(tmp_path):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert trial_store.state(TRIALS[0]) == TrialState.PENDING
-    with trial_store.lease(TRIALS[0]):
+    with trial_store.hold_trial(TRIALS[0]):
         pass
 
 
 def _plan(path, seeds):
-    TrialStore.existing(path).plan([trial(1, seed=seed) for seed in seeds])
+    TrialStore.open_existing(path).append_trials([trial(1, seed=seed) for seed in seeds])
 
 
 def test_who_plans_at_once_loses_and_doubles_nothing(tmp_path):
     sweep(tmp_path, [])
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda first: _plan(tmp_path, range(first, first + 20)), range(0, 60, 10)))
-    names = [each.name for each in TrialStore.existing(tmp_path).trials()]
+    names = [each.name for each in TrialStore.open_existing(tmp_path).trials()]
     assert sorted(names) == sorted(trial(1, seed=seed).name for seed in range(70))
 
 
 def test_plan_next_stops_at_the_total_and_where_nothing_is_suggested(tmp_path):
     trial_store = sweep(tmp_path, TRIALS[:1])
-    assert trial_store.plan_next(2, lambda: TRIALS[1])
-    assert trial_store.plan_next(2, lambda: TRIALS[2])
+    assert trial_store.append_suggested_trial(2, lambda: TRIALS[1])
+    assert trial_store.append_suggested_trial(2, lambda: TRIALS[2])
     assert trial_store.trials() == tuple(TRIALS[:2])
-    assert not trial_store.plan_next(3, lambda: None)
+    assert not trial_store.append_suggested_trial(3, lambda: None)
     assert trial_store.trials() == tuple(TRIALS[:2])
 
 
 def test_failed_trials_can_be_forgotten_and_no_others(tmp_path):
     trial_store = sweep(tmp_path, TRIALS[:3])
     for each, state in zip(TRIALS, (TrialState.DONE, TrialState.FAILED), strict=False):
-        with trial_store.lease(each) as lease:
-            lease.begin(0)
-            lease.record(TrialOutcome(state, None, 0, ""))
+        with trial_store.hold_trial(each) as lease:
+            lease.record_start(0)
+            lease.record_outcome(TrialOutcome(state, None, 0, ""))
     assert trial_store.forget_failed() == 1
-    assert [TrialStore.existing(tmp_path).state(each).value for each in TRIALS[:3]] == ["done", "pending", "pending"]
-    with trial_store.lease(TRIALS[1]) as lease:
+    assert [TrialStore.open_existing(tmp_path).state(each).value for each in TRIALS[:3]] == [
+        "done",
+        "pending",
+        "pending",
+    ]
+    with trial_store.hold_trial(TRIALS[1]) as lease:
         assert lease.attempts() == []
-        lease.begin(3)
+        lease.record_start(3)
         assert [attempt.step for attempt in lease.attempts()] == [3]
 
 
@@ -148,7 +152,7 @@ def test_a_changed_sweep_is_refused_with_the_difference(tmp_path):
     space = {"product": [{"choice": {"seed": [1, 2]}}]}
     facts = {"config": {"steps": 3, "model": {"width": 8}}, "space": space, "metric": "validation/loss"}
     trial_store = TrialStore.open(tmp_path, facts)
-    trial_store.plan(TRIALS[:1])
+    trial_store.append_trials(TRIALS[:1])
     TrialStore.open(tmp_path, facts)
     before = contents(tmp_path)
     changed = {**facts, "config": {"steps": 4, "model": {"width": 8}}}
@@ -167,8 +171,8 @@ def test_a_metric_can_be_put_right_until_a_trial_has_ended_by_it(tmp_path):
     trial_store = sweep(tmp_path, TRIALS[:1], metric="validation/lost")
     sweep(tmp_path, TRIALS[:1], metric="validation/loss")
     assert trial_store.facts()["metric"] == "validation/loss"
-    with trial_store.lease(TRIALS[0]) as lease:
-        lease.record(DONE)
+    with trial_store.hold_trial(TRIALS[0]) as lease:
+        lease.record_outcome(DONE)
     with pytest.raises(UserError, match=r'metric="validation/loss", not "test/loss"'):
         sweep(tmp_path, TRIALS[:1], metric="test/loss")
 
@@ -181,9 +185,9 @@ def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="is a file"):
         sweep(tmp_path / "thesis.tex", [])
     with pytest.raises(UserError, match="holds no sweep"):
-        TrialStore.existing(tmp_path)
+        TrialStore.open_existing(tmp_path)
     with pytest.raises(UserError, match="holds no sweep"):
-        TrialStore.existing(tmp_path / "nowhere")
+        TrialStore.open_existing(tmp_path / "nowhere")
     # What a start leaves that was killed before it wrote its facts.
     (tmp_path / "s" / "trial_status" / "planning").mkdir(parents=True)
     (tmp_path / "s" / "sweep.json.4711.new").touch()
@@ -203,7 +207,7 @@ def test_the_planning_lock_is_waited_for(tmp_path):
         holding = pool.submit(_plan_slowly, tmp_path)
         while not (tmp_path / "proposing").exists():
             time.sleep(0.01)
-        assert trial_store.plan_next(5, lambda: TRIALS[1])
+        assert trial_store.append_suggested_trial(5, lambda: TRIALS[1])
         holding.result()
     assert trial_store.trials() == (TRIALS[0], TRIALS[1])
 
@@ -214,7 +218,7 @@ def _plan_slowly(path: Path) -> None:
         time.sleep(0.3)
         return TRIALS[0]
 
-    TrialStore.existing(path).plan_next(5, suggest)
+    TrialStore.open_existing(path).append_suggested_trial(5, suggest)
 
 
 @pytest.mark.parametrize(
@@ -233,22 +237,22 @@ def test_a_trial_is_only_taken_by_the_hash_of_its_config(tmp_path, change, says)
     line = [] if change is None else add_checksum({**TRIALS[0]._asdict(), **change})
     (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(UserError, match=re.escape(says)):
-        TrialStore.existing(tmp_path).trials()
+        TrialStore.open_existing(tmp_path).trials()
 
 
 def test_a_sweep_that_holds_a_link_is_refused(tmp_path):
     sweep(tmp_path / "s", TRIALS[:1])
     (tmp_path / "s" / "trials").symlink_to(tmp_path)
-    for opening in (lambda: TrialStore.existing(tmp_path / "s"), lambda: sweep(tmp_path / "s", TRIALS[:1])):
+    for opening in (lambda: TrialStore.open_existing(tmp_path / "s"), lambda: sweep(tmp_path / "s", TRIALS[:1])):
         with pytest.raises(UserError, match=r"trials is a link, and what is written"):
             opening()
 
 
 def test_a_changed_bit_anywhere_is_noticed(tmp_path):
     trial_store = sweep(tmp_path, TRIALS)
-    with trial_store.lease(TRIALS[0]) as lease:
-        lease.begin(0)
-        lease.record(DONE)
+    with trial_store.hold_trial(TRIALS[0]) as lease:
+        lease.record_start(0)
+        lease.record_outcome(DONE)
     random = np.random.default_rng(0)
     for name in ("trials.jsonl", "sweep.json", f"trial_status/{TRIALS[0].name}/outcome.json"):
         content = (tmp_path / name).read_bytes()
@@ -270,8 +274,8 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
 @pytest.mark.parametrize("left", [None, 0.0, 0.5])
 def test_a_plan_that_has_lost_a_trial_that_has_begun_is_refused(tmp_path, left):
     trial_store = sweep(tmp_path, TRIALS)
-    with trial_store.lease(TRIALS[-1]) as lease:
-        lease.begin(0)
+    with trial_store.hold_trial(TRIALS[-1]) as lease:
+        lease.record_start(0)
     path = tmp_path / "trials.jsonl"
     content = path.read_bytes()
     if left is None:
@@ -279,4 +283,4 @@ def test_a_plan_that_has_lost_a_trial_that_has_begun_is_refused(tmp_path, left):
     else:
         path.write_bytes(content[: int(left * len(content))])
     with pytest.raises(UserError, match=f"the trial {TRIALS[-1].name} has begun and is not in it; put back a copy"):
-        TrialStore.existing(tmp_path).trials()
+        TrialStore.open_existing(tmp_path).trials()

@@ -184,7 +184,7 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
     with pytest.raises(UserError, match="is unknown to the first trial"):
         run(trial_store, Other(), vectorize=True)
     for each in trials[1:]:
-        with trial_store.lease(each) as lease:
+        with trial_store.hold_trial(each) as lease:
             assert [attempt.left for attempt in lease.attempts()] == [True]
 
 
@@ -201,7 +201,7 @@ def test_a_directory_in_use_is_no_outcome(tmp_path, monkeypatch):
     run(trial_store, trainer)
     assert [trial_store.state(each).value for each in trial_store.trials()] == ["done", "done"]
     assert trainer.trained.count(trial_store.trials()[0].name) == 4
-    with trial_store.lease(trial_store.trials()[0]) as lease:
+    with trial_store.hold_trial(trial_store.trials()[0]) as lease:
         assert [attempt.left for attempt in lease.attempts()] == [True, True, True, False]
 
 
@@ -223,8 +223,8 @@ def test_a_trial_that_kills_its_workers_has_failed_unless_it_gets_on(tmp_path):
     stuck, moving = trial(99, seed=1), trial(99, seed=2)
     trial_store = sweep(tmp_path, [stuck, moving])
     for number, each in itertools.product(range(worker.MAX_ATTEMPTS), (stuck, moving)):
-        with trial_store.lease(each) as lease:
-            lease.begin(4 if each is stuck else number)
+        with trial_store.hold_trial(each) as lease:
+            lease.record_start(4 if each is stuck else number)
     for each in (stuck, moving):
         directory = trial_store.directory(each)
         directory.mkdir(parents=True)
@@ -272,10 +272,10 @@ def test_an_exhausted_search_algorithm_is_not_asked_again_while_others_train(tmp
 
     monkeypatch.setattr(worker, "_WAITS", (0.01, 0.01))
     trial_store, search_algorithm = sweep(tmp_path, [trial(1)]), Exhausted()
-    with ThreadPoolExecutor(1) as pool, trial_store.lease(trial_store.trials()[0]) as lease:
-        working = pool.submit(run, TrialStore.existing(tmp_path), total=9, search_algorithm=search_algorithm)
+    with ThreadPoolExecutor(1) as pool, trial_store.hold_trial(trial_store.trials()[0]) as lease:
+        working = pool.submit(run, TrialStore.open_existing(tmp_path), total=9, search_algorithm=search_algorithm)
         time.sleep(0.3)
-        lease.record(TrialOutcome(TrialState.DONE, 1.0, 1, ""))
+        lease.record_outcome(TrialOutcome(TrialState.DONE, 1.0, 1, ""))
         working.result(timeout=60)
     assert search_algorithm.asked == 1
 
@@ -287,7 +287,7 @@ class Together(Scripted):
         super().__init__()
         self.the_gain, self.measured, self.groups = gain, 0, []
 
-    def gain(self, trials, folder):
+    def measure_vmap_speedup(self, trials, folder):
         self.measured += 1
         (folder / "measured.txt").touch()
         return self.the_gain
@@ -330,7 +330,7 @@ def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp
 def test_workers_share_the_trials_of_one_program(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(5)]
     trial_store, trainer = sweep(tmp_path, trials), Together()
-    with trial_store.lease(trials[0]):  # by another of three workers: two are left for each
+    with trial_store.hold_trial(trials[0]):  # by another of three workers: two are left for each
         with pytest.raises(KeyboardInterrupt):
             run(trial_store, Interrupted(trainer), vectorize=True, workers=3)
         assert trainer.groups == [[trials[1].name, trials[2].name]]
@@ -353,8 +353,8 @@ def test_a_trial_at_which_two_workers_died_is_trained_alone(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(4)]
     trial_store, trainer = sweep(tmp_path, trials), Together()
     for each in (trials[0], trials[2], trials[0], trials[2], trials[3]):
-        with trial_store.lease(each) as lease:
-            lease.begin(0)
+        with trial_store.hold_trial(each) as lease:
+            lease.record_start(0)
     run(trial_store, trainer, vectorize=True)
     assert trainer.trained == [trials[0].name, trials[2].name]
     assert trainer.groups == [[trials[1].name, trials[3].name]]
@@ -364,7 +364,7 @@ def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
     class Killing(Together):
         error: type[BaseException] = KeyboardInterrupt
 
-        def gain(self, trials, folder):
+        def measure_vmap_speedup(self, trials, folder):
             self.measured += 1
             (file,) = folder.parent.glob("gain-*.json")
             self.noted = json.loads(file.read_text())
@@ -427,7 +427,7 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
     for each in workers:
         _, said = each.communicate()
         assert each.returncode == 0, said
-    trials = TrialStore.existing(tmp_path).trials()
+    trials = TrialStore.open_existing(tmp_path).trials()
     assert len({each.name for each in trials}) == len(trials) == total
     attempts = 0
     for each in trials:
@@ -435,7 +435,7 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
         # One at a time, each from where the one before was: two at once would have written some step twice.
         lines = (trial_store.directory(each) / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, ticks + 1))
-        with trial_store.lease(each) as lease:
+        with trial_store.hold_trial(each) as lease:
             attempts += len(lease.attempts())
     assert attempts == total + 16
     assert sorted(entry.name for entry in (tmp_path / "trials").iterdir()) == sorted(each.name for each in trials)
@@ -451,7 +451,7 @@ def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
         "    def train(self, trial, directory, report):\n"
         "        super().train(trial, directory, report)\n"
         "        time.sleep(600)\n"
-        "trial_store = TrialStore.existing(Path(sys.argv[1]))\n"
+        "trial_store = TrialStore.open_existing(Path(sys.argv[1]))\n"
         # Long enough to come to the sleep on a busy machine: who is told of while running may crash the telling.
         "run_worker(trial_store, None, total=1, metric='validation/loss', trainer=Hanging(), patience=3)\n"
     )
@@ -491,7 +491,7 @@ def test_four_workers_are_at_work_at_once_all_but_a_seventh_of_the_time(tmp_path
     trial_store = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
     for each in [start(tmp_path, total, 0.1) for _ in range(4)]:
         each.wait()
-    times = [trial_store.times(each) for each in trial_store.trials()]
+    times = [trial_store.start_and_end_times(each) for each in trial_store.trials()]
     worked = sum(ended - began for began, ended in times)
     span = max(ended for _, ended in times) - min(began for began, _ in times)
     print(f"{worked:.2f} s of trials in {span:.2f} s: {worked / span:.2f}")

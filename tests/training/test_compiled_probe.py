@@ -90,7 +90,7 @@ def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
     if mesh in ("data", "sequence"):
         assert not collectives
     bytes_of_a_map = 4 * LENGTH**2 * resolved.model.heads // config.tensor
-    assert all(found.bytes < bytes_of_a_map for found in collectives if found.kind != "all-reduce"), collectives
+    assert all(found.num_bytes < bytes_of_a_map for found in collectives if found.kind != "all-reduce"), collectives
     for site in alone.store.sites:
         np.testing.assert_allclose(store.read(site.name, 0), alone.store.read(site.name, 0), atol=0.005)
         here, there = store.statistics(site.name), alone.store.statistics(site.name)

@@ -161,7 +161,7 @@ def test_a_run_begins_with_what_another_learned(source: Path, tmp_path: Path) ->
     leaves = [*jax.tree.leaves(state.variables), *jax.tree.leaves(state.averages)]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size}) == len(leaves)
     total = sum(leaf.size for leaf in params(state).values())
-    assert report.lines() == [
+    assert report.format_lines() == [
         f"initialized from {source} at step {STEPS}",
         f"  loaded: {len(params(state))} parameters ({total:,} numbers)",
     ]
@@ -185,8 +185,8 @@ def test_another_vocabulary_more_positions_and_a_fresh_head(source: Path, tmp_pa
     assert_same({path: np.asarray(leaf) for path, leaf in state.averages["slow"].items()}, found)
     # All but the head, of 8 weights and a bias a token, and the 4 new rows of the table.
     kept = sum(leaf.size for leaf in found.values()) - (8 + 1) * 264 - 4 * 8
-    assert report.lines()[1] == f"  loaded: {len(found) - 2} parameters ({kept:,} numbers)"
-    assert report.lines()[2:] == [
+    assert report.format_lines()[1] == f"  loaded: {len(found) - 2} parameters ({kept:,} numbers)"
+    assert report.format_lines()[2:] == [
         "  resized: embedding/table (260, 8) -> (264, 8), 260 along axis 0 kept",
         "  resized: positions/table (16, 8) -> (14, 8), 14 along axis 0 kept",
         "  initialized randomly by rule 'output_bias/* = fresh': output_bias/bias",
@@ -200,7 +200,7 @@ def test_a_column_a_token_is_resized_too(source: Path, tmp_path: Path) -> None:
     path = "unembedding/kernel"
     expected = np.concatenate([stored(source)[path], params(alone)[path][:, 260:]], axis=1)
     assert np.array_equal(params(state)[path], expected)
-    assert report.facts()["resized"][path] == [[8, 260], [8, 264]]
+    assert report.to_dict()["resized"][path] == [[8, 260], [8, 264]]
 
 
 def test_an_average_is_taken_where_there_is_one(source: Path, tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_an_average_is_taken_where_there_is_one(source: Path, tmp_path: Path) ->
     state, _, report = begun(resolved(source, origin={"average": "norms", "step": 1}), tmp_path)
     of_norms = stored(source, "averages/norms", step=1)
     assert_same(params(state), stored(source, step=1) | of_norms)
-    assert report.averaged == len(of_norms)
-    assert f"{len(of_norms)} as the average 'norms' has them" in report.lines()[1]
+    assert report.num_averaged == len(of_norms)
+    assert f"{len(of_norms)} as the average 'norms' has them" in report.format_lines()[1]
 
 
 def test_narrower_parameters_are_cast_and_said_to_be(source: Path, tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_narrower_parameters_are_cast_and_said_to_be(source: Path, tmp_path: Pat
     expected = stored(source)["positions/table"][:14].astype(jnp.bfloat16)
     assert params(state)["positions/table"].tobytes() == expected.tobytes()
     count = len(params(state))
-    assert f"  cast: {count} parameters float32 -> bfloat16" in report.lines()
-    assert report.facts()["cast"]["norm/scale"] == ["float32", "bfloat16"]
+    assert f"  cast: {count} parameters float32 -> bfloat16" in report.format_lines()
+    assert report.to_dict()["cast"]["norm/scale"] == ["float32", "bfloat16"]
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     before = stored(source)
     same = {path for path, leaf in seen[0].items() if np.array_equal(leaf, before[path])}
     assert same == set(before) - {"unembedding/kernel"}
-    after = Checkpoints.open_read_only(directory.checkpoints)
+    after = Checkpoints.open_read_only(directory.checkpoints_dir)
     assert after.latest() == 1
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)
@@ -288,7 +288,7 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
                 build.build_components(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)
-    assert report.lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
+    assert report.format_lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
 
 
 @pytest.mark.slow
@@ -439,7 +439,7 @@ def test_the_state_of_a_model_is_taken_as_well(tmp_path: Path) -> None:
     assert found.params["w"].unsafe_buffer_pointer() != found.params["copy"].unsafe_buffer_pointer()
     assert (found.state["mean"].tolist(), int(found.state["count"])) == ([-1, -1], 7)
     assert report is not None
-    assert report.facts()["unused"] == ["state/mean"]
+    assert report.to_dict()["unused"] == ["state/mean"]
 
 
 def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
         {path: leaf for path, leaf in leaves_by_path(published).items() if path != "positions/table"},
     )
     count = sum(leaf.size for leaf in found.values()) - 16 * 3
-    assert report.lines() == [
+    assert report.format_lines() == [
         f"initialized from {folder}, a gpt2 model as Hugging Face publishes it",
         f"  loaded: {len(found) - 1} parameters ({count:,} numbers)",
         "  initialized randomly by rule 'head/* = fresh': head/kernel",
@@ -501,7 +501,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
         Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
     _, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "other")
     assert report is not None
-    assert report.lines()[-1].startswith(f"  note: {folder} has another tokenizer")
+    assert report.format_lines()[-1].startswith(f"  note: {folder} has another tokenizer")
 
 
 def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_path: Path) -> None:
@@ -518,7 +518,7 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     expected = old["query"]["kernel"] + 1.5 * low
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
     assert report is not None
-    assert report.lines()[1:] == [
+    assert report.format_lines()[1:] == [
         "  loaded: 2 parameters (50 numbers)",
         "  merged with their LoRA updates: query/kernel",
     ]
@@ -529,14 +529,14 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
         {path: np.asarray(leaf) for path, leaf in leaves_by_path(state.variables.params).items()}, leaves_by_path(old)
     )
     assert report is not None
-    assert report.facts()["merged"] == report.facts()["unused"] == []
+    assert report.to_dict()["merged"] == report.to_dict()["unused"] == []
     # Where it begins anew it begins beside what was learned.
     anew = InitializeFromConfig(str(run), rules=("query/lora/* = fresh",))
     state, report = build_initial_state(anew, again, jax.random.key(0), tmp_path / "new")
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
     assert np.all(np.asarray(state.variables.params["query"]["lora"]["up"]) == -1)
     assert report is not None
-    assert (report.facts()["merged"], report.facts()["unused"]) == (["query/kernel"], [])
+    assert (report.to_dict()["merged"], report.to_dict()["unused"]) == (["query/kernel"], [])
 
 
 def test_what_was_learned_at_one_scale_is_not_gone_on_with_at_another(tmp_path: Path) -> None:

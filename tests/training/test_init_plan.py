@@ -38,8 +38,8 @@ def planned(*rules: str, **changes: ArrayInfo | None):
 
 def test_without_rules_every_parameter_takes_the_one_of_its_path() -> None:
     made = planned()
-    assert made.taken == {path: MatchedSource(path, leaf) for path, leaf in SOURCES.items()}
-    assert (made.fresh, made.unused, made.resized, made.cast) == ({}, (), (), ())
+    assert made.matched_sources == {path: MatchedSource(path, leaf) for path, leaf in SOURCES.items()}
+    assert (made.newly_initialized, made.unused_paths, made.resized_paths, made.cast_paths) == ({}, (), (), ())
 
 
 def test_what_is_left_fresh_renamed_resized_cast_and_unused() -> None:
@@ -52,20 +52,28 @@ def test_what_is_left_fresh_renamed_resized_cast_and_unused() -> None:
         head__kernel=ArrayInfo((4, 24), FLOAT, ("embed", "vocabulary")),
         embedding__table=None,
     )
-    assert made.fresh == {"classes/kernel": "classes/* = fresh"}
-    assert made.taken["decoder/query/kernel"] == MatchedSource("layers/query/kernel", SOURCES["layers/query/kernel"])
-    assert made.taken["head/kernel"] == MatchedSource("head/kernel", SOURCES["head/kernel"], axis=1)
-    assert (made.resized, made.cast) == (("head/kernel",), ("decoder/query/kernel",))
-    assert made.unused == ("embedding/table",)
+    assert made.newly_initialized == {"classes/kernel": "classes/* = fresh"}
+    assert made.matched_sources["decoder/query/kernel"] == MatchedSource(
+        "layers/query/kernel", SOURCES["layers/query/kernel"]
+    )
+    assert made.matched_sources["head/kernel"] == MatchedSource("head/kernel", SOURCES["head/kernel"], resized_axis=1)
+    assert (made.resized_paths, made.cast_paths) == (("head/kernel",), ("decoder/query/kernel",))
+    assert made.unused_paths == ("embedding/table",)
 
 
 def test_one_source_can_be_taken_twice() -> None:
     made = planned("cross/* = layers/query/*", cross__bias=ArrayInfo((2, 2, 2), FLOAT))
-    assert made.taken["cross/bias"].source == made.taken["layers/query/bias"].source == "layers/query/bias"
+    assert (
+        made.matched_sources["cross/bias"].source_path
+        == made.matched_sources["layers/query/bias"].source_path
+        == "layers/query/bias"
+    )
 
 
 def test_the_first_rule_that_matches_decides() -> None:
-    assert set(planned("layers/query/bias = layers/query/bias", "layers/* = fresh").fresh) == {"layers/query/kernel"}
+    assert set(planned("layers/query/bias = layers/query/bias", "layers/* = fresh").newly_initialized) == {
+        "layers/query/kernel"
+    }
 
 
 @pytest.mark.parametrize(
@@ -118,12 +126,12 @@ def test_every_parameter_is_decided_exactly_once(paths: list[str], drawn: list[t
             plan_parameters(targets, sources, parsed)
         return
     made = plan_parameters(targets, sources, parsed)
-    assert sorted([*made.taken, *made.fresh]) == sorted(paths)
+    assert sorted([*made.matched_sources, *made.newly_initialized]) == sorted(paths)
     for path, (_, source) in expected.items():
-        assert (path in made.fresh) == (source == "fresh")
-        assert path in made.fresh or made.taken[path].source == source
+        assert (path in made.newly_initialized) == (source == "fresh")
+        assert path in made.newly_initialized or made.matched_sources[path].source_path == source
     taken = {source for _, source in expected.values() if source != "fresh"}
-    assert set(made.unused) == set(sources) - taken
+    assert set(made.unused_paths) == set(sources) - taken
 
 
 @pytest.mark.parametrize(

@@ -185,10 +185,10 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
         "700/manifest/metadata",
         "damaged-600/manifest/metadata",
     ):
-        file = trial.run.directory.checkpoints / name
+        file = trial.run.directory.checkpoints_dir / name
         file.parent.mkdir(parents=True)
         file.touch()
-    (trial.run.directory.checkpoints / "610").mkdir()  # of a save under way
+    (trial.run.directory.checkpoints_dir / "610").mkdir()  # of a save under way
     monkeypatch.setattr(rollback.jax, "process_count", lambda: 2)
     trial.run.checkpoints = None  # which all processes ask together
     monkeypatch.setattr(rollback, "run_on_primary", None)

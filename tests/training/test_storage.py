@@ -550,7 +550,7 @@ def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypa
         for note in ("a note", "again"):
             with directory.log_to_file():
                 ours.info(note)
-        board = TensorBoardWriter(directory.tensorboard)
+        board = TensorBoardWriter(directory.tensorboard_dir)
         board.write_scalars(1, "train", {"loss": 2.5})
         _wait(lambda: server.names(f"{_key(run)}/tensorboard/"))
         (early,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]

@@ -162,14 +162,14 @@ def test_what_raises_is_counted_and_the_next_is_tried() -> None:
 
     thread = ReportThread("x", lambda: done)
     for number in range(5):
-        thread.tell(report(number))
+        thread.enqueue(report(number))
     thread.end(lambda opened: opened.append(-1))
-    assert ReportThread.joined([thread], 30) == ["x did not take 2 of 6 reports (SystemExit: no network)"]
+    assert ReportThread.join([thread], 30) == ["x did not take 2 of 6 reports (SystemExit: no network)"]
     assert done == [0, 2, 4, -1]
     thread = ReportThread("x", lambda: 1 / 0)
-    thread.tell(report(0))
+    thread.enqueue(report(0))
     thread.end(report(0))
-    assert ReportThread.joined([thread], 30) == ["x did not take 2 of 2 reports (ZeroDivisionError: division by zero)"]
+    assert ReportThread.join([thread], 30) == ["x did not take 2 of 2 reports (ZeroDivisionError: division by zero)"]
 
 
 def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,20 +178,18 @@ def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch)
     hanging = ReportThread("x", go_on.wait)
     quick = ReportThread("y", lambda: None)
     for number in range(10):
-        hanging.tell(lambda _, number=number: done.append(number))
-        hanging.tell(lambda _: None)
+        hanging.enqueue(lambda _, number=number: done.append(number))
+        hanging.enqueue(lambda _: None)
     for each in (hanging, quick):
         each.end(lambda _: done.append("end"))
-    assert ReportThread.joined([quick, hanging], 0.2) == [
+    assert ReportThread.join([quick, hanging], 0.2) == [
         "x did not take 21 of 21 reports (no answer within 0 s)",
     ]
     assert done == ["end"]
     assert any_tracker_hangs()
     # One that gets on at last ends all the same.
     go_on.set()
-    assert ReportThread.joined([hanging], 30)[0].startswith(
-        "x did not take 18 of 21 reports (more reports than it took)"
-    )
+    assert ReportThread.join([hanging], 30)[0].startswith("x did not take 18 of 21 reports (more reports than it took)")
     assert done == ["end", 1, "end"]
     assert not any_tracker_hangs()
 

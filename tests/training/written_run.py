@@ -46,7 +46,7 @@ def write_run(path: Path, config: dict[str, Any], changed: Callable[[TrainState]
     with RunDirectory.claim(path, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         setting = build_components(experiment, directory.path, single_device_placement())
         state = changed(setting.init_state(jax.random.key(0)))
-        with contextlib.closing(Checkpoints(directory.checkpoints, 1)) as checkpoints:
+        with contextlib.closing(Checkpoints(directory.checkpoints_dir, 1)) as checkpoints:
             checkpoints.save(0, state, collect_metadata(experiment, setting, directory))
     return path
 

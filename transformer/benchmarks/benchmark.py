@@ -29,10 +29,10 @@ class BenchmarkProgram:
 class Benchmark:
     """Programs by name; times are compared with those of the first.
 
-    One repetition processes `units` of `unit`, such as tokens.
+    One repetition processes `units_per_repetition` of `unit_name`, such as tokens.
     """
 
     description: str
     programs: Mapping[str, BenchmarkProgram]
-    units: int
-    unit: str
+    units_per_repetition: int
+    unit_name: str

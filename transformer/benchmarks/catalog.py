@@ -30,8 +30,8 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
             "PyTorch eager": BenchmarkProgram(TORCH, of_torch, PythonInterpreter.PEERS),
             "PyTorch compiled": BenchmarkProgram(TORCH, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
         },
-        units=settings["rows"] * settings["context"],
-        unit="tokens",
+        units_per_repetition=settings["rows"] * settings["context"],
+        unit_name="tokens",
     )
 
 
@@ -47,8 +47,8 @@ def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
             "PyTorch eager": BenchmarkProgram(peer, of_torch, PythonInterpreter.PEERS),
             "PyTorch compiled": BenchmarkProgram(peer, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
         },
-        units=2 * settings["rows"] * settings["context"],
-        unit="tokens",
+        units_per_repetition=2 * settings["rows"] * settings["context"],
+        unit_name="tokens",
     )
 
 
@@ -70,8 +70,8 @@ def _lstm(width: int, rows: int, length: int) -> Benchmark:
                 ("experiments/benchmarks/torch_lstm.py",), {**settings, "threads": 2}, PythonInterpreter.PEERS
             ),
         },
-        units=rows * length,
-        unit="steps of a row",
+        units_per_repetition=rows * length,
+        unit_name="steps of a row",
     )
 
 
@@ -87,8 +87,8 @@ def _decode(description: str, **sizes: Any) -> Benchmark:
                 HUGGING_FACE, {**settings, "threads": 2, "repeats": 1}, PythonInterpreter.PEERS
             ),
         },
-        units=settings["rows"],
-        unit="tokens",
+        units_per_repetition=settings["rows"],
+        unit_name="tokens",
     )
 
 
@@ -133,8 +133,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
                 {"dtype": "float32", "warmup_steps": 2, "steps": 5, "seed": 0, **DECODER_10M},
             )
         },
-        units=1,
-        unit="steps",
+        units_per_repetition=1,
+        unit_name="steps",
     ),
     "decode": _decode(
         "a token of 256 by a decoder of GPT-2's shapes, batch 1, greedy",
@@ -151,8 +151,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
                 | {"dtype": "float32", "seed": 0},
             )
         },
-        units=1,
-        unit="steps",
+        units_per_repetition=1,
+        unit_name="steps",
     ),
     "lstm": _lstm(width=256, rows=32, length=64),
     "compile": Benchmark(
@@ -164,8 +164,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
                 | {"vocabulary": 1000, "dtype": "float32", "seed": 0},
             )
         },
-        units=1,
-        unit="steps",
+        units_per_repetition=1,
+        unit_name="steps",
     ),
     "decoder_124m": _decoder(
         "training step of GPT-2 small at context 1,024, batch 16, in bfloat16 on one NVIDIA GPU",

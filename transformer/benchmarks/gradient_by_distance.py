@@ -36,7 +36,7 @@ def gradient_norms_by_distance(
 
 
 def _norm(kind: LayerType, radius: float, n: int, d: int, seeds: int, scale: float) -> float:
-    made, run = kind.layer(d)
+    made, run = kind.make_layer(d)
 
     def of_seed(key: Array) -> Float[Array, ""]:
         init, inputs, toward = jax.random.split(key, 3)

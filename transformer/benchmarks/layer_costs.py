@@ -16,9 +16,9 @@ from transformer.benchmarks.layer_types import LAYER_TYPES
 class LayerCost(NamedTuple):
     """The cost of a layer type over n positions of d features: median seconds, and bytes of temporary buffers."""
 
-    kind: str
-    n: int
-    d: int
+    layer_type: str
+    length: int
+    num_features: int
     seconds: float
     temp_bytes: int
 
@@ -48,7 +48,7 @@ def _temp_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def _gradient(name: str, d: int, x_BxTxF: jax.Array) -> tuple[jax.stages.Compiled, tuple]:
-    made, run = LAYER_TYPES[name].layer(d)
+    made, run = LAYER_TYPES[name].make_layer(d)
     params = made.init(jax.random.key(1))
     gradient = jax.jit(jax.grad(lambda params, x: jnp.sum(run(params, x) ** 2), (0, 1)))
     return gradient.lower(params, x_BxTxF).compile(), (params, x_BxTxF)
@@ -60,9 +60,12 @@ def crossover_length(costs: Sequence[LayerCost], one: str, other: str) -> float 
     None if the order is the same at all measured lengths.
     """
     ratio = {
-        cost.n: np.log(cost.seconds / next(each.seconds for each in costs if each.kind == other and each.n == cost.n))
+        cost.length: np.log(
+            cost.seconds
+            / next(each.seconds for each in costs if each.layer_type == other and each.length == cost.length)
+        )
         for cost in costs
-        if cost.kind == one
+        if cost.layer_type == one
     }
     lengths = sorted(ratio)
     for below, above in itertools.pairwise(lengths):
@@ -74,5 +77,5 @@ def crossover_length(costs: Sequence[LayerCost], one: str, other: str) -> float 
 
 def growth_exponent(costs: Sequence[LayerCost], kind: str, what: Literal["seconds", "temp_bytes"]) -> float:
     """Return the slope of log(time) or log(memory) against log(n), between the two largest lengths."""
-    first, last = sorted((cost for cost in costs if cost.kind == kind), key=lambda cost: cost.n)[-2:]
-    return float(np.log(getattr(last, what) / getattr(first, what)) / np.log(last.n / first.n))
+    first, last = sorted((cost for cost in costs if cost.layer_type == kind), key=lambda cost: cost.length)[-2:]
+    return float(np.log(getattr(last, what) / getattr(first, what)) / np.log(last.length / first.length))

@@ -27,18 +27,19 @@ class LayerType(NamedTuple):
     """A type of layer over n positions of d features.
 
     Attributes:
-        layer: Maps d to the module of the parameters and the forward function.
-        sequential_steps: Maps n to the number of sequential operations.
-        path_length: Maps n to the number of layers, or steps of a recurrence, from the first input to the last output.
+        make_layer: Maps d to the module of the parameters and the forward function.
+        count_sequential_steps: Maps n to the number of sequential operations.
+        max_path_length: Maps n to the number of layers, or steps of a recurrence, from the first input to the last
+            output.
     """
 
-    layer: Callable[[int], tuple[Functional, LayerFunction]]
-    sequential_steps: Callable[[int], int]
-    path_length: Callable[[int], int]
+    make_layer: Callable[[int], tuple[Functional, LayerFunction]]
+    count_sequential_steps: Callable[[int], int]
+    max_path_length: Callable[[int], int]
 
-    def flops(self, n: int, d: int) -> int:
+    def count_flops(self, n: int, d: int) -> int:
         """Return the FLOPs of a forward pass over one sequence."""
-        functional, run = self.layer(d)
+        functional, run = self.make_layer(d)
         return count_matmul_flops(
             jax.make_jaxpr(run)(functional.shapes(), jax.ShapeDtypeStruct((1, n, d), jnp.float32)).jaxpr
         )
@@ -49,7 +50,7 @@ def _recurrent(cell: Cell) -> LayerType:
         made = Functional(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
         return made, lambda params, x: made.bind(params)(x)[0]
 
-    return LayerType(layer, sequential_steps=lambda n: n, path_length=lambda n: n)
+    return LayerType(layer, count_sequential_steps=lambda n: n, max_path_length=lambda n: n)
 
 
 def _convolution(d: int) -> tuple[Functional, LayerFunction]:
@@ -70,7 +71,9 @@ LAYER_TYPES = {
     "gru": _recurrent(Cell.GRU_RESET_AFTER),
     "lstm": _recurrent(Cell.LSTM),
     "convolution": LayerType(
-        _convolution, sequential_steps=lambda n: 1, path_length=lambda n: math.ceil((n - 1) / (KERNEL_WIDTH - 1))
+        _convolution,
+        count_sequential_steps=lambda n: 1,
+        max_path_length=lambda n: math.ceil((n - 1) / (KERNEL_WIDTH - 1)),
     ),
-    "attention": LayerType(_attention, sequential_steps=lambda n: 1, path_length=lambda n: 1),
+    "attention": LayerType(_attention, count_sequential_steps=lambda n: 1, max_path_length=lambda n: 1),
 }

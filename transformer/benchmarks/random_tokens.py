@@ -62,42 +62,42 @@ class RandomTokenTask(BaseTask):
 
 @dataclasses.dataclass(frozen=True)
 class RandomLanguageModeling(RandomTokenTask):
-    """Language modeling: each step has its own `rows` of `context` random tokens, sampled by seed and step."""
+    """Language modeling: each step has its own batch of random tokens, sampled by seed and step."""
 
-    rows: int
-    context: int
-    vocabulary: int
+    batch_size: int
+    context_length: int
+    vocab_size: int
 
     @property
     def interface(self) -> TaskInterface:
         """Tokens in, the next ones out."""
         return TaskInterface(
-            inputs={"tokens": InputSpec((self.rows, self.context))},
-            vocabularies={"tokens": self.vocabulary},
+            inputs={"tokens": InputSpec((self.batch_size, self.context_length))},
+            vocabularies={"tokens": self.vocab_size},
             output=LANGUAGE_MODELING.output,
         )
 
     def sample_batch(self, random: np.random.Generator) -> dict[str, Any]:
         """One batch."""
-        text = random.integers(0, self.vocabulary, (self.rows, self.context + 1), np.int32)
+        text = random.integers(0, self.vocab_size, (self.batch_size, self.context_length + 1), np.int32)
         return {"tokens": text[:, :-1], "labels": text[:, 1:]}
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomTranslation(RandomTokenTask):
-    """Translation: source and target have `context` random tokens each, without padding."""
+    """Translation: source and target have `context_length` random tokens each, without padding."""
 
-    rows: int
-    context: int
-    vocabulary: int
+    batch_size: int
+    context_length: int
+    vocab_size: int
 
     @property
     def interface(self) -> TaskInterface:
         """Sources and targets in, the next tokens of the targets out."""
-        shape = (self.rows, self.context)
+        shape = (self.batch_size, self.context_length)
         return TaskInterface(
             inputs={"source": InputSpec(shape), "target": InputSpec(shape)},
-            vocabularies={"joint": self.vocabulary},
+            vocabularies={"joint": self.vocab_size},
             pad_id=0,
             bos_id=1,
             eos_id=2,
@@ -106,8 +106,8 @@ class RandomTranslation(RandomTokenTask):
 
     def sample_batch(self, random: np.random.Generator) -> dict[str, Any]:
         """One batch."""
-        text = random.integers(3, self.vocabulary, (2, self.rows, self.context), np.int32)
-        begin = np.ones((self.rows, 1), np.int32)
+        text = random.integers(3, self.vocab_size, (2, self.batch_size, self.context_length), np.int32)
+        begin = np.ones((self.batch_size, 1), np.int32)
         return {"source": text[0], "target": np.concatenate([begin, text[1, :, :-1]], axis=1), "labels": text[1]}
 
 

@@ -22,11 +22,11 @@ def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
     work = {name: each for facts in result.facts.values() for name, each in facts.get("work", {}).items()}
     lines = [
         f"{benchmark.description} ({processor_name()})",
-        f"{'':<{width}}  {'ms':>9}  {benchmark.unit + '/s':>18}  time over {first} (min to max over rounds)",
+        f"{'':<{width}}  {'ms':>9}  {benchmark.unit_name + '/s':>18}  time over {first} (min to max over rounds)",
     ]
     for row in result.rows:
         lines.append(
-            f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units / row.seconds:>18,.0f}  "
+            f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units_per_repetition / row.seconds:>18,.0f}  "
             f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f}){_rates(row, work)}"
         )
     lines += [f"{name}: not measured, it needs --peer_python=PYTHON" for name in result.left_out]
@@ -49,8 +49,8 @@ def write_record(name: str, benchmark: Benchmark, result: BenchmarkResult, folde
         "description": benchmark.description,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": {"processor": processor_name(), "cores": os.cpu_count(), "system": platform.machine()},
-        "unit": benchmark.unit,
-        "units": benchmark.units,
+        "unit": benchmark.unit_name,
+        "units": benchmark.units_per_repetition,
         "rows": [row._asdict() for row in result.rows],
         "left_out": result.left_out,
         "programs": {

@@ -139,10 +139,10 @@ def _seconds_of_loop(
     """The time of a training loop with its writers in `folder`; with a probe, maps are stored at its start and end."""
     folder.mkdir()
     files = RunDirectory(folder)
-    shown: Writer = TensorBoardWriter(files.tensorboard)
+    shown: Writer = TensorBoardWriter(files.tensorboard_dir)
     if probe is not None:
         plan = probe.capture_plan
-        store = MapStore.open(files.maps, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+        store = MapStore.open(files.maps_dir, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         shown = BackgroundMapWriter(MultiWriter(MapWriter(store), shown))
     numbers = (MetricsWriter(files.metrics_file), SamplesWriter(files.samples_file), LogWriter(steps))
     writer = MultiWriter(*numbers, ConsoleWriter(steps, io.StringIO()), shown)
@@ -154,7 +154,7 @@ def _seconds_of_loop(
         components.task.training_batches(experiment.run.seed),
         steps=steps,
         reporter=Reporter(
-            Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
+            Cadence(experiment.run.log_every, 0, maps_every=0 if probe is None else steps, checkpoint_every=0),
             evaluations=[],
             probe=(lambda state: {}) if probe is None else probe.run,
             writer=writer,

@@ -14,23 +14,23 @@ class Chip(NamedTuple):
 
     Attributes:
         name: The name.
-        memory: Bytes of main memory.
-        flops: Dense bfloat16 FLOPs per second.
-        bandwidth: Bytes per second of main memory.
-        link: Bytes per second of one link in one direction.
-        links: Links of a chip: two for each dimension of a TPU's torus, all links of a GPU to its switch.
-        wraps: The side from which on a slice's torus closes to rings; 0 if a switch connects the chips.
-        network: Bytes per second of a chip's share of its host's network; None if not published.
+        memory_bytes: Bytes of main memory.
+        flops_per_second: Dense bfloat16 FLOPs per second.
+        memory_bandwidth: Bytes per second of main memory.
+        link_bandwidth: Bytes per second of one link in one direction.
+        num_links: Links of a chip: two for each dimension of a TPU's torus, all links of a GPU to its switch.
+        wraparound_multiple: The side from which on a slice's torus closes to rings; 0 if a switch connects the chips.
+        network_bandwidth: Bytes per second of a chip's share of its host's network; None if not published.
     """
 
     name: str
-    memory: int
-    flops: float
-    bandwidth: float
-    link: float
-    links: int
-    wraps: int
-    network: float | None
+    memory_bytes: int
+    flops_per_second: float
+    memory_bandwidth: float
+    link_bandwidth: float
+    num_links: int
+    wraparound_multiple: int
+    network_bandwidth: float | None
 
 
 # Google's pages "TPU v4", "v5e", "v5p" and "v6e" (Cloud TPU documentation, system architecture). What they give of
@@ -39,16 +39,16 @@ class Chip(NamedTuple):
 # not given. Slices of v4 and v5p are tori where their sides are multiples of 4; a side of v5e or v6e closes at the
 # pod's own 16. One v5p has 96 GiB, of which programs get 95.
 TPU_CHIPS = {
-    "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraps=4, network=None),
-    "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, 4, wraps=16, network=200e9 / 8 / 8),
-    "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, 6, wraps=4, network=50e9 / 8),
-    "v6e": Chip("TPU v6e", 32 * GIB, 918e12, 1638e9, 100e9, 4, wraps=16, network=None),
+    "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraparound_multiple=4, network_bandwidth=None),
+    "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, 4, wraparound_multiple=16, network_bandwidth=200e9 / 8 / 8),
+    "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, 6, wraparound_multiple=4, network_bandwidth=50e9 / 8),
+    "v6e": Chip("TPU v6e", 32 * GIB, 918e12, 1638e9, 100e9, 4, wraparound_multiple=16, network_bandwidth=None),
 }
 
 
 def _gpu(name: str, memory: float, flops: float, bandwidth: float, link: float, links: int) -> Chip:
     # The network of a GPU's host is its buyer's choice.
-    return Chip(name, int(memory), flops, bandwidth, link, links, wraps=0, network=None)
+    return Chip(name, int(memory), flops, bandwidth, link, links, wraparound_multiple=0, network_bandwidth=None)
 
 
 # NVIDIA's data sheets of A100, H100 and H200; their operations "with sparsity" halved. NVLink: 12 links of 25 GB/s each
@@ -83,7 +83,7 @@ def peak_flops(devices: list[jax.Device]) -> float:
     if devices[0].platform == "cpu":
         return measure_matmul_flops(jax.local_devices()[0])  # the first of all may be another process's
     chip = chip_of(devices[0])
-    return chip.flops * len(devices) if chip else float("inf")
+    return chip.flops_per_second * len(devices) if chip else float("inf")
 
 
 def measure_matmul_flops(device: jax.Device, size: int = 1024, repeats: int = 5) -> float:

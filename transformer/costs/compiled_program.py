@@ -27,21 +27,21 @@ class Collective(NamedTuple):
 
     Attributes:
         kind: The opcode, such as "all-reduce".
-        bytes: Bytes per device and execution: the whole result of an all-gather, the operand of all others.
-        participants: The number of devices in a group.
-        axes: The mesh axes along which they communicate.
-        group: One of the groups, as indices of devices of the mesh.
-        executions: How often a step runs it, loops included.
+        num_bytes: Bytes per device and execution: the whole result of an all-gather, the operand of all others.
+        num_participants: The number of devices in a group.
+        mesh_axes: The mesh axes along which they communicate.
+        device_group: One of the groups, as indices of devices of the mesh.
+        num_executions: How often a step runs it, loops included.
         overlapped: Whether other work runs at the same time.
         source: The traced operation that it comes from.
     """
 
     kind: str
-    bytes: int
-    participants: int
-    axes: tuple[str, ...]
-    group: tuple[int, ...]
-    executions: int
+    num_bytes: int
+    num_participants: int
+    mesh_axes: tuple[str, ...]
+    device_group: tuple[int, ...]
+    num_executions: int
     overlapped: bool
     source: str
 
@@ -50,13 +50,13 @@ class Buffer(NamedTuple):
     """Arrays of one type and shape that the program makes in main memory.
 
     Attributes:
-        bytes: Bytes of one of them.
+        num_bytes: Bytes of one of them.
         shape: Type and shape.
         opcode: The instruction that makes the first of them.
         source: The traced operation that it comes from.
     """
 
-    bytes: int
+    num_bytes: int
     shape: str
     opcode: str
     source: str
@@ -66,45 +66,45 @@ class CompiledProgram(NamedTuple):
     """A compiled program; sizes are in bytes per device.
 
     Attributes:
-        arguments: Bytes of the arguments.
-        outputs: Bytes of the outputs.
-        aliased: Bytes that arguments and outputs share.
-        temporaries: Bytes of temporary buffers.
-        code: Bytes of the generated code.
+        argument_bytes: Bytes of the arguments.
+        output_bytes: Bytes of the outputs.
+        aliased_bytes: Bytes that arguments and outputs share.
+        temp_bytes: Bytes of temporary buffers.
+        code_bytes: Bytes of the generated code.
         bytes_moved: Bytes through main memory per execution, by the model of `transformer.costs.hlo_execution`.
         collectives: All collectives.
-        buffers: The largest arrays in main memory.
+        largest_buffers: The largest arrays in main memory.
         loops_without_trip_count: Loops of unknown trip count, which count once.
         fingerprint: A hash of the program's text.
     """
 
-    arguments: int
-    outputs: int
-    aliased: int
-    temporaries: int
-    code: int
+    argument_bytes: int
+    output_bytes: int
+    aliased_bytes: int
+    temp_bytes: int
+    code_bytes: int
     bytes_moved: int
     collectives: tuple[Collective, ...]
-    buffers: tuple[Buffer, ...]
+    largest_buffers: tuple[Buffer, ...]
     loops_without_trip_count: tuple[str, ...]
     fingerprint: str
 
     @property
     def peak_bytes(self) -> int:
         """Peak memory: arguments, outputs that are not arguments, temporaries and code."""
-        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+        return self.argument_bytes + self.output_bytes - self.aliased_bytes + self.temp_bytes + self.code_bytes
 
 
 class CollectiveTotal(NamedTuple):
     """All collectives of one kind over the same mesh axes.
 
     Attributes:
-        executions: How often a step runs them.
-        bytes: Total bytes per device.
+        num_executions: How often a step runs them.
+        num_bytes: Total bytes per device.
     """
 
-    executions: int
-    bytes: int
+    num_executions: int
+    num_bytes: int
 
 
 def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgram:
@@ -126,14 +126,14 @@ def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgra
         raise ValueError("the backend has no memory analysis of compiled programs")
     module = parse_hlo(text)
     return CompiledProgram(
-        arguments=memory.argument_size_in_bytes,
-        outputs=memory.output_size_in_bytes,
-        aliased=memory.alias_size_in_bytes,
-        temporaries=memory.temp_size_in_bytes,
-        code=memory.generated_code_size_in_bytes,
-        bytes_moved=sum(run.executions * bytes_moved(module, run) for run in executed_instructions(module)),
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        aliased_bytes=memory.alias_size_in_bytes,
+        temp_bytes=memory.temp_size_in_bytes,
+        code_bytes=memory.generated_code_size_in_bytes,
+        bytes_moved=sum(run.num_executions * bytes_moved(module, run) for run in executed_instructions(module)),
         collectives=tuple(_collective(each, mesh) for each in executed_collectives(module)),
-        buffers=largest_buffers(module),
+        largest_buffers=largest_buffers(module),
         loops_without_trip_count=loops_without_trip_count(module),
         fingerprint=fingerprint(text),
     )
@@ -151,11 +151,11 @@ def _collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
     axes = tuple(name for name, varies in zip(mesh.shape, varying, strict=True) if varies)
     return Collective(
         exchange.kind,
-        exchange.bytes,
+        exchange.num_bytes,
         participants,
         axes,
         group,
-        exchange.executions,
+        exchange.num_executions,
         exchange.overlapped,
         exchange.source,
     )
@@ -174,11 +174,11 @@ def collective_totals(collectives: Iterable[Collective]) -> dict[tuple[str, tupl
     """Sum executions and bytes by kind and mesh axes, the most bytes first."""
     sums: dict[tuple[str, tuple[str, ...]], CollectiveTotal] = {}
     for each in collectives:
-        before = sums.get((each.kind, each.axes), CollectiveTotal(0, 0))
-        sums[each.kind, each.axes] = CollectiveTotal(
-            before.executions + each.executions, before.bytes + each.executions * each.bytes
+        before = sums.get((each.kind, each.mesh_axes), CollectiveTotal(0, 0))
+        sums[each.kind, each.mesh_axes] = CollectiveTotal(
+            before.num_executions + each.num_executions, before.num_bytes + each.num_executions * each.num_bytes
         )
-    return dict(sorted(sums.items(), key=lambda item: -item[1].bytes))
+    return dict(sorted(sums.items(), key=lambda item: -item[1].num_bytes))
 
 
 def argument_bytes(kinds: Mapping[str, Any]) -> dict[str, int]:
@@ -223,9 +223,9 @@ def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tupl
         for array in made.arrays:
             before = largest.get(str(array))
             # The compiler's own broadcasts and copies say no source; whoever writes into them does.
-            if array.space == 0 and (before is None or "/" not in before.source):
-                largest[str(array)] = Buffer(array.stored, str(array), made.opcode, made.source)
-    return tuple(sorted(largest.values(), key=lambda buffer: -buffer.bytes)[:count])
+            if array.memory_space == 0 and (before is None or "/" not in before.source):
+                largest[str(array)] = Buffer(array.padded_bytes, str(array), made.opcode, made.source)
+    return tuple(sorted(largest.values(), key=lambda buffer: -buffer.num_bytes)[:count])
 
 
 def fingerprint(text: str) -> str:

@@ -60,13 +60,13 @@ class ExecutedInstruction(NamedTuple):
     Attributes:
         computation: Its computation.
         instruction: The instruction.
-        executions: How often it runs.
+        num_executions: How often it runs.
         overlapped: Whether it overlaps with other work.
     """
 
     computation: HloComputation
     instruction: HloInstruction
-    executions: int
+    num_executions: int
     overlapped: bool
 
 
@@ -75,17 +75,17 @@ class ExecutedCollective(NamedTuple):
 
     Attributes:
         kind: The opcode.
-        bytes: Bytes per device and execution.
+        num_bytes: Bytes per device and execution.
         groups: The groups of devices; for a permutation the (source, target) pairs.
-        executions: How often it runs.
+        num_executions: How often it runs.
         overlapped: Whether it overlaps with other work.
         source: The traced operation that it comes from.
     """
 
     kind: str
-    bytes: int
+    num_bytes: int
     groups: tuple[tuple[int, ...], ...]
-    executions: int
+    num_executions: int
     overlapped: bool
     source: str
 
@@ -114,7 +114,7 @@ def _execute(
 ) -> Iterator[ExecutedInstruction]:
     for instruction in computation.instructions.values():
         yield ExecutedInstruction(computation, instruction, executions, overlapped)
-        called = [module.computations[name] for name in instruction.called]
+        called = [module.computations[name] for name in instruction.called_computations]
         match instruction.opcode:
             case "while":
                 iterations = trip_count(module, computation, instruction)
@@ -124,7 +124,9 @@ def _execute(
                     )
             case "conditional":
                 runs = [list(_execute(module, branch, executions, overlapped=overlapped)) for branch in called]
-                yield from max(runs, key=lambda run: sum(each.executions * bytes_moved(module, each) for each in run))
+                yield from max(
+                    runs, key=lambda run: sum(each.num_executions * bytes_moved(module, each) for each in run)
+                )
             case "call":
                 yield from _execute(module, called[0], executions, overlapped=overlapped)
             case "async-start" | "call-start" | "fusion-start":
@@ -153,17 +155,17 @@ def trip_count(module: HloModule, caller: HloComputation, loop: HloInstruction) 
     if compare.opcode == "fusion":
         within, given = _inside(module, condition, compare, {})
         compare = within.root
-    caller, carried = _carried(module, caller, loop.operands[0])
+    caller, carried = _carried(module, caller, loop.operand_names[0])
     if (compare.opcode, body.root.opcode, carried.opcode) != ("compare", "tuple", "tuple"):
         return None
     direction = _attribute(compare, "direction")
-    counter, bound = (_linear(module, within, name, given) for name in compare.operands)
+    counter, bound = (_linear(module, within, name, given) for name in compare.operand_names)
     if counter is not None and counter.element is None:
         counter, bound, direction = bound, counter, _MIRRORED[direction]
     if counter is None or counter.element is None or bound is None or bound.element is not None:
         return None
-    start = _linear(module, caller, carried.operands[counter.element], {})
-    after = _linear(module, body, body.root.operands[counter.element], {})
+    start = _linear(module, caller, carried.operand_names[counter.element], {})
+    after = _linear(module, body, body.root.operand_names[counter.element], {})
     if start is None or start.element is not None or after is None or after[:2] != (counter.element, 1):
         return None
     first, step = counter.factor * start.constant + counter.constant, counter.factor * after.constant
@@ -176,8 +178,8 @@ def _carried(module: HloModule, caller: HloComputation, name: str) -> tuple[HloC
     if carried.opcode == "parameter":
         for computation in module.computations.values():
             for call in computation.instructions.values():
-                if call.opcode == "call" and call.called == (caller.name,):
-                    return _carried(module, computation, call.operands[int(carried.literal)])
+                if call.opcode == "call" and call.called_computations == (caller.name,):
+                    return _carried(module, computation, call.operand_names[int(carried.literal)])
     return caller, carried
 
 
@@ -218,15 +220,15 @@ def _linear(
             return _Linear(None, 0, int(made.literal)) if re.fullmatch(r"-?\d+", made.literal) else None
         case "parameter":
             return given.get(name)
-        case "get-tuple-element" if computation.instructions[made.operands[0]].opcode == "parameter":
-            return _Linear(made.number("index"), 1, 0)
+        case "get-tuple-element" if computation.instructions[made.operand_names[0]].opcode == "parameter":
+            return _Linear(made.integer_attribute("index"), 1, 0)
         case "copy" | "bitcast":
-            return _linear(module, computation, made.operands[0], given)
+            return _linear(module, computation, made.operand_names[0], given)
         case "fusion":
             inner, inside = _inside(module, computation, made, given)
             return _linear(module, inner, inner.root.name, inside)
         case "add" | "multiply":
-            one, other = (_linear(module, computation, operand, given) for operand in made.operands)
+            one, other = (_linear(module, computation, operand, given) for operand in made.operand_names)
             if one is None or other is None:
                 return None
             if one.element is None:
@@ -243,8 +245,8 @@ def _inside(
     module: HloModule, computation: HloComputation, fusion: HloInstruction, given: Mapping[str, _Linear | None]
 ) -> tuple[HloComputation, dict[str, _Linear | None]]:
     """Return the computation of a fusion, and its parameters as `_Linear` integers."""
-    inner = module.computations[fusion.called[0]]
-    outside = zip(inner.parameters(), fusion.operands, strict=True)
+    inner = module.computations[fusion.called_computations[0]]
+    outside = zip(inner.parameters(), fusion.operand_names, strict=True)
     return inner, {parameter.name: _linear(module, computation, name, given) for parameter, name in outside}
 
 
@@ -267,10 +269,10 @@ def executed_collectives(module: HloModule) -> Iterator[ExecutedCollective]:
         if instruction.opcode != "fusion":
             yield from _exchange(module, computation, instruction, executions, overlapped=overlapped)
             continue
-        for inner in _within(module, module.computations[instruction.called[0]]):
-            starts = any(each.target == "AsyncCollectiveStart" for each in inner.instructions.values())
+        for inner in _within(module, module.computations[instruction.called_computations[0]]):
+            starts = any(each.custom_call_target == "AsyncCollectiveStart" for each in inner.instructions.values())
             for each in inner.instructions.values():
-                if not starts and each.number("channel_id") in started:
+                if not starts and each.integer_attribute("channel_id") in started:
                     continue
                 for exchange in _exchange(module, inner, each, executions, overlapped=overlapped or starts):
                     scattered = exchange.kind == "all-reduce" and inner.name.startswith("all-reduce-scatter")
@@ -282,15 +284,17 @@ def _within(module: HloModule, fused: HloComputation) -> Iterator[HloComputation
     yield fused
     for instruction in fused.instructions.values():
         if instruction.opcode == "fusion":
-            yield from _within(module, module.computations[instruction.called[0]])
+            yield from _within(module, module.computations[instruction.called_computations[0]])
 
 
 def _started(module: HloModule) -> frozenset[int]:
     """Return the channels of the collectives that one fusion starts and another ends."""
     channels = set()
     for computation in module.computations.values():
-        if any(each.target == "AsyncCollectiveStart" for each in computation.instructions.values()):
-            channels |= {each.number("channel_id") for each in computation.instructions.values() if _kind(each)}
+        if any(each.custom_call_target == "AsyncCollectiveStart" for each in computation.instructions.values()):
+            channels |= {
+                each.integer_attribute("channel_id") for each in computation.instructions.values() if _kind(each)
+            }
     return frozenset(channel for channel in channels if channel is not None)
 
 
@@ -305,10 +309,10 @@ def _exchange(
     kind = _kind(instruction)
     if kind is None:
         return
-    size = sum(array.bytes for name in instruction.operands for array in computation.instructions[name].arrays)
+    size = sum(array.num_bytes for name in instruction.operand_names for array in computation.instructions[name].arrays)
     overlapped = overlapped or instruction.opcode.endswith("-start")
     permutes = kind == "collective-permute"
-    among = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.devices)
+    among = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.num_devices)
     among = tuple(group for group in among if len(set(group)) > 1)
     if among:
         whole = size * len(among[0]) if kind == "all-gather" else size
@@ -319,9 +323,13 @@ def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
     """Return the bytes that one execution reads from and writes to main memory, by this file's model."""
     computation, instruction = run.computation, run.instruction
     opcode = instruction.opcode
-    if opcode in _MOVES_NOTHING or opcode.endswith(("-start", "-update")) or instruction.target in _NO_KERNELS:
+    if (
+        opcode in _MOVES_NOTHING
+        or opcode.endswith(("-start", "-update"))
+        or instruction.custom_call_target in _NO_KERNELS
+    ):
         return 0
-    operands = [computation.instructions[name] for name in instruction.operands]
+    operands = [computation.instructions[name] for name in instruction.operand_names]
     if opcode.endswith("-done"):
         return _bytes_moved_asynchronously(computation, instruction, operands[0])
     if opcode == "fusion":
@@ -337,33 +345,37 @@ def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
 
 def _stored(arrays: tuple[HloArray, ...]) -> int:
     """Return the bytes of arrays in main memory."""
-    return sum(array.stored for array in arrays if array.space == 0)
+    return sum(array.padded_bytes for array in arrays if array.memory_space == 0)
 
 
 def _bytes_moved_asynchronously(computation: HloComputation, end: HloInstruction, start: HloInstruction) -> int:
     """Return the bytes of an asynchronous copy, slice or collective, counted at its end."""
     if not start.opcode.endswith("-start") or start.opcode in ("async-start", "call-start", "fusion-start"):
         return 0  # What it calls is counted.
-    source = computation.instructions[start.operands[0]].arrays
+    source = computation.instructions[start.operand_names[0]].arrays
     if start.opcode.removesuffix("-start") not in ("copy", "slice", "dynamic-slice"):
         return _stored(source) + _stored(end.arrays)
-    read = sum(array.stored for array in end.arrays) if _stored(source) else 0
+    read = sum(array.padded_bytes for array in end.arrays) if _stored(source) else 0
     return read + _stored(end.arrays)
 
 
 def _bytes_moved_by_fusion(module: HloModule, computation: HloComputation, fusion: HloInstruction) -> int:
-    inner = module.computations[fusion.called[0]]
-    targets = {each.target for each in inner.instructions.values()}
+    inner = module.computations[fusion.called_computations[0]]
+    targets = {each.custom_call_target for each in inner.instructions.values()}
     if "AsyncCollectiveDone" in targets:
         return 0  # Its start counts.
     read = 0
-    for parameter, name in zip(inner.parameters(), fusion.operands, strict=True):
+    for parameter, name in zip(inner.parameters(), fusion.operand_names, strict=True):
         arrays = computation.instructions[name].arrays
         if _stored(arrays):
             read += min(_stored(arrays), _read(module, inner, parameter.name))
     if "AsyncCollectiveStart" in targets:
         return read + _stored(fusion.arrays[1:2])  # Behind the operand that is handed on stands the result.
-    roots = [inner.instructions[name] for name in inner.root.operands] if inner.root.opcode == "tuple" else [inner.root]
+    roots = (
+        [inner.instructions[name] for name in inner.root.operand_names]
+        if inner.root.opcode == "tuple"
+        else [inner.root]
+    )
     if len(roots) != len(fusion.arrays):
         return read + _stored(fusion.arrays)
     return read + sum(_written(inner, root, array) for root, array in zip(roots, fusion.arrays, strict=True))
@@ -371,29 +383,29 @@ def _bytes_moved_by_fusion(module: HloModule, computation: HloComputation, fusio
 
 def _written(inner: HloComputation, root: HloInstruction, array: HloArray) -> int:
     while root.opcode == "bitcast":
-        root = inner.instructions[root.operands[0]]
-    if array.space != 0 or root.opcode == "parameter":
+        root = inner.instructions[root.operand_names[0]]
+    if array.memory_space != 0 or root.opcode == "parameter":
         return 0
     if root.opcode in ("dynamic-update-slice", "scatter"):
-        new = inner.instructions[root.operands[1 if root.opcode == "dynamic-update-slice" else -1]]
-        return min(array.stored, sum(each.stored for each in new.arrays))
-    return array.stored
+        new = inner.instructions[root.operand_names[1 if root.opcode == "dynamic-update-slice" else -1]]
+        return min(array.padded_bytes, sum(each.padded_bytes for each in new.arrays))
+    return array.padded_bytes
 
 
 def _read(module: HloModule, inner: HloComputation, name: str) -> int:
     """Return the bytes of a value that its users in a fusion read, summed over the users."""
-    whole = sum(array.stored for array in inner.instructions[name].arrays)
+    whole = sum(array.padded_bytes for array in inner.instructions[name].arrays)
     handed_on = any(user.opcode == "tuple" for user in inner.users[name])
     total = 0
     for user in inner.users[name]:
-        others = user.operands[1:]
+        others = user.operand_names[1:]
         if user.opcode in ("bitcast", "get-tuple-element"):
             total += _read(module, inner, user.name)
         elif user.opcode in _SLICES and name not in others:
-            total += sum(array.stored for array in user.arrays)
+            total += sum(array.padded_bytes for array in user.arrays)
         elif user.opcode == "fusion":
-            called = module.computations[user.called[0]]
-            taken = zip(called.parameters(), user.operands, strict=True)
+            called = module.computations[user.called_computations[0]]
+            taken = zip(called.parameters(), user.operand_names, strict=True)
             total += sum(_read(module, called, parameter.name) for parameter, outer in taken if outer == name)
         elif user.opcode == "tuple" or (user.opcode in ("dynamic-update-slice", "scatter") and name not in others):
             continue

@@ -34,34 +34,34 @@ class HloArray(NamedTuple):
     """An array on one device.
 
     Attributes:
-        type: The element type.
-        sizes: The size of each axis.
+        dtype: The element type.
+        shape: The size of each axis.
         minor_to_major: The order of the axes in memory.
         tile: The tile of the layout.
-        space: The memory space; 0 is main memory.
+        memory_space: The memory space; 0 is main memory.
     """
 
-    type: str
-    sizes: tuple[int, ...]
+    dtype: str
+    shape: tuple[int, ...]
     minor_to_major: tuple[int, ...]
     tile: tuple[int, ...]
-    space: int
+    memory_space: int
 
     @property
-    def bytes(self) -> int:
+    def num_bytes(self) -> int:
         """Bytes of the elements."""
-        return math.ceil(math.prod(self.sizes) * _item_bits(self.type) / 8)
+        return math.ceil(math.prod(self.shape) * _item_bits(self.dtype) / 8)
 
     @property
-    def stored(self) -> int:
+    def padded_bytes(self) -> int:
         """Bytes in memory, where a TPU pads the innermost axes to whole tiles."""
-        sizes = [self.sizes[axis] for axis in self.minor_to_major] if self.minor_to_major else list(self.sizes)
+        sizes = [self.shape[axis] for axis in self.minor_to_major] if self.minor_to_major else list(self.shape)
         for place, side in enumerate(reversed(self.tile[-len(sizes) :] if sizes else ())):
             sizes[place] = math.ceil(sizes[place] / side) * side
-        return math.ceil(math.prod(sizes) * _item_bits(self.type) / 8)
+        return math.ceil(math.prod(sizes) * _item_bits(self.dtype) / 8)
 
     def __str__(self) -> str:
-        return f"{self.type}[{','.join(map(str, self.sizes))}]"
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 class HloInstruction(NamedTuple):
@@ -71,19 +71,19 @@ class HloInstruction(NamedTuple):
         name: Its name.
         opcode: Its opcode.
         arrays: The result's arrays, with tuples flattened.
-        operands: Names of the operands.
+        operand_names: Names of the operands.
         literal: The text in parentheses, such as a constant.
         attributes: The text after the parentheses.
-        called: Names of the computations that it calls.
+        called_computations: Names of the computations that it calls.
     """
 
     name: str
     opcode: str
     arrays: tuple[HloArray, ...]
-    operands: tuple[str, ...]
+    operand_names: tuple[str, ...]
     literal: str
     attributes: str
-    called: tuple[str, ...]
+    called_computations: tuple[str, ...]
 
     @property
     def source(self) -> str:
@@ -91,13 +91,13 @@ class HloInstruction(NamedTuple):
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match[1].replace("\\'", "'") if match else ""
 
-    def number(self, name: str) -> int | None:
+    def integer_attribute(self, name: str) -> int | None:
         """Return the integer attribute `name`; None if absent."""
         match = re.search(rf"\b{name}=(\d+)", self.attributes)
         return int(match[1]) if match else None
 
     @property
-    def target(self) -> str:
+    def custom_call_target(self) -> str:
         """The target of a custom call; else empty."""
         match = re.search(r'custom_call_target="([^"]*)"', self.attributes) if self.opcode == "custom-call" else None
         return match[1] if match else ""
@@ -130,12 +130,12 @@ class HloModule(NamedTuple):
     Attributes:
         computations: Its computations by name.
         entry: The entry computation.
-        devices: The number of devices.
+        num_devices: The number of devices.
     """
 
     computations: Mapping[str, HloComputation]
     entry: HloComputation
-    devices: int
+    num_devices: int
 
 
 def parse_hlo(text: str) -> HloModule:
@@ -172,7 +172,7 @@ def _computation(name: str, lines: list[str]) -> HloComputation:
         raise ValueError(f"computation {name} of the program has no result")
     users: dict[str, list[HloInstruction]] = {each: [] for each in read}
     for each in read.values():
-        for operand in dict.fromkeys(each.operands):
+        for operand in dict.fromkeys(each.operand_names):
             users[operand].append(each)
     return HloComputation(name, read, {taken: tuple(by) for taken, by in users.items()}, roots[0])
 

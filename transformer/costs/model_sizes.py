@@ -20,13 +20,13 @@ class ModelSize(NamedTuple):
     """The counts of a published model size.
 
     Attributes:
-        parameters: The number of parameters.
-        matrices: The parameters without norms and biases.
+        num_parameters: The number of parameters.
+        num_matrix_parameters: The parameters without norms and biases.
         flops_per_token: Training FLOPs per token of the context (transformer.costs.flops).
     """
 
-    parameters: int
-    matrices: int
+    num_parameters: int
+    num_matrix_parameters: int
     flops_per_token: float
 
 

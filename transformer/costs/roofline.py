@@ -33,57 +33,57 @@ class StepEstimate(NamedTuple):
         recomputed_flops: FLOPs that rematerialization adds.
         num_chips: The number of chips.
         chip: The published figures of a chip.
-        compute: Seconds of compute.
-        memory: Seconds of main memory traffic.
-        overlapped: Seconds of communication that overlaps with other work.
-        blocking: Seconds of communication that does not.
-        by_kind: Seconds of each kind of collective over each set of mesh axes.
+        compute_seconds: Seconds of compute.
+        memory_seconds: Seconds of main memory traffic.
+        overlapped_seconds: Seconds of communication that overlaps with other work.
+        blocking_seconds: Seconds of communication that does not.
+        seconds_by_collective: Seconds of each kind of collective over each set of mesh axes.
     """
 
     flops: float
     recomputed_flops: float
     num_chips: int
     chip: Chip
-    compute: float
-    memory: float
-    overlapped: float
-    blocking: float
-    by_kind: dict[tuple[str, tuple[str, ...]], float]
+    compute_seconds: float
+    memory_seconds: float
+    overlapped_seconds: float
+    blocking_seconds: float
+    seconds_by_collective: dict[tuple[str, tuple[str, ...]], float]
 
     @property
-    def communication(self) -> float:
+    def communication_seconds(self) -> float:
         """Seconds in which links are busy."""
-        return self.overlapped + self.blocking
+        return self.overlapped_seconds + self.blocking_seconds
 
     @property
-    def step(self) -> float:
+    def step_seconds(self) -> float:
         """Seconds of the step, by this file's model."""
-        return max(self.compute, self.memory, self.overlapped) + self.blocking
+        return max(self.compute_seconds, self.memory_seconds, self.overlapped_seconds) + self.blocking_seconds
 
     @property
-    def fully_overlapped_step(self) -> float:
+    def fully_overlapped_step_seconds(self) -> float:
         """Seconds of the step if all communication overlapped: a lower bound of any schedule."""
-        return max(self.compute, self.memory, self.communication)
+        return max(self.compute_seconds, self.memory_seconds, self.communication_seconds)
 
     @property
-    def fully_exposed_step(self) -> float:
+    def fully_exposed_step_seconds(self) -> float:
         """Seconds of the step if no communication overlapped."""
-        return max(self.compute, self.memory) + self.communication
+        return max(self.compute_seconds, self.memory_seconds) + self.communication_seconds
 
     @property
     def mfu(self) -> float:
         """Model FLOPs utilization (Chowdhery et al. 2022): FLOPs / (step x chips x peak FLOPs per second)."""
-        return self.flops / (self.step * self.num_chips * self.chip.flops)
+        return self.flops / (self.step_seconds * self.num_chips * self.chip.flops_per_second)
 
     @property
     def communication_share(self) -> float:
         """The fraction of the step in which links are busy, overlapped or not."""
-        return self.communication / self.step
+        return self.communication_seconds / self.step_seconds
 
     @property
     def exposed_share(self) -> float:
         """The fraction of the step in which chips only wait for links."""
-        return 1 - max(self.compute, self.memory) / self.step
+        return 1 - max(self.compute_seconds, self.memory_seconds) / self.step_seconds
 
 
 def estimate_step(
@@ -110,23 +110,23 @@ def estimate_step(
     idle: dict[frozenset[tuple[int, int]], float] = {}
     overlapped = blocking = 0.0
     for collective in program.collectives:
-        seconds = collective.executions * collective_seconds(collective, chip, devices)
-        if collective.overlapped and collective.kind == "collective-permute" and chip.wraps:
-            seconds = _with_the_other_way(seconds, collective.group, idle)
-        key = collective.kind, collective.axes
+        seconds = collective.num_executions * collective_seconds(collective, chip, devices)
+        if collective.overlapped and collective.kind == "collective-permute" and chip.wraparound_multiple:
+            seconds = _with_the_other_way(seconds, collective.device_group, idle)
+        key = collective.kind, collective.mesh_axes
         by_kind[key] = by_kind.get(key, 0.0) + seconds
         if collective.overlapped:
             overlapped += seconds
         else:
             blocking += seconds
-    compute = (flops + recomputed_flops) / (len(devices) * chip.flops)
+    compute = (flops + recomputed_flops) / (len(devices) * chip.flops_per_second)
     return StepEstimate(
         flops,
         recomputed_flops,
         len(devices),
         chip,
         compute,
-        program.bytes_moved / chip.bandwidth,
+        program.bytes_moved / chip.memory_bandwidth,
         overlapped,
         blocking,
         dict(sorted(by_kind.items())),
@@ -167,14 +167,14 @@ def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any
     Raises:
         ValueError: If the group crosses hosts and the network bandwidth is not published, or if the kind is unknown.
     """
-    count, size = collective.participants, collective.bytes
-    group = [devices[number] for number in collective.group]
-    if chip.wraps == 0:
+    count, size = collective.num_participants, collective.num_bytes
+    group = [devices[number] for number in collective.device_group]
+    if chip.wraparound_multiple == 0:
         return _sent(collective) / _switched(chip, group)
     lines = _lines(chip, group, devices)
     match collective.kind:
         case "collective-permute":
-            return size / chip.link
+            return size / chip.link_bandwidth
         case "all-to-all" | "ragged-all-to-all":
             return max(size * count_along / 4 / rate for count_along, rate in lines)
         case "all-gather" | "reduce-scatter" | "all-reduce" | "collective-broadcast":
@@ -186,18 +186,18 @@ def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any
 def _sent(collective: Collective) -> float:
     """Return the bytes that each device sends over a ring or through a switch."""
     if collective.kind in ("collective-permute", "collective-broadcast"):
-        return float(collective.bytes)
-    once = collective.bytes * (collective.participants - 1) / collective.participants
+        return float(collective.num_bytes)
+    once = collective.num_bytes * (collective.num_participants - 1) / collective.num_participants
     return 2 * once if collective.kind == "all-reduce" else once
 
 
 def _switched(chip: Chip, group: Sequence[Any]) -> float:
     """Return the bandwidth of a GPU: that of its links within a host, its share of the network across hosts."""
     if len({device.process_index for device in group}) == 1:
-        return chip.link * chip.links
-    if chip.network is None:
+        return chip.link_bandwidth * chip.num_links
+    if chip.network_bandwidth is None:
         raise ValueError(f"a collective crosses hosts, and the network bandwidth of {chip.name} is not published")
-    return chip.network
+    return chip.network_bandwidth
 
 
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
@@ -210,7 +210,7 @@ def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tup
     sides = range(len(group[0].coords))
     extents = [1 + max(device.coords[side] for device in devices) for side in sides]
     # Slices of three dimensions, six links a chip, are tori as a whole or not at all.
-    whole = chip.links < 6 or all(extent % chip.wraps == 0 for extent in extents)
+    whole = chip.num_links < 6 or all(extent % chip.wraparound_multiple == 0 for extent in extents)
     taken = [sorted({device.coords[side] for device in group}) for side in sides]
     part = len(group) / math.prod(map(len, taken))
     lines = []
@@ -219,6 +219,6 @@ def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tup
             continue
         apart = min(b - a for a, b in itertools.pairwise(places))
         # Every k-th chip of a ring is a ring, over links that k groups share.
-        ring = len(places) * apart == extent and extent % chip.wraps == 0 and whole
-        lines.append((len(places), part * chip.link * (2 if ring else 1) / apart))
+        ring = len(places) * apart == extent and extent % chip.wraparound_multiple == 0 and whole
+        lines.append((len(places), part * chip.link_bandwidth * (2 if ring else 1) / apart))
     return lines or [(len(group), math.inf)]  # Both cores of one chip share its memory.

@@ -12,29 +12,29 @@ class PublishedTraining(NamedTuple):
 
     Attributes:
         name: The model.
-        devices: The number of devices.
-        device: The kind of device.
+        num_devices: The number of devices.
+        device_name: The kind of device.
         hours: Hours of training.
         published_flops: The cost in table 2 of Vaswani et al. 2017; None if it is not in that table.
         source: The source of devices and hours.
     """
 
     name: str
-    devices: int
-    device: str
+    num_devices: int
+    device_name: str
     hours: float
     published_flops: float | None
     source: str
 
     @property
-    def flops(self) -> float | None:
+    def estimated_flops(self) -> float | None:
         """Devices x seconds x sustained FLOPs per second; None if the device's rate is unknown."""
-        rate = SUSTAINED_FLOPS_PER_SECOND.get(self.device)
-        return None if rate is None else self.devices * self.hours * _HOUR * rate
+        rate = SUSTAINED_FLOPS_PER_SECOND.get(self.device_name)
+        return None if rate is None else self.num_devices * self.hours * _HOUR * rate
 
-    def dollars(self, dollars_per_device_hour: float) -> float:
+    def estimate_dollars(self, dollars_per_device_hour: float) -> float:
         """Return the rental cost."""
-        return rental_cost(self.devices, self.hours, dollars_per_device_hour)
+        return rental_cost(self.num_devices, self.hours, dollars_per_device_hour)
 
 
 def rental_cost(devices: int, hours: float, dollars_per_device_hour: float) -> float:

@@ -111,18 +111,18 @@ def _restore_bert(config: Config) -> Config:
 BERT = ConversionSpec(
     model_type="bert",
     architecture="BertForMaskedLM",
-    model="encoder",
-    keys=tuple(key for key in _KEYS if key.ours != "position_offset"),
-    fixed={**_FIXED, "position_offset": 0},
+    model_family="encoder",
+    config_keys=tuple(key for key in _KEYS if key.our_key != "position_offset"),
+    fixed_fields={**_FIXED, "position_offset": 0},
     training_defaults={"initialization": "bert"},
     fixed_keys=_FIXED_KEYS,
-    entries=(
+    tensor_entries=(
         *_entries(
             "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
         ),
         *linear_entries(_FOLLOWS, "next_sentence"),
     ),
-    prefix="bert.",
+    optional_prefix="bert.",
     tensor_aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -131,7 +131,7 @@ BERT = ConversionSpec(
     dropped_tensors=(r"cls\.seq_relationship\.(weight|bias)",),
     tensor_renames=_RENAMED,
     simplify_config=_simplify_bert,
-    keys_simplified=frozenset({"max_position_embeddings"}),
+    simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_bert,
 )
 
@@ -158,13 +158,13 @@ def _restore_roberta(config: Config) -> Config:
 ROBERTA = ConversionSpec(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
-    model="encoder",
-    keys=_KEYS,
-    fixed=_FIXED,
+    model_family="encoder",
+    config_keys=_KEYS,
+    fixed_fields=_FIXED,
     training_defaults={"initialization": "bert"},
     fixed_keys=_FIXED_KEYS,
-    entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    prefix="roberta.",
+    tensor_entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    optional_prefix="roberta.",
     tensor_aliases={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -172,6 +172,6 @@ ROBERTA = ConversionSpec(
     ignored_tensors=(r"(roberta\.)?embeddings\.position_ids",),
     tensor_renames=_RENAMED,
     simplify_config=_simplify_roberta,
-    keys_simplified=frozenset({"max_position_embeddings"}),
+    simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_roberta,
 )

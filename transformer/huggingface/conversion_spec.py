@@ -64,15 +64,15 @@ class ConfigKey:
     """A key of config.json that corresponds to one field of our config.
 
     Attributes:
-        theirs: The key of config.json.
-        ours: The field of our config.
+        their_key: The key of config.json.
+        our_key: The field of our config.
         default: The library's value if the key is absent or null; without a default the key is required.
         values: The library's values, each with ours, where they differ; of several with the same meaning the first is
             written.
     """
 
-    theirs: str
-    ours: str
+    their_key: str
+    our_key: str
     default: Any = _REQUIRED
     values: Mapping[Any, Any] | None = None
 
@@ -88,10 +88,10 @@ class ConfigKey:
         Raises:
             UserError: If the key is missing, or if its value has no equivalent.
         """
-        value = config.get(self.theirs)
+        value = config.get(self.their_key)
         if value is None:
             if self.default is _REQUIRED:
-                raise UserError(f"config.json has no {self.theirs}, which a {config.get('model_type')} model needs")
+                raise UserError(f"config.json has no {self.their_key}, which a {config.get('model_type')} model needs")
             value = self.default
         if self.values is None:
             return value
@@ -99,7 +99,9 @@ class ConfigKey:
             if type(known) is type(value) and known == value:
                 return ours
         known_values = ", ".join(map(repr, self.values))
-        raise UserError(f"config.json has {self.theirs}={value!r}, which this model cannot be; known: {known_values}")
+        raise UserError(
+            f"config.json has {self.their_key}={value!r}, which this model cannot be; known: {known_values}"
+        )
 
     def write(self, ours: Config) -> Any:
         """Return the library's value of the key.
@@ -113,14 +115,14 @@ class ConfigKey:
         Raises:
             UserError: If the value has no equivalent there.
         """
-        value = ours[self.ours]
+        value = ours[self.our_key]
         if self.values is None:
             return value
         for theirs, known in self.values.items():
             if known == value:
                 return theirs
         known_values = ", ".join(map(str, dict.fromkeys(self.values.values())))
-        raise UserError(f"config.model.{self.ours}={value} is none of {known_values}")
+        raise UserError(f"config.model.{self.our_key}={value} is none of {known_values}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,14 +130,14 @@ class FixedConfigKey:
     """A key of config.json of which one value is supported.
 
     Attributes:
-        theirs: The key of config.json.
+        their_key: The key of config.json.
         value: The supported value, also assumed if the key is absent.
-        written: Whether an export writes the key.
+        is_written: Whether an export writes the key.
     """
 
-    theirs: str
+    their_key: str
     value: Any
-    written: bool = False
+    is_written: bool = False
 
     def check(self, config: Config) -> None:
         """Check that config.json does not have another value.
@@ -143,9 +145,9 @@ class FixedConfigKey:
         Raises:
             UserError: If it does; gives key and value.
         """
-        value = config.get(self.theirs)
+        value = config.get(self.their_key)
         if value is not None and value != self.value:
-            raise UserError(f"config.json has {self.theirs}={value!r}; only {self.value!r} can be read")
+            raise UserError(f"config.json has {self.their_key}={value!r}; only {self.value!r} can be read")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,22 +157,22 @@ class TensorEntry:
     An entry whose parameters a model does not have (no bias, tied output) is left out of that model's file.
 
     Attributes:
-        tensor: The tensor's name; `{layer}` stands for the index into stacked parameters.
-        leaves: The paths of the parameters.
+        tensor_name: The tensor's name; `{layer}` stands for the index into stacked parameters.
+        leaf_paths: The paths of the parameters.
         layout: How the tensor arranges them.
         requires: The path of a parameter that the model must have for this entry to apply.
         excludes: The path of a parameter that the model must not have.
     """
 
-    tensor: str
-    leaves: tuple[str, ...]
+    tensor_name: str
+    leaf_paths: tuple[str, ...]
     layout: TensorLayout
     requires: str | None = None
     excludes: str | None = None
 
     def applies_to(self, leaves: Container[str]) -> bool:
         """Return whether a model with parameters of these paths has the tensor."""
-        needed = self.leaves if self.requires is None else (*self.leaves, self.requires)
+        needed = self.leaf_paths if self.requires is None else (*self.leaf_paths, self.requires)
         return all(leaf in leaves for leaf in needed) and self.excludes not in leaves
 
 
@@ -198,13 +200,13 @@ class ConversionSpec:
     Attributes:
         model_type: The `model_type` of config.json.
         architecture: The class of the library, for `architectures` in config.json.
-        model: The name of our model family.
-        keys: Keys of config.json, each with the config field of ours that it gives.
-        fixed: Config fields of ours that are the same for every such model, with their values.
-        entries: The tensors of the file, each with the parameters that it holds.
+        model_family: The name of our model family.
+        config_keys: Keys of config.json, each with the config field of ours that it gives.
+        fixed_fields: Config fields of ours that are the same for every such model, with their values.
+        tensor_entries: The tensors of the file, each with the parameters that it holds.
         training_defaults: Config fields of ours that only training reads, with the values that an import sets.
         fixed_keys: Keys of config.json of which only one value is supported.
-        prefix: A prefix of tensor names that a file may leave out.
+        optional_prefix: A prefix of tensor names that a file may leave out.
         tensor_aliases: Names of second copies of a tensor, each with the name of the original.
         ignored_tensors: Patterns of tensors that hold no parameter.
         dropped_tensors: Patterns of parameters that no model of ours has; an import leaves them out and says so.
@@ -213,21 +215,21 @@ class ConversionSpec:
         simplify_config: Rewrites config.json so that each key corresponds to one field of ours; its second argument is
             the names of the tensors in the file.
         restore_config: The inverse of `simplify_config`.
-        interface: The task interface of the model that a config describes.
+        make_interface: The task interface of the model that a config describes.
         interface_keys: Keys that belong to the interface, not to our model config.
-        fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
-        keys_simplified: Keys of config.json that `simplify_config` reads.
+        infer_fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
+        simplified_keys: Keys of config.json that `simplify_config` reads.
     """
 
     model_type: str
     architecture: str
-    model: str
-    keys: tuple[ConfigKey, ...]
-    fixed: Mapping[str, Any]
-    entries: tuple[TensorEntry, ...]
+    model_family: str
+    config_keys: tuple[ConfigKey, ...]
+    fixed_fields: Mapping[str, Any]
+    tensor_entries: tuple[TensorEntry, ...]
     training_defaults: Mapping[str, Any]
     fixed_keys: tuple[FixedConfigKey, ...] = ()
-    prefix: str = ""
+    optional_prefix: str = ""
     tensor_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored_tensors: tuple[str, ...] = ()
     dropped_tensors: tuple[str, ...] = ()
@@ -235,15 +237,19 @@ class ConversionSpec:
     tensor_renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simplify_config: Callable[[Config, TensorNames], Config] = _unchanged
     restore_config: Callable[[Config], Config] = _unchanged_export
-    interface: Callable[[Config], TaskInterface] = _token_interface
+    make_interface: Callable[[Config], TaskInterface] = _token_interface
     interface_keys: TensorNames = frozenset()
-    fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
-    keys_simplified: TensorNames = frozenset()
+    infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
+    simplified_keys: TensorNames = frozenset()
 
     def unread_keys(self, config: Mapping[str, Any]) -> list[str]:
         """List the keys of a config.json that are not read although they may describe the model."""
-        read = {key.theirs for key in self.keys} | {only.theirs for only in self.fixed_keys} | self.key_aliases.keys()
-        read |= self.keys_simplified | _WITHOUT_EFFECT
+        read = (
+            {key.their_key for key in self.config_keys}
+            | {only.their_key for only in self.fixed_keys}
+            | self.key_aliases.keys()
+        )
+        read |= self.simplified_keys | _WITHOUT_EFFECT
         empty: tuple[Any, ...] = (None, {}, [], "")
         return sorted(
             name
@@ -271,9 +277,11 @@ class ConversionSpec:
         for only in self.fixed_keys:
             only.check(plain)
         plain = self.simplify_config(plain, names)
-        section = {"family": self.model, **self.fixed, **self.training_defaults}
-        section |= {key.ours: key.read(plain) for key in self.keys}
-        return {key: value for key, value in section.items() if key not in self.interface_keys}, self.interface(section)
+        section = {"family": self.model_family, **self.fixed_fields, **self.training_defaults}
+        section |= {key.our_key: key.read(plain) for key in self.config_keys}
+        return {key: value for key, value in section.items() if key not in self.interface_keys}, self.make_interface(
+            section
+        )
 
     def write_config(self, model: Any, shapes: Mapping[str, Shape]) -> Config:
         """Convert the config of our model to config.json.
@@ -289,22 +297,22 @@ class ConversionSpec:
             UserError: If the model is of another family.
             InexpressibleModelError: If models of this `model_type` cannot express it; lists the fields.
         """
-        if name_of(model) != self.model:
-            raise UserError(f"config.model.family={name_of(model)} is not {self.model}")
-        ours = comparable_config(model) | self.fields_from_shapes(model, shapes)
-        listed = {key.ours for key in self.keys}
+        if name_of(model) != self.model_family:
+            raise UserError(f"config.model.family={name_of(model)} is not {self.model_family}")
+        ours = comparable_config(model) | self.infer_fields_from_shapes(model, shapes)
+        listed = {key.our_key for key in self.config_keys}
         faults = [
             f"config.model.{name}={ours[name]} is not {value}"
-            for name, value in self.fixed.items()
+            for name, value in self.fixed_fields.items()
             if ours[name] != value
         ]
         if isinstance(model, TransformerConfig):
             faults += _unsupported_fields(model, listed)
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
-        config |= {only.theirs: only.value for only in self.fixed_keys if only.written}
-        for key in self.keys:
+        config |= {only.their_key: only.value for only in self.fixed_keys if only.is_written}
+        for key in self.config_keys:
             try:
-                config[key.theirs] = key.write(ours)
+                config[key.their_key] = key.write(ours)
             except UserError as error:
                 faults.append(str(error))
         if not faults:

@@ -65,7 +65,7 @@ class OpenedModel(NamedTuple):
 
     Attributes:
         shapes: The shapes of the parameters.
-        read: Reads the parameters.
+        read_params: Reads the parameters.
     """
 
     config: Config
@@ -74,7 +74,7 @@ class OpenedModel(NamedTuple):
     shapes: PyTree
     notes: list[str]
     preprocessing: Config
-    read: Callable[[], PyTree]
+    read_params: Callable[[], PyTree]
 
 
 def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
@@ -182,14 +182,14 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
     shapes, name = parameter_shapes(params), registry.name_of(model)
     refusals: list[InexpressibleModelError] = []
     for family in CONVERSIONS.values():
-        if family.model != name:
+        if family.model_family != name:
             continue
         try:
             return family, family.write_config(model, shapes), plan_tensors(family, shapes)
         except InexpressibleModelError as error:
             refusals.append(error)
     if not refusals:
-        known = ", ".join(sorted({family.model for family in CONVERSIONS.values()}))
+        known = ", ".join(sorted({family.model_family for family in CONVERSIONS.values()}))
         raise UserError(
             f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {known} alone"
         )
@@ -268,7 +268,7 @@ def _section(family: ConversionSpec, config: Config, names: frozenset[str]) -> t
 
 def _check(slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
     for slot in slots:
-        name = names.tensors[slot.tensor]
+        name = names.tensors[slot.tensor_name]
         header = headers[name]
         if header.shape != slot.shape:
             raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {slot.shape}")
@@ -279,7 +279,7 @@ def _check(slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[
 def _read(
     slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str
 ) -> PyTree:
-    ours = {names.tensors[slot.tensor]: slot.tensor for slot in slots}
+    ours = {names.tensors[slot.tensor_name]: slot.tensor_name for slot in slots}
     tensors = ((ours[name], tensor) for name, tensor in safetensors_files.read_tensors(headers, list(ours)))
     return tensors_to_params(slots, tensors, jnp.dtype(dtype))
 

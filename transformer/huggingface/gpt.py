@@ -107,43 +107,43 @@ def _gpt_entries(embedding: str, positions: str) -> tuple[TensorEntry, ...]:
 GPT2 = ConversionSpec(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
-    model="decoder",
-    keys=(*_sizes(1e-5, 0.1, True), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
-    fixed={**_PLAIN, "norm_placement": "pre", "positions": "learned"},
+    model_family="decoder",
+    config_keys=(*_sizes(1e-5, 0.1, True), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
+    fixed_fields={**_PLAIN, "norm_placement": "pre", "positions": "learned"},
     training_defaults={"initialization": "gpt2"},
     fixed_keys=(
         FixedConfigKey("scale_attn_weights", True),
         FixedConfigKey("scale_attn_by_inverse_layer_idx", False),
         FixedConfigKey("add_cross_attention", False),
     ),
-    entries=_gpt_entries("wte", "wpe"),
-    prefix="transformer.",
+    tensor_entries=_gpt_entries("wte", "wpe"),
+    optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.wte.weight"},
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
     simplify_config=_simplify_gpt,
-    keys_simplified=frozenset({"embd_pdrop"}),
+    simplified_keys=frozenset({"embd_pdrop"}),
     restore_config=_restore_gpt,
 )
 
 GPT1 = ConversionSpec(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
-    model="decoder",
-    keys=(
+    model_family="decoder",
+    config_keys=(
         *_sizes(1e-5, 0.1, True),
         # Their "gelu" is the tanh approximation.
         ConfigKey("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     ),
-    fixed={**_PLAIN, "norm_placement": "post", "positions": "learned"},
+    fixed_fields={**_PLAIN, "norm_placement": "post", "positions": "learned"},
     training_defaults={"initialization": "gpt"},
-    entries=_gpt_entries("tokens_embed", "positions_embed"),
-    prefix="transformer.",
+    tensor_entries=_gpt_entries("tokens_embed", "positions_embed"),
+    optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.tokens_embed.weight"},
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
     simplify_config=_simplify_gpt1,
-    keys_simplified=frozenset({"embd_pdrop"}),
+    simplified_keys=frozenset({"embd_pdrop"}),
     restore_config=lambda config: _restore_gpt(_without_inner(config, "n_embd")),
 )
 
@@ -163,9 +163,9 @@ def _restore_gptj(config: Config) -> Config:
 GPTJ = ConversionSpec(
     model_type="gptj",
     architecture="GPTJForCausalLM",
-    model="decoder",
-    keys=(*_sizes(1e-5, 0.0, False), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
-    fixed={
+    model_family="decoder",
+    config_keys=(*_sizes(1e-5, 0.0, False), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
+    fixed_fields={
         **_PLAIN,
         "norm_placement": "parallel",
         "positions": "rotary",
@@ -174,7 +174,7 @@ GPTJ = ConversionSpec(
         "output_bias": True,
     },
     training_defaults={"initialization": "gpt2"},
-    entries=(
+    tensor_entries=(
         *table_entries("transformer.wte", "embedding"),
         *norm_entries(f"{_H}.ln_1", "layers/attention_residual/norm"),
         *linear_entries(f"{_H}.attn.q_proj", "layers/attention/query"),
@@ -186,20 +186,20 @@ GPTJ = ConversionSpec(
         *norm_entries("transformer.ln_f", "norm"),
         *unembedding_entries(),
     ),
-    prefix="transformer.",
+    optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.wte.weight"},
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
     simplify_config=_simplify_gptj,
-    keys_simplified=frozenset({"embd_pdrop", "rotary_dim"}),
+    simplified_keys=frozenset({"embd_pdrop", "rotary_dim"}),
     restore_config=_restore_gptj,
 )
 
 BLOOM = ConversionSpec(
     model_type="bloom",
     architecture="BloomForCausalLM",
-    model="decoder",
-    keys=(
+    model_family="decoder",
+    config_keys=(
         ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("hidden_size", "width"),
         ConfigKey("n_layer", "layers"),
@@ -211,7 +211,7 @@ BLOOM = ConversionSpec(
         ConfigKey("attention_dropout", "attention_dropout", 0.0),
         ConfigKey("tie_word_embeddings", "tie_embeddings", True),
     ),
-    fixed={
+    fixed_fields={
         **_PLAIN,
         "activation": "gelu_tanh",
         "norm_placement": "pre",
@@ -220,7 +220,7 @@ BLOOM = ConversionSpec(
     },
     training_defaults={"initialization": "gpt"},
     fixed_keys=(FixedConfigKey("apply_residual_connection_post_layernorm", False),),
-    entries=(
+    tensor_entries=(
         *table_entries("transformer.word_embeddings", "embedding"),
         *norm_entries("transformer.word_embeddings_layernorm", "embedding_norm"),
         *norm_entries(f"{_H}.input_layernorm", "layers/attention_residual/norm"),
@@ -234,7 +234,7 @@ BLOOM = ConversionSpec(
         *norm_entries("transformer.ln_f", "norm"),
         *unembedding_entries(),
     ),
-    prefix="transformer.",
+    optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
     key_aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     simplify_config=lambda config, names: {**config, "n_inner": 4 * config.get("hidden_size", 0)},

@@ -55,8 +55,8 @@ def _restore(config: Config) -> Config:
 MARIAN = ConversionSpec(
     model_type="marian",
     architecture="MarianMTModel",
-    model="encoder_decoder",
-    keys=(
+    model_family="encoder_decoder",
+    config_keys=(
         ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("d_model", "width"),
         ConfigKey("encoder_layers", "encoder_layers"),
@@ -69,7 +69,7 @@ MARIAN = ConversionSpec(
         ConfigKey("activation_function", "activation", "gelu", ACTIVATIONS),
         ConfigKey("scale_embedding", "embedding_scale", False, {False: "none", True: "sqrt_width"}),
     ),
-    fixed={
+    fixed_fields={
         "score": "scaled_dot",
         "cross": "attention",
         "norm": "layer",
@@ -85,10 +85,10 @@ MARIAN = ConversionSpec(
     },
     training_defaults={"initialization": "xavier"},
     fixed_keys=(
-        FixedConfigKey("is_encoder_decoder", True, written=True),
+        FixedConfigKey("is_encoder_decoder", True, is_written=True),
         FixedConfigKey("tie_word_embeddings", True),
-        FixedConfigKey("share_encoder_decoder_embeddings", True, written=True),
-        FixedConfigKey("static_position_embeddings", True, written=True),
+        FixedConfigKey("share_encoder_decoder_embeddings", True, is_written=True),
+        FixedConfigKey("static_position_embeddings", True, is_written=True),
         FixedConfigKey("normalize_before", False),
         FixedConfigKey("normalize_embedding", False),
         FixedConfigKey("add_final_layer_norm", False),
@@ -97,13 +97,13 @@ MARIAN = ConversionSpec(
         FixedConfigKey("encoder_layerdrop", 0.0),
         FixedConfigKey("decoder_layerdrop", 0.0),
     ),
-    entries=(
+    tensor_entries=(
         *table_entries("model.shared", "embedding"),
         *_side("encoder"),
         *_side("decoder"),
         TensorEntry("final_logits_bias", ("output_bias/bias",), ROW_VECTOR),
     ),
-    prefix="model.",
+    optional_prefix="model.",
     tensor_aliases={
         "model.encoder.embed_tokens.weight": "model.shared.weight",
         "model.decoder.embed_tokens.weight": "model.shared.weight",
@@ -111,6 +111,6 @@ MARIAN = ConversionSpec(
     },
     ignored_tensors=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
     simplify_config=_simplify,
-    keys_simplified=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
+    simplified_keys=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
     restore_config=_restore,
 )

@@ -18,19 +18,19 @@ class TensorSlot(NamedTuple):
     """One tensor of a file and the parameters that it holds.
 
     Attributes:
-        tensor: Its name.
+        tensor_name: Its name.
         shape: Its shape.
-        leaves: The paths of the parameters.
+        leaf_paths: The paths of the parameters.
         leaf_shapes: Their shapes; of a stacked parameter that of one layer.
-        layer: The index into stacked parameters, None if they are not stacked.
+        layer_index: The index into stacked parameters, None if they are not stacked.
         layout: How the tensor arranges them.
     """
 
-    tensor: str
+    tensor_name: str
     shape: Shape
-    leaves: tuple[str, ...]
+    leaf_paths: tuple[str, ...]
     leaf_shapes: tuple[Shape, ...]
-    layer: int | None
+    layer_index: int | None
     layout: TensorLayout
 
 
@@ -61,8 +61,8 @@ def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[TensorSlot]:
     Raises:
         InexpressibleModelError: If a parameter has no tensor in the spec.
     """
-    slots = [slot for entry in family.entries for slot in _slots(entry, shapes)]
-    placed = {leaf for slot in slots for leaf in slot.leaves}
+    slots = [slot for entry in family.tensor_entries for slot in _slots(entry, shapes)]
+    placed = {leaf for slot in slots for leaf in slot.leaf_paths}
     homeless = [leaf for leaf in shapes if leaf not in placed]
     if homeless:
         raise InexpressibleModelError(
@@ -74,14 +74,16 @@ def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[TensorSlot]:
 def _slots(entry: TensorEntry, shapes: Shapes) -> Iterable[TensorSlot]:
     if not entry.applies_to(shapes):
         return
-    whole = tuple(tuple(shapes[leaf]) for leaf in entry.leaves)
-    if "{layer}" not in entry.tensor:
-        yield TensorSlot(entry.tensor, entry.layout.tensor_shape(whole), entry.leaves, whole, None, entry.layout)
+    whole = tuple(tuple(shapes[leaf]) for leaf in entry.leaf_paths)
+    if "{layer}" not in entry.tensor_name:
+        yield TensorSlot(
+            entry.tensor_name, entry.layout.tensor_shape(whole), entry.leaf_paths, whole, None, entry.layout
+        )
         return
     single = tuple(shape[1:] for shape in whole)
     shape = entry.layout.tensor_shape(single)
     for layer in range(whole[0][0]):
-        yield TensorSlot(entry.tensor.format(layer=layer), shape, entry.leaves, single, layer, entry.layout)
+        yield TensorSlot(entry.tensor_name.format(layer=layer), shape, entry.leaf_paths, single, layer, entry.layout)
 
 
 def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list[TensorSlot]) -> MatchedTensorNames:
@@ -98,7 +100,7 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list
     Raises:
         UserError: If a tensor is unknown, missing or duplicate; gives its name.
     """
-    known = {slot.tensor for slot in slots}
+    known = {slot.tensor_name for slot in slots}
     tensors: dict[str, str] = {}
     aliases: dict[str, str] = {}
     dropped, extra = [], []
@@ -120,8 +122,8 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list
         if original in known and original not in tensors:
             tensors[original] = name
     for slot in slots:
-        if slot.tensor not in tensors:
-            raise UserError(f"the tensor {slot.tensor!r} of shape {slot.shape} is missing{_also(extra)}")
+        if slot.tensor_name not in tensors:
+            raise UserError(f"the tensor {slot.tensor_name!r} of shape {slot.shape} is missing{_also(extra)}")
     if extra:
         raise UserError(f"the tensor {extra[0]!r} has no place in a {family.model_type} model of this config")
     return MatchedTensorNames(tensors, aliases, dropped)
@@ -131,7 +133,7 @@ def canonical_tensor_name(family: ConversionSpec, name: str, known: Iterable[str
     """Return the conversion spec's name of a tensor from the file's name."""
     for old, new in family.tensor_renames.items():
         name = re.sub(old, new, name)
-    return family.prefix + name if name not in known and family.prefix + name in known else name
+    return family.optional_prefix + name if name not in known and family.optional_prefix + name in known else name
 
 
 def _also(extra: list[str]) -> str:
@@ -146,8 +148,8 @@ def params_to_tensors(slots: list[TensorSlot], params: PyTree) -> dict[str, np.n
     """Convert our parameters to the tensors of a plan, by name."""
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
     return {
-        slot.tensor: slot.layout.write(
-            [leaves[leaf] if slot.layer is None else leaves[leaf][slot.layer] for leaf in slot.leaves]
+        slot.tensor_name: slot.layout.write(
+            [leaves[leaf] if slot.layer_index is None else leaves[leaf][slot.layer_index] for leaf in slot.leaf_paths]
         )
         for slot in slots
     }
@@ -168,15 +170,15 @@ def tensors_to_params(
     Returns:
         The tree of parameters, as NumPy arrays.
     """
-    places = {slot.tensor: slot for slot in slots}
+    places = {slot.tensor_name: slot for slot in slots}
     leaves: dict[str, np.ndarray] = {}
     for slot in slots:
-        for leaf, shape in zip(slot.leaves, slot.leaf_shapes, strict=True):
-            leaves[leaf] = np.empty(shape if slot.layer is None else (slot.layer + 1, *shape), dtype)
+        for leaf, shape in zip(slot.leaf_paths, slot.leaf_shapes, strict=True):
+            leaves[leaf] = np.empty(shape if slot.layer_index is None else (slot.layer_index + 1, *shape), dtype)
     for name, tensor in tensors:
         slot = places[name]
-        for leaf, part in zip(slot.leaves, slot.layout.read(tensor, slot.leaf_shapes), strict=True):
-            leaves[leaf][... if slot.layer is None else slot.layer] = part
+        for leaf, part in zip(slot.leaf_paths, slot.layout.read(tensor, slot.leaf_shapes), strict=True):
+            leaves[leaf][... if slot.layer_index is None else slot.layer_index] = part
     tree: dict[str, Any] = {}
     for path, array in leaves.items():
         *parents, last = path.split("/")

@@ -82,8 +82,8 @@ def _restore(config: Config) -> Config:
 T5 = ConversionSpec(
     model_type="t5",
     architecture="T5ForConditionalGeneration",
-    model="encoder_decoder",
-    keys=(
+    model_family="encoder_decoder",
+    config_keys=(
         ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("d_model", "width"),
         ConfigKey("num_layers", "encoder_layers"),
@@ -101,7 +101,7 @@ T5 = ConversionSpec(
         ConfigKey("tie_word_embeddings", "tie_embeddings", True),
         ConfigKey("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
     ),
-    fixed={
+    fixed_fields={
         "score": "dot",
         "cross": "attention",
         "norm": "rms",
@@ -114,8 +114,8 @@ T5 = ConversionSpec(
         "output_bias": False,
     },
     training_defaults={"initialization": "t5"},
-    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, written=True),),
-    entries=(
+    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True),),
+    tensor_entries=(
         *table_entries("shared", "embedding"),
         *_side("encoder", False),
         *_side("decoder", True),
@@ -129,6 +129,6 @@ T5 = ConversionSpec(
     # Published files also hold a table for cross-attention, which no version reads.
     ignored_tensors=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     simplify_config=_simplify,
-    keys_simplified=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
+    simplified_keys=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
     restore_config=_restore,
 )

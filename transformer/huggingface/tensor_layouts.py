@@ -52,18 +52,18 @@ class TensorLayout:
 
     Attributes:
         axes: The axes of the tensor.
-        inputs: How many leading axes of our parameter are inputs of the matrix; all others are outputs.
+        num_input_axes: How many leading axes of our parameter are inputs of the matrix; all others are outputs.
         order: How several parameters share the output axis.
     """
 
     axes: TensorAxes
-    inputs: int
+    num_input_axes: int
     order: FusedOrder = FusedOrder.BLOCKS
 
     def tensor_shape(self, shapes: Sequence[Shape]) -> Shape:
         """Return the shape of the tensor that holds parameters of these shapes."""
-        rows = math.prod(shapes[0][: self.inputs])
-        columns = sum(math.prod(shape[self.inputs :]) for shape in shapes)
+        rows = math.prod(shapes[0][: self.num_input_axes])
+        columns = sum(math.prod(shape[self.num_input_axes :]) for shape in shapes)
         match self.axes:
             case TensorAxes.VECTOR:
                 return (rows * columns,)
@@ -93,7 +93,7 @@ class TensorLayout:
         Returns:
             The parameters, in these shapes.
         """
-        rows = math.prod(shapes[0][: self.inputs])
+        rows = math.prod(shapes[0][: self.num_input_axes])
         if self.axes is TensorAxes.CONVOLUTION:
             return [tensor.transpose(2, 3, 1, 0)]
         if self.axes is TensorAxes.OUTPUTS_FIRST:
@@ -101,7 +101,7 @@ class TensorLayout:
         matrix = (tensor.T if self.axes is TensorAxes.OUT_IN else tensor).reshape(rows, -1)
         match self.order:
             case FusedOrder.BLOCKS:
-                ends = np.cumsum([math.prod(shape[self.inputs :]) for shape in shapes])[:-1]
+                ends = np.cumsum([math.prod(shape[self.num_input_axes :]) for shape in shapes])[:-1]
                 parts = np.split(matrix, ends, axis=1)
             case FusedOrder.HEADS:
                 # [rows, H, leaves, D]: every leaf has heads of one depth.
@@ -111,7 +111,7 @@ class TensorLayout:
 
     def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
         """Return the tensor that holds these parameters: the inverse of `read`."""
-        rows = math.prod(leaves[0].shape[: self.inputs])
+        rows = math.prod(leaves[0].shape[: self.num_input_axes])
         if self.axes is TensorAxes.CONVOLUTION:
             return np.ascontiguousarray(leaves[0].transpose(3, 2, 0, 1))
         if self.axes is TensorAxes.OUTPUTS_FIRST:

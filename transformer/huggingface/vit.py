@@ -94,16 +94,16 @@ def _family(model_type: str, architecture: str, pooling: str, heads: tuple[Tenso
     return ConversionSpec(
         model_type=model_type,
         architecture=architecture,
-        model="vit",
-        keys=_KEYS,
-        fixed={**_FIXED, "pooling": pooling},
+        model_family="vit",
+        config_keys=_KEYS,
+        fixed_fields={**_FIXED, "pooling": pooling},
         training_defaults={"initialization": "bert"},
         fixed_keys=(FixedConfigKey("qkv_bias", True),),
-        entries=(*_entries(model_type), *heads),
+        tensor_entries=(*_entries(model_type), *heads),
         simplify_config=_simplify,
-        interface=_interface,
+        make_interface=_interface,
         interface_keys=frozenset({"side", "channels", "classes"}),
-        fields_from_shapes=_fields_from_shapes,
+        infer_fields_from_shapes=_fields_from_shapes,
     )
 
 

@@ -35,8 +35,8 @@ def _restore(config: Config) -> Config:
 XLNET = ConversionSpec(
     model_type="xlnet",
     architecture="XLNetLMHeadModel",
-    model="xlnet",
-    keys=(
+    model_family="xlnet",
+    config_keys=(
         ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("d_model", "width"),
         ConfigKey("n_layer", "layers"),
@@ -48,7 +48,7 @@ XLNET = ConversionSpec(
         ConfigKey("ff_activation", "activation", "gelu", ACTIVATIONS),
         ConfigKey("mem_len", "memory_length"),
     ),
-    fixed={
+    fixed_fields={
         "score": "scaled_dot",
         "norm": "layer",
         "norm_placement": "post",
@@ -65,7 +65,7 @@ XLNET = ConversionSpec(
     # Its positions have no end; its texts were of 512 tokens.
     training_defaults={"initialization": "gpt", "max_length": 512},
     fixed_keys=(
-        FixedConfigKey("attn_type", "bi", written=True),
+        FixedConfigKey("attn_type", "bi", is_written=True),
         FixedConfigKey("clamp_len", -1),
         FixedConfigKey("same_length", False),
         # Of half of a batch the texts would run backwards, and a memory would be of a segment's first tokens.
@@ -74,7 +74,7 @@ XLNET = ConversionSpec(
         FixedConfigKey("untie_r", True),
         FixedConfigKey("tie_word_embeddings", True),
     ),
-    entries=(
+    tensor_entries=(
         *table_entries("transformer.word_embedding", "embedding"),
         TensorEntry("transformer.mask_emb", ("blank",), VECTOR_WITH_LEADING_AXES),
         *(
@@ -97,9 +97,9 @@ XLNET = ConversionSpec(
         *norm_entries(f"{_LAYER}.ff.layer_norm", "layers/feed_forward_residual/norm"),
         TensorEntry("lm_loss.bias", ("output_bias/bias",), VECTOR),
     ),
-    prefix="transformer.",
+    optional_prefix="transformer.",
     tensor_aliases={"lm_loss.weight": "transformer.word_embedding.weight"},
     simplify_config=_simplify,
-    keys_simplified=frozenset({"d_head"}),
+    simplified_keys=frozenset({"d_head"}),
     restore_config=_restore,
 )

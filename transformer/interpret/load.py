@@ -72,7 +72,7 @@ class LoadedModel:
         return self.model.sites
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """The number of parameters."""
         return count_parameters(self.variables.params)
 
@@ -123,10 +123,10 @@ class LoadedModel:
             store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)
             projections = encode_projections(self.sites, store.labels, captured, query_key_vectors)
             written = render_single_text(
-                store, self.name, self.config, self.parameters, budget, projections=projections
+                store, self.name, self.config, self.num_parameters, budget, projections=projections
             )
         looked = AttentionPage(" / ".join(titles), written)
-        return looked if page is None and in_notebook() else looked.saved(page)
+        return looked if page is None and in_notebook() else looked.save(page)
 
     def _looking(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
         """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""
@@ -177,7 +177,7 @@ class LoadedModel:
 
     def __repr__(self) -> str:
         heads = sum(len(site.layers) * len(site.heads) for site in self.sites)
-        counts = f"{self.parameters:,} parameters, {heads} heads at {', '.join(site.name for site in self.sites)}"
+        counts = f"{self.num_parameters:,} parameters, {heads} heads at {', '.join(site.name for site in self.sites)}"
         return f"LoadedModel({self.name!r}: {name_of(self.experiment.model)}, {counts})"
 
     def _repr_html_(self) -> str:
@@ -187,7 +187,7 @@ class LoadedModel:
             for site in self.sites
         )
         table = f"<table><tr><th>site</th><th>layers</th><th>heads</th></tr>{rows}</table>"
-        said = f"{name_of(self.experiment.model)}, {self.parameters:,} parameters"
+        said = f"{name_of(self.experiment.model)}, {self.num_parameters:,} parameters"
         calls = "<code>.show_attention(text)</code> shows what every head attends to"
         return f"<p><b>{html.escape(self.name)}</b>: {said}; {calls}</p>{table}"
 
@@ -250,10 +250,10 @@ def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedMod
 
     def read(checkpoints: Checkpoints, at: int) -> Variables:
         state = checkpoints.restore_part(at, shapes.state, ("variables", "state"))
-        return Variables(run.evaluated(checkpoints, at, shapes.params), state)
+        return Variables(run.restore_eval_parameters(checkpoints, at, shapes.params), state)
 
     with _quiet():
-        step, variables = run.restored(step, read)
+        step, variables = run.read_checkpoint(step, read)
     return LoadedModel(experiment, model, variables, kept, experiment.to_config(), step)
 
 

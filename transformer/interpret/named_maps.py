@@ -33,17 +33,17 @@ class LayerMaps:
     A row is a query. Weights beyond an example's own tokens are zero. `numpy.asarray` returns the weights.
 
     Attributes:
-        site: The name of the attention module.
-        layer: The name of the layer.
-        heads: The names of the heads.
+        site_name: The name of the attention module.
+        layer_name: The name of the layer.
+        head_names: The names of the heads.
         queries: The query tokens of each example.
         keys: The key tokens of each example.
         weights: The weights [example, head, query, key].
     """
 
-    site: str
-    layer: str
-    heads: tuple[str, ...]
+    site_name: str
+    layer_name: str
+    head_names: tuple[str, ...]
     queries: Tokens
     keys: Tokens
     weights: Float[np.ndarray, "B H Q K"]
@@ -60,11 +60,13 @@ class LayerMaps:
         return self.weights[index]
 
     def __repr__(self) -> str:
-        return f"LayerMaps({self.site!r}, layer={self.layer!r}, shape={self.shape})"
+        return f"LayerMaps({self.site_name!r}, layer={self.layer_name!r}, shape={self.shape})"
 
     def _repr_html_(self) -> str:
         """Return an image of every head on the first example, as notebooks display it."""
-        return _drawn(f"{self.site}, layer {self.layer}", self.weights[None, 0], self.queries[0], self.keys[0])
+        return _drawn(
+            f"{self.site_name}, layer {self.layer_name}", self.weights[None, 0], self.queries[0], self.keys[0]
+        )
 
     def to_xarray(self, example: int = 0) -> "xarray.DataArray":
         """Return one example's weights as a labeled array.
@@ -85,14 +87,14 @@ class LayerMaps:
             self.weights[example, :, : len(queries), : len(keys)],
             dims=("head", "query", "key"),
             coords={
-                "head": list(self.heads),
+                "head": list(self.head_names),
                 "query": range(len(queries)),
                 "key": range(len(keys)),
                 "query_token": ("query", list(queries)),
                 "key_token": ("key", list(keys)),
             },
             name="weight",
-            attrs={"site": self.site, "layer": self.layer},
+            attrs={"site": self.site_name, "layer": self.layer_name},
         )
 
 

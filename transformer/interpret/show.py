@@ -30,15 +30,15 @@ class AttentionPage:
 
     Attributes:
         title: The title.
-        page: The HTML text.
+        html: The HTML text.
         path: The file that it was written to, if it was.
     """
 
     title: str
-    page: str = dataclasses.field(repr=False)
+    html: str = dataclasses.field(repr=False)
     path: Path | None = None
 
-    def saved(self, path: str | Path | None = None) -> "AttentionPage":
+    def save(self, path: str | Path | None = None) -> "AttentionPage":
         """Write the page to a file and print its path.
 
         Args:
@@ -52,7 +52,7 @@ class AttentionPage:
         """
         file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else parse_path(path)
         try:
-            write_page(file.absolute(), self.page)
+            write_page(file.absolute(), self.html)
         except OSError as error:
             if disk_failure(error) is not None:
                 raise
@@ -63,7 +63,7 @@ class AttentionPage:
     def _repr_html_(self) -> str:
         """Return the page in a sandboxed frame, where it may run scripts and offer downloads but reach nothing else."""
         return (
-            f'<iframe srcdoc="{html.escape(self.page)}" sandbox="allow-scripts allow-downloads" '
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
             f'title="{html.escape(self.title)}" style="width:100%;height:{_HEIGHT}px;border:0"></iframe>'
         )
 

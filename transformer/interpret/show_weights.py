@@ -75,7 +75,7 @@ def show_weights(
         store, _ = store_single_text(Path(folder) / "maps", (site,), labels, look, MapsConfig(), hash_config({}))
         written = render_single_text(store, title, {}, 0, budget)
     shown = AttentionPage(title, written)
-    return shown if page is None and in_notebook() else shown.saved(page)
+    return shown if page is None and in_notebook() else shown.save(page)
 
 
 def _checked(weights: Any, queries: int, keys: int, causal: bool) -> np.ndarray:

@@ -62,15 +62,15 @@ class Level:
 
     Attributes:
         name: "full" for whole maps, else "pooled-" and the number of cells a side.
-        queries: The number of rows.
-        keys: The number of columns.
+        num_queries: The number of rows.
+        num_keys: The number of columns.
         query_block: The number of query positions a row stands for.
         key_block: The number of key positions a column stands for.
     """
 
     name: str
-    queries: int
-    keys: int
+    num_queries: int
+    num_keys: int
     query_block: int
     key_block: int
 
@@ -206,7 +206,7 @@ def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
     """
     *heads, queries, keys = shape
     levels = map_levels(queries, keys, tiers.level_sizes)
-    size = sum(level.queries * (level.keys + 5) for level in levels)
+    size = sum(level.num_queries * (level.num_keys + 5) for level in levels)
     if levels[-1].name != "full":
         size += min(tiers.num_rows, queries) * (keys + 5)
         size += queries * (5 * min(tiers.top_k, keys) + 5) if tiers.top_k else 0
@@ -258,10 +258,10 @@ def quantize_maps(
         ValueError: If `weights` does not have the size of the finest level.
     """
     finest = levels[-1]
-    if weights.shape[-2:] != (finest.queries, finest.keys):
+    if weights.shape[-2:] != (finest.num_queries, finest.num_keys):
         raise ValueError(
-            f"weights has shape {weights.shape}; its last axes must be {(finest.queries, finest.keys)}, those of the "
-            f"level {finest.name}"
+            f"weights has shape {weights.shape}; its last axes must be {(finest.num_queries, finest.num_keys)}, "
+            f"those of the level {finest.name}"
         )
     kept = {finest.name: quantize(_examples_first(weights))}
     for fine, coarse in itertools.pairwise(reversed(levels)):
@@ -325,7 +325,7 @@ def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, 
     if captured.pooled is not None:
         return quantize_maps(captured.pooled, levels, statistics, captured.weights, captured.top_weights)
     assert captured.weights is not None
-    weights = captured.weights[..., : levels[-1].queries, : levels[-1].keys]
+    weights = captured.weights[..., : levels[-1].num_queries, : levels[-1].num_keys]
     if site.name in (labels.links or {}):
         statistics[ALIGNMENT_ERROR] = alignment_error(weights, site, labels)
     return quantize_maps(weights, levels, statistics)

@@ -82,11 +82,12 @@ class SimplerRule(NamedTuple):
 
     Attributes:
         rule: The rule.
-        number: For a fixed distance, key position minus query position; for one place, the key position; else 0.
+        offset_or_position: For a fixed distance, key position minus query position; for one place, the key
+            position; else 0.
     """
 
     rule: Rule
-    number: int = 0
+    offset_or_position: int = 0
 
 
 class RoleAssessment(NamedTuple):
@@ -245,7 +246,7 @@ def _judge(
 
     standing = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.ambiguous_with]
     # A distance that a role by tokens was told from, and lost to, is no habit of its own.
-    beaten = {rule.number for verdict in standing for rule in verdict.beaten if rule.rule is Rule.DISTANCE}
+    beaten = {rule.offset_or_position for verdict in standing for rule in verdict.beaten if rule.rule is Rule.DISTANCE}
     open_ = [each for each in measured if each.role in verdicts and verdicts[each.role].ambiguous_with]
     left = [
         each

@@ -16,12 +16,12 @@ class RolloutStacks(NamedTuple):
     """The self-attention modules on both sides of a cross-attention.
 
     Attributes:
-        decoder: The decoder's self-attention.
-        encoder: The encoder's self-attention, None without one.
+        decoder_site: The decoder's self-attention.
+        encoder_site: The encoder's self-attention, None without one.
     """
 
-    decoder: Site
-    encoder: Site | None
+    decoder_site: Site
+    encoder_site: Site | None
 
 
 def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
@@ -51,8 +51,8 @@ def read_rollout(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B 
             f"site={site!r} attends from {stored.query.name} to {stored.key.name}: rollout needs self-attention, whose "
             "position i is the same on both sides, in it or beside it in every layer"
         )
-    read = None if stacks.encoder is None else rollout(store.read(stacks.encoder.name, step), keys)[:, -1]
-    return rollout_across(store.read(site, step), store.read(stacks.decoder.name, step), read, queries, keys)
+    read = None if stacks.encoder_site is None else rollout(store.read(stacks.encoder_site.name, step), keys)[:, -1]
+    return rollout_across(store.read(site, step), store.read(stacks.decoder_site.name, step), read, queries, keys)
 
 
 def rollout_stacks(cross: Site, sites: Sequence[Site], labels: AxisLabels) -> RolloutStacks | None:

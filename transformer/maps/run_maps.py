@@ -162,7 +162,9 @@ class RunMaps:
         return f"<p>Attention maps: {steps}; {examples}</p><table><tr>{head}</tr>{rows}</table>"
 
     def _row(self, site: Site) -> tuple[str, ...]:
-        levels = ", ".join(f"{level.name} {level.queries} × {level.keys}" for level in self.store.levels(site.name))
+        levels = ", ".join(
+            f"{level.name} {level.num_queries} × {level.num_keys}" for level in self.store.levels(site.name)
+        )
         names = ", ".join(statistic_names(site, self.store.labels))
         return site.name, str(len(site.layers)), str(len(site.heads)), levels, names
 

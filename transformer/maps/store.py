@@ -511,7 +511,7 @@ class MapStore:
         for site in self.sites:
             heads, (queries, keys) = self._heads(site), self._sizes[site.name]
             levels = self.levels(site.name)
-            groups = {level.name: (level.queries, level.keys) for level in levels}
+            groups = {level.name: (level.num_queries, level.num_keys) for level in levels}
             if not self._whole(site.name):
                 groups |= {"rows": (len(self._rows(site.name)), keys)}
                 groups |= {"top": (queries, min(self.tiers.top_k, keys))} if self.tiers.top_k else {}

@@ -54,7 +54,7 @@ def run_lifecycle(
             messages.join()
         name = f"process {jax.process_index()} of {jax.process_count()}"
         with (
-            messages.reporting_errors(heartbeat),
+            messages.report_errors(heartbeat),
             watchdog_thread(monitor, watchdog, name, messages.describe_hung, end),
         ):
             yield monitor
@@ -82,13 +82,13 @@ class RunMessages:
             why: The reason, such as the name of a signal.
         """
         if self._client is None:
-            self._end_behind([self._monitor.hold()])
+            self._end_behind([self._monitor.pause()])
             return
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was faster
             self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "stop": why}))
 
     @contextlib.contextmanager
-    def reporting_errors(self, heartbeat: float) -> Iterator[None]:
+    def report_errors(self, heartbeat: float) -> Iterator[None]:
         """Report an error that ends the context to the other processes, or wait for the report of its cause.
 
         If another process was lost without a report, jax ends this one within `heartbeat` seconds and names it.
@@ -108,7 +108,7 @@ class RunMessages:
         """
         if self._client is None:
             return ""
-        here = json.dumps({"place": self._monitor.place, "what": what})
+        here = json.dumps({"place": self._monitor.progress, "what": what})
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._client.key_value_set(f"{_HUNG}/{jax.process_index()}", here, allow_overwrite=True)
             time.sleep(_MOMENT / 2000)
@@ -151,7 +151,7 @@ class RunMessages:
         if index != news["process"]:
             write_stderr(f"process {news['process']} received {news['stop']}: process {index} stops too")
         # Sent from a thread, so that processes do not wait for each other.
-        self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._monitor.hold()))
+        self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._monitor.pause()))
         if index == 0:
             told = [self._client.blocking_key_value_get(f"{_BEGUN}/{each}", _HOUR) for each in range(count)]
             self._client.key_value_set(_ALL, f"[{', '.join(told)}]")
@@ -163,10 +163,10 @@ class RunMessages:
         self._end_behind(held)
 
     def _end_behind(self, held: list[PausePoint]) -> None:
-        if not any(each.made for each in held):
+        if not any(each.has_finished_step for each in held):
             write_stderr("stopped before the first step; start the same command again")
             exit_at_once()
-        self._monitor.end_behind(max(each.begun for each in held))
+        self._monitor.stop_after(max(each.num_begun for each in held))
 
 
 def _furthest_behind(told: dict[str, str]) -> str:

@@ -19,21 +19,21 @@ class PausePoint(NamedTuple):
     """Where a process pauses until the last unit of work is agreed upon.
 
     Attributes:
-        begun: The number of units begun.
-        made: Whether a training step is done, so that there is something to save.
+        num_begun: The number of units begun.
+        has_finished_step: Whether a training step is done, so that there is something to save.
     """
 
-    begun: int
-    made: bool
+    num_begun: int
+    has_finished_step: bool
 
 
 class ProgressMonitor:
     """Counts the units of work that a process has begun (steps, evaluation batches, saves), and can stop it after one.
 
     Attributes:
-        what: The current unit in words.
-        since: The time at which it began.
-        slowest: The seconds of the slowest finished unit.
+        current_unit: The current unit in words.
+        unit_start_time: The time at which it began.
+        slowest_unit_seconds: The seconds of the slowest finished unit.
     """
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class ProgressMonitor:
         self._waits = False
         self._making: int | None = None  # the first training step
         self._last: int | None = None
-        self.what = "starting"
-        self.since = time.monotonic()
-        self.slowest = 0.0
+        self.current_unit = "starting"
+        self.unit_start_time = time.monotonic()
+        self.slowest_unit_seconds = 0.0
         """The seconds of the slowest finished unit."""
 
-    def begin(self, what: str, *, makes: bool = False) -> None:
+    def begin_unit(self, what: str, *, makes: bool = False) -> None:
         """Begin the next unit; the one before is done.
 
         Args:
@@ -64,43 +64,43 @@ class ProgressMonitor:
                 raise RunStopped(f"stopped before {what}")
             now = time.monotonic()
             if self._begun:
-                self.slowest = max(self.slowest, now - self.since)
+                self.slowest_unit_seconds = max(self.slowest_unit_seconds, now - self.unit_start_time)
             self._begun += 1
             if makes and self._making is None:
                 self._making = self._begun
-            self.what, self.since, self._waits = what, now, False
+            self.current_unit, self.unit_start_time, self._waits = what, now, False
 
     def mark_waiting(self) -> None:
         """Mark that the rest of the unit only waits for devices, and so for other processes."""
         self._waits = True
 
     @property
-    def place(self) -> tuple[int, bool]:
+    def progress(self) -> tuple[int, bool]:
         """The progress of the process: the units begun, and whether the last only waits. Tuples compare accordingly."""
         return self._begun, self._waits
 
     @property
-    def begun(self) -> int:
+    def num_begun(self) -> int:
         """The number of units begun."""
         return self._begun
 
     @property
-    def made(self) -> bool:
+    def has_finished_step(self) -> bool:
         """Whether a training step is done."""
         return self._making is not None and self._making < self._begun
 
     @property
-    def going(self) -> bool:
+    def is_past_compilation(self) -> bool:
         """Whether the first step, which compiles, and the next, which reads its metrics, are over."""
         return self._making is not None and self._making + 1 < self._begun
 
-    def hold(self) -> PausePoint:
-        """Begin no further unit until `end_behind` is called."""
+    def pause(self) -> PausePoint:
+        """Begin no further unit until `stop_after` is called."""
         with self._changed:
             self._held = True
-            return PausePoint(self._begun, self.made)
+            return PausePoint(self._begun, self.has_finished_step)
 
-    def end_behind(self, last: int) -> None:
+    def stop_after(self, last: int) -> None:
         """Let the units up to number `last` finish, and begin no other."""
         with self._changed:
             self._last = last

@@ -134,17 +134,17 @@ class RunDirectory:
         return self.path / "samples.jsonl"
 
     @property
-    def tensorboard(self) -> Path:
+    def tensorboard_dir(self) -> Path:
         """The directory of TensorBoard's events."""
         return self.path / "tensorboard"
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints_dir(self) -> Path:
         """The directory of the training states."""
         return self.path / "checkpoints"
 
     @property
-    def maps(self) -> Path:
+    def maps_dir(self) -> Path:
         """The zarr store of attention maps."""
         return self.path / "maps"
 
@@ -230,7 +230,7 @@ class RunDirectory:
         Raises:
             ValueError: If the directory held a run before, or the run has trained; neither is ever deleted.
         """
-        if not self.is_new or self.checkpoints.exists():
+        if not self.is_new or self.checkpoints_dir.exists():
             raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
         for entry in self.path.iterdir():
             if entry.is_dir():
@@ -269,15 +269,15 @@ class RunDirectory:
 
     def _saved_config(self) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the config of the newest checkpoint with a valid manifest."""
-        if not self.checkpoints.is_dir():
+        if not self.checkpoints_dir.is_dir():
             return None
         from transformer.runs.checkpoint_files import read_manifest  # imports jax
 
-        steps = [int(each.name) for each in self.checkpoints.iterdir() if each.name.isdecimal()]
+        steps = [int(each.name) for each in self.checkpoints_dir.iterdir() if each.name.isdecimal()]
         for step in sorted(steps, reverse=True):
             # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
-                manifest = read_manifest(read_regular_file(self.checkpoints / str(step) / "manifest" / "metadata"))
+                manifest = read_manifest(read_regular_file(self.checkpoints_dir / str(step) / "manifest" / "metadata"))
                 if isinstance(saved := manifest["metadata"].get("config"), dict):
                     return step, saved
         return None
@@ -310,7 +310,7 @@ class RunDirectory:
         """Remove the remains of files that were being replaced when a process was killed, on a disk."""
         if not isinstance(self.path, Path):
             return
-        for folder in (self.path, *_groups(self.maps)):
+        for folder in (self.path, *_groups(self.maps_dir)):
             for entry in folder.iterdir():
                 if _UNFINISHED.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)

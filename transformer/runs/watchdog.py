@@ -25,9 +25,9 @@ def time_limit(monitor: ProgressMonitor, seconds: float | None) -> float:
         seconds: The limit; None is a multiple of the slowest unit so far. Until the second step is done it is at least
             an hour, since programs are compiled.
     """
-    if not monitor.going:
+    if not monitor.is_past_compilation:
         return max(FIRST_STEP_SECONDS, seconds or 0.0)
-    return max(MIN_SECONDS, SLOWEST_UNIT_FACTOR * monitor.slowest) if seconds is None else seconds
+    return max(MIN_SECONDS, SLOWEST_UNIT_FACTOR * monitor.slowest_unit_seconds) if seconds is None else seconds
 
 
 @contextlib.contextmanager
@@ -73,19 +73,18 @@ def _watch(
     over: threading.Event,
 ) -> None:
     period = 1.0 if seconds is None else min(1.0, seconds / 10)
-    unit, waited, looked = monitor.begun, 0.0, time.monotonic()
+    unit, waited, looked = monitor.num_begun, 0.0, time.monotonic()
     while not over.wait(period):
         now = time.monotonic()
         # Time during which the process itself was suspended, as by a debugger, does not count.
         waited += min(now - looked, 2 * period)
         looked = now
-        if monitor.begun != unit:
-            unit, waited = monitor.begun, 0.0
+        if monitor.num_begun != unit:
+            unit, waited = monitor.num_begun, 0.0
         elif waited > time_limit(monitor, seconds):
-            where = (
-                f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds in: {monitor.what}"
-            )
-            _report_threads(f"{where}{compare(monitor.what)}; it ends. Its threads stand here:")
+            stalled = f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds"
+            where = f"{stalled} in: {monitor.current_unit}"
+            _report_threads(f"{where}{compare(monitor.current_unit)}; it ends. Its threads stand here:")
             end()
             return
 

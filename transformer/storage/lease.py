@@ -101,7 +101,7 @@ class Lease:
         """Release the lease, unless another process holds it by now."""
         self._released.set()
         self._thread.join()
-        if not self.lost:
+        if not self.is_lost:
             # A lease that stays ends by itself.
             with contextlib.suppress(OSError, _refused()), translate_gcs_errors(self._file):
                 blob_at(self._file).delete(if_generation_match=self._generation, timeout=self._patience)
@@ -133,7 +133,7 @@ class Lease:
         self.check()
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the lease was lost: another process may hold the directory."""
         return self._lost is not None
 
@@ -233,7 +233,7 @@ def hold_lease(path: Path, name: str) -> Iterator[None]:
     finally:
         lease.release()
         # A lost one stays: what this run still holds back, in some thread, is not to be written.
-        if not lease.lost:
+        if not lease.is_lost:
             del _held[object_key(path)]
 
 

@@ -46,7 +46,7 @@ class CompiledEvaluation:
         key = derive_key(state.key, state.step, self.evaluation.name)
         results = []
         for number in range(len(batches)):
-            self.monitor.begin(f"batch {number} of {self.evaluation.name} on {self.evaluation.split}")
+            self.monitor.begin_unit(f"batch {number} of {self.evaluation.name} on {self.evaluation.split}")
             batch = shard_batch(batches[number], self.placement)
             results.append(jax.device_get(self.step(state, batch, jax.random.fold_in(key, number))))
         sums = jax.tree.map(

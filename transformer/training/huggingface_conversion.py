@@ -89,12 +89,12 @@ class ConversionResult:
 
     Attributes:
         kind: The task of an imported run, or the model type of an exported model.
-        parameters: The number of parameters.
+        num_parameters: The number of parameters.
         notes: Notes for the user.
     """
 
     kind: str
-    parameters: int
+    num_parameters: int
     notes: tuple[str, ...] = ()
 
 
@@ -127,10 +127,10 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
                 kept.save(directory.path)
             parameters, begun = _save_start(experiment, directory, imported.params, fine_tuning.seed, kept)
         except BaseException:
-            if last_saved_step(directory.checkpoints) is None:
+            if last_saved_step(directory.checkpoints_dir) is None:
                 # Otherwise the same command would be refused once the disk has space again.
-                if directory.checkpoints.exists():
-                    storage_of(directory.checkpoints).remove_tree(directory.checkpoints)
+                if directory.checkpoints_dir.exists():
+                    storage_of(directory.checkpoints_dir).remove_tree(directory.checkpoints_dir)
                 directory.abandon()
             raise
     return ConversionResult(TASK_OF_FAMILY[imported.model["family"]], parameters, (*imported.notes, *begun))
@@ -168,7 +168,7 @@ def _save_start(
         lambda leaf, given: jax.device_put(given, leaf.sharding), components.abstract_state.variables.params, params
     )
     state = state._replace(variables=state.variables._replace(params=placed))
-    with Checkpoints(directory.checkpoints, experiment.run.keep_checkpoints) as checkpoints:
+    with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
         checkpoints.save(0, state, collect_metadata(experiment, components, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
@@ -267,7 +267,9 @@ def export_to_huggingface(
     kept = reader.load_preprocessor(directory.path)
     interface = dataclasses.replace(reader.make_interface(experiment.task, kept), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
-    step, params = run.restored(step, lambda checkpoints, at: run.evaluated(checkpoints, at, shapes))
+    step, params = run.read_checkpoint(
+        step, lambda checkpoints, at: run.restore_eval_parameters(checkpoints, at, shapes)
+    )
     notes = [f"step {step}"]
     if experiment.eval_parameters != "raw":
         notes.append(f"the parameters are the average {experiment.eval_parameters!r}, by which the run is judged")

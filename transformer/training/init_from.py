@@ -64,20 +64,20 @@ class InitSource(NamedTuple):
     """The arrays of a source.
 
     Attributes:
-        said: The name of the source in reports.
+        description: The name of the source in reports.
         step: The step of a run; None for a folder.
         leaves: The shape and type of each array, by its path in rules.
-        read: A function that reads the arrays of some paths and places them as given.
-        averaged: The paths whose values are an average's.
+        read_arrays: A function that reads the arrays of some paths and places them as given.
+        averaged_paths: The paths whose values are an average's.
         lora: How the source scales its LoRA updates; None if it has none.
         notes: Warnings for the user.
     """
 
-    said: str
+    description: str
     step: int | None
     leaves: Mapping[str, ArrayInfo]
-    read: Callable[[Wanted], dict[str, jax.Array]]
-    averaged: frozenset[str] = frozenset()
+    read_arrays: Callable[[Wanted], dict[str, jax.Array]]
+    averaged_paths: frozenset[str] = frozenset()
     lora: LoraConfig | None = None
     notes: tuple[str, ...] = ()
 
@@ -87,77 +87,84 @@ class InitReport:
     """A report of a run's initialization.
 
     Attributes:
-        run: The source, as the config names it.
+        source_name: The source, as the config names it.
         source: The source's arrays.
-        average: The name of the average; "" for the raw parameters.
+        average_name: The name of the average; "" for the raw parameters.
         plan: Where the values of every parameter come from.
-        averaged: The number of parameters taken from the average.
-        merged: The parameters into which the source's LoRA updates are merged.
+        num_averaged: The number of parameters taken from the average.
+        merged_paths: The parameters into which the source's LoRA updates are merged.
     """
 
-    run: str
+    source_name: str
     source: InitSource
-    average: str
+    average_name: str
     plan: InitPlan
-    averaged: int
-    merged: tuple[str, ...] = ()
+    num_averaged: int
+    merged_paths: tuple[str, ...] = ()
 
     @property
-    def unused(self) -> tuple[str, ...]:
+    def unused_paths(self) -> tuple[str, ...]:
         """The source's arrays that are neither taken nor merged."""
-        merged = {name for path in self.merged for name in lora_paths(self.plan.taken[path].source)}
-        return tuple(name for name in self.plan.unused if name not in merged)
+        merged = {
+            name for path in self.merged_paths for name in lora_paths(self.plan.matched_sources[path].source_path)
+        }
+        return tuple(name for name in self.plan.unused_paths if name not in merged)
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values, for the run directory."""
         plan = self.plan
         return {
-            "run": self.run,
+            "run": self.source_name,
             "step": self.source.step,
-            "average": self.average,
-            "loaded": {path: taken.source for path, taken in plan.taken.items()},
+            "average": self.average_name,
+            "loaded": {path: taken.source_path for path, taken in plan.matched_sources.items()},
             "resized": {
-                path: [list(plan.taken[path].leaf.shape), list(plan.targets[path].shape)] for path in plan.resized
+                path: [list(plan.matched_sources[path].array_info.shape), list(plan.targets[path].shape)]
+                for path in plan.resized_paths
             },
-            "cast": {path: [plan.taken[path].leaf.dtype, plan.targets[path].dtype] for path in plan.cast},
-            "averaged": self.averaged,
-            "merged": list(self.merged),
-            "fresh": dict(plan.fresh),
-            "unused": list(self.unused),
+            "cast": {
+                path: [plan.matched_sources[path].array_info.dtype, plan.targets[path].dtype]
+                for path in plan.cast_paths
+            },
+            "averaged": self.num_averaged,
+            "merged": list(self.merged_paths),
+            "fresh": dict(plan.newly_initialized),
+            "unused": list(self.unused_paths),
             "notes": list(self.source.notes),
         }
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the report as lines of text."""
         plan = self.plan
         numbers = sum(
-            math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
+            math.prod(map(min, plan.targets[path].shape, taken.array_info.shape))
+            for path, taken in plan.matched_sources.items()
         )
-        renamed = sum(path != taken.source for path, taken in plan.taken.items())
-        loaded = f"  loaded: {len(plan.taken)} parameters ({numbers:,} numbers)"
+        renamed = sum(path != taken.source_path for path, taken in plan.matched_sources.items())
+        loaded = f"  loaded: {len(plan.matched_sources)} parameters ({numbers:,} numbers)"
         if renamed:
             loaded += f", {renamed} from another path"
-        if self.average:
-            loaded += f", {self.averaged} as the average {self.average!r} has them"
-        lines = [f"initialized from {self.source.said}", loaded]
-        for path in plan.resized:
-            shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
+        if self.average_name:
+            loaded += f", {self.num_averaged} as the average {self.average_name!r} has them"
+        lines = [f"initialized from {self.source.description}", loaded]
+        for path in plan.resized_paths:
+            shape, axis = plan.matched_sources[path].array_info.shape, plan.matched_sources[path].resized_axis or 0
             kept = min(shape[axis], plan.targets[path].shape[axis])
             lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
         casts: dict[str, int] = {}
-        for path in plan.cast:
-            change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
+        for path in plan.cast_paths:
+            change = f"{plan.matched_sources[path].array_info.dtype} -> {plan.targets[path].dtype}"
             casts[change] = casts.get(change, 0) + 1
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
-        if self.merged:
-            lines.append(f"  merged with their LoRA updates: {_list_paths(self.merged)}")
-        for rule in dict.fromkeys(plan.fresh.values()):
+        if self.merged_paths:
+            lines.append(f"  merged with their LoRA updates: {_list_paths(self.merged_paths)}")
+        for rule in dict.fromkeys(plan.newly_initialized.values()):
             lines.append(
                 f"  initialized randomly by rule {rule!r}: "
-                f"{_list_paths([path for path, by in plan.fresh.items() if by == rule])}"
+                f"{_list_paths([path for path, by in plan.newly_initialized.items() if by == rule])}"
             )
-        if self.unused:
-            lines.append(f"  not used: {_list_paths(self.unused)}")
+        if self.unused_paths:
+            lines.append(f"  not used: {_list_paths(self.unused_paths)}")
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 
@@ -201,9 +208,9 @@ def initialize_run(
     """
     state, report = build_initial_state(config, components, key, directory.path)
     if report is not None and is_primary():
-        directory.record(initialized_from=report.facts())
+        directory.record(initialized_from=report.to_dict())
         if aloud:
-            print("\n".join(report.lines()), flush=True)
+            print("\n".join(report.format_lines()), flush=True)
     return state
 
 
@@ -260,7 +267,7 @@ def load_variables_from_source(
     source, report = plan_initialization(config, model, abstract, workdir)
     where = flatten_variables(abstract)
     values = _read_values(source, report, where)
-    drawn = flatten_variables(fresh()) if report.plan.fresh or report.plan.resized else {}
+    drawn = flatten_variables(fresh()) if report.plan.newly_initialized or report.plan.resized_paths else {}
     values |= _cast_and_resize(report.plan, drawn, values, where)
     leaves = [values[path] if path in values else drawn[path] for path in where]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
@@ -284,7 +291,7 @@ def plan_initialization(
     planned = plan_parameters(
         _targets(model, abstract), source.leaves, [parse_init_rule(rule) for rule in config.rules]
     )
-    averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
+    averaged = sum(taken.source_path in source.averaged_paths for taken in planned.matched_sources.values())
     return PlannedInit(
         source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
     )
@@ -301,12 +308,13 @@ def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
         UserError: If the scales differ.
     """
     source, plan = prepared.source, prepared.report.plan
-    if not lora or not lora.rank or not source.lora or not any(is_lora_path(path) for path in plan.taken):
+    if not lora or not lora.rank or not source.lora or not any(is_lora_path(path) for path in plan.matched_sources):
         return
     if lora.scale != source.lora.scale:
         raise UserError(
-            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.run} learned by {lora.scale:g}, which "
-            f"scaled it by {source.lora.scale:g}: say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
+            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.source_name} learned "
+            f"by {lora.scale:g}, which scaled it by {source.lora.scale:g}: "
+            f"say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
             "leave it fresh with '*/lora/* = fresh'"
         )
 
@@ -420,7 +428,7 @@ def _how_to_make_a_checkpoint() -> str:
 
 @contextlib.contextmanager
 def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
-    checkpoints = RunDirectory(path).checkpoints
+    checkpoints = RunDirectory(path).checkpoints_dir
     if not checkpoints.is_dir():
         raise UserError(f"config.initialize_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
     check_regular_files(path)
@@ -471,7 +479,7 @@ def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
 
     def read(wanted: Wanted) -> dict[str, jax.Array]:
         if not arrays:
-            arrays.update(leaves_by_path(published.read()))
+            arrays.update(leaves_by_path(published.read_params()))
         return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
 
     leaves = {name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.shapes).items()}
@@ -500,8 +508,8 @@ def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     """Return the targets whose source has a LoRA update that the new run has no parameters for."""
     return tuple(
         path
-        for path, taken in planned.taken.items()
-        if has_lora(taken.source, source.leaves) and lora_paths(path)[0] not in planned.taken
+        for path, taken in planned.matched_sources.items()
+        if has_lora(taken.source_path, source.leaves) and lora_paths(path)[0] not in planned.matched_sources
     )
 
 
@@ -539,15 +547,17 @@ def _read_values(
 ) -> dict[str, jax.Array]:
     """Read the values of every target that has a source, with LoRA updates merged."""
     values: dict[str, jax.Array] = {}
-    waiting = dict(report.plan.taken)
+    waiting = dict(report.plan.matched_sources)
     while waiting:  # repeats only if several targets take one source
-        paths = {taken.source: path for path, taken in waiting.items()}
-        stored = source.read({name: _stored_leaf(where[path], waiting.pop(path).leaf) for name, path in paths.items()})
+        paths = {taken.source_path: path for path, taken in waiting.items()}
+        stored = source.read_arrays(
+            {name: _stored_leaf(where[path], waiting.pop(path).array_info) for name, path in paths.items()}
+        )
         values |= {path: stored[name] for name, path in paths.items()}
-    for path in report.merged:
+    for path in report.merged_paths:
         assert source.lora is not None
-        names = lora_paths(report.plan.taken[path].source)
-        low = source.read({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
+        names = lora_paths(report.plan.matched_sources[path].source_path)
+        low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
     return values
@@ -593,11 +603,11 @@ def _cast_and_resize(
             fitted[path] = jax.lax.dynamic_update_slice(into, common, [0] * into.ndim)
         return fitted
 
-    unfit = sorted({*plan.resized, *plan.cast})
+    unfit = sorted({*plan.resized_paths, *plan.cast_paths})
     if not unfit:
         return {}
     placed = {path: where[path].sharding or values[path].sharding for path in unfit}
-    arguments = {path: fresh[path] for path in plan.resized}, {path: values[path] for path in unfit}
+    arguments = {path: fresh[path] for path in plan.resized_paths}, {path: values[path] for path in unfit}
     return jax.jit(fit, out_shardings=placed)(*arguments)
 
 

@@ -55,14 +55,14 @@ class MatchedSource:
     """The source that a target takes its values from.
 
     Attributes:
-        source: The path of the source.
-        leaf: Its shape and type.
-        axis: The axis along which the sizes differ, if any.
+        source_path: The path of the source.
+        array_info: Its shape and type.
+        resized_axis: The axis along which the sizes differ, if any.
     """
 
-    source: str
-    leaf: ArrayInfo
-    axis: int | None = None
+    source_path: str
+    array_info: ArrayInfo
+    resized_axis: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,25 +71,27 @@ class InitPlan:
 
     Attributes:
         targets: The targets by path.
-        taken: The source of each target that has one.
-        fresh: The rule that left each other target fresh.
-        unused: The sources that no target takes.
+        matched_sources: The source of each target that has one.
+        newly_initialized: The rule that left each other target fresh.
+        unused_paths: The sources that no target takes.
     """
 
     targets: Mapping[str, ArrayInfo]
-    taken: Mapping[str, MatchedSource]
-    fresh: Mapping[str, str]
-    unused: tuple[str, ...]
+    matched_sources: Mapping[str, MatchedSource]
+    newly_initialized: Mapping[str, str]
+    unused_paths: tuple[str, ...]
 
     @property
-    def resized(self) -> tuple[str, ...]:
+    def resized_paths(self) -> tuple[str, ...]:
         """The targets whose size differs from that of their source, of which they take a part."""
-        return tuple(path for path, taken in self.taken.items() if taken.axis is not None)
+        return tuple(path for path, taken in self.matched_sources.items() if taken.resized_axis is not None)
 
     @property
-    def cast(self) -> tuple[str, ...]:
+    def cast_paths(self) -> tuple[str, ...]:
         """The targets whose floating-point type differs from that of their source."""
-        return tuple(path for path, taken in self.taken.items() if taken.leaf.dtype != self.targets[path].dtype)
+        return tuple(
+            path for path, taken in self.matched_sources.items() if taken.array_info.dtype != self.targets[path].dtype
+        )
 
 
 def parse_init_rule(text: str) -> InitRule:
@@ -143,7 +145,7 @@ def plan_parameters(
     _check_resize_rules(targets, fresh, rules)
     _check_sources(targets, sources, origins)
     taken = {path: _taken(path, targets[path], source, sources[source], rules) for path, (source, _) in origins.items()}
-    used = {each.source for each in taken.values()}
+    used = {each.source_path for each in taken.values()}
     return InitPlan(targets, taken, fresh, tuple(source for source in sources if source not in used))
 
 

@@ -23,18 +23,18 @@ class Cadence:
     """The intervals of reports and checkpoints, in steps; 0 is only at the end.
 
     Attributes:
-        log: Steps between two logs of the training metrics.
-        evaluate: Steps between two evaluations.
-        maps: Steps between two captures of the probe batch's maps.
-        checkpoint: Steps between two checkpoints.
-        heads: Steps between two logs of head statistics; 0 is never.
+        log_every: Steps between two logs of the training metrics.
+        eval_every: Steps between two evaluations.
+        maps_every: Steps between two captures of the probe batch's maps.
+        checkpoint_every: Steps between two checkpoints.
+        head_statistics_every: Steps between two logs of head statistics; 0 is never.
     """
 
-    log: int
-    evaluate: int
-    maps: int
-    checkpoint: int
-    heads: int = 0
+    log_every: int
+    eval_every: int
+    maps_every: int
+    checkpoint_every: int
+    head_statistics_every: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +84,12 @@ class Reporter:
             RunStopped: If the run is told to stop.
         """
         reports: list[tuple[str, EvaluationReport]] = []
-        if last or _is_due(number, self.cadence.evaluate):
+        if last or _is_due(number, self.cadence.eval_every):
             chosen = [evaluation for evaluation in self.evaluations if last or not evaluation.at_end]
             reports = [(evaluation.split, evaluation.run(state)) for evaluation in chosen]
         maps = None
-        if last or _is_due(number, self.cadence.maps):
-            self.monitor.begin(f"the maps of step {number}")
+        if last or _is_due(number, self.cadence.maps_every):
+            self.monitor.begin_unit(f"the maps of step {number}")
             maps = self.probe(state)
         for split, report in reports:
             if report.scalars:
@@ -150,14 +150,14 @@ def train_loop(
     pending: PendingStep | None = None
     accumulator = accumulator or MetricAccumulator()
     try:
-        if first == 0 and cadence.maps:
-            monitor.begin("the maps of step 0")
+        if first == 0 and cadence.maps_every:
+            monitor.begin_unit("the maps of step 0")
             writer.write_maps(0, reporter.probe(state))
         batches = iterate_batches(source, first, steps)
         for number in range(first + 1, steps + 1):
-            monitor.begin(f"step {number}", makes=True)
+            monitor.begin_unit(f"step {number}", makes=True)
             batch = next(batches)
-            observe = _is_due(number, cadence.heads)
+            observe = _is_due(number, cadence.head_statistics_every)
             last = number == steps
             accumulator.start_clock()
             state, metrics = step(state, batch, observe)
@@ -167,15 +167,15 @@ def train_loop(
             accumulator.count_batch(batch)
             pending = PendingStep(number, metrics, observe)
             writer.report_progress(number, steps)
-            if last or number % cadence.log == 0:
+            if last or number % cadence.log_every == 0:
                 _read_pending(pending, accumulator, writer)
                 pending = None
                 writer.write_scalars(number, "train", accumulator.compute_and_reset())
             with accumulator.paused():
                 reporter(number, state, last)
                 reported = True
-                if last or _is_due(number, cadence.checkpoint):
-                    monitor.begin(f"the checkpoint of step {number}")
+                if last or _is_due(number, cadence.checkpoint_every):
+                    monitor.begin_unit(f"the checkpoint of step {number}")
                     # A run that resumes from this checkpoint does not report the steps before it again.
                     writer.flush()
                     save(state, {})

@@ -164,16 +164,16 @@ def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -
 
 
 def _announce_missing_checkpoint(directory: RunDirectory, sound: ValidCheckpoint[Any]) -> None:
-    last = run_on_primary(lambda: last_saved_step(directory.checkpoints))
+    last = run_on_primary(lambda: last_saved_step(directory.checkpoints_dir))
     if is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
         announce(
-            f"{directory.checkpoints}: the checkpoint of step {last} is missing; step {sound.step} is used instead"
+            f"{directory.checkpoints_dir}: the checkpoint of step {last} is missing; step {sound.step} is used instead"
         )
 
 
 def _set_aside_damaged_maps(directory: RunDirectory) -> None:
     """Rename a map store that cannot be continued; the run starts a new one."""
-    path = directory.maps
+    path = directory.maps_dir
     if not path.exists():
         return
     try:

@@ -34,18 +34,18 @@ class RollbackRequest(NamedTuple):
 
     Attributes:
         step: The step of the checkpoint. None is the latest.
-        skip: The number of batches to skip.
+        num_batches_to_skip: The number of batches to skip.
     """
 
     step: int | None
-    skip: int
+    num_batches_to_skip: int
 
     def __str__(self) -> str:
         """Return the command-line flags of the request."""
         return (
-            f"--skip_batches={self.skip}"
+            f"--skip_batches={self.num_batches_to_skip}"
             if self.step is None
-            else f"--rollback_to_step={self.step} --skip_batches={self.skip}"
+            else f"--rollback_to_step={self.step} --skip_batches={self.num_batches_to_skip}"
         )
 
 
@@ -149,16 +149,18 @@ def _rollback_target(run: TrainingRun, wanted: RollbackRequest | None, steps: li
     if step not in (0, *steps):
         there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
         raise UserError(f"--rollback_to_step={step}: the run has checkpoints {there}, and 0 is its start")
-    if not 0 <= wanted.skip < 2**31:
-        raise UserError(f"--skip_batches={wanted.skip} must be a number of batches, 0 or more")
+    if not 0 <= wanted.num_batches_to_skip < 2**31:
+        raise UserError(f"--skip_batches={wanted.num_batches_to_skip} must be a number of batches, 0 or more")
     passed = _ranges(recorded)
     first = batch_number(step, passed)
-    if wanted.skip:
-        last = batch_number(step + wanted.skip - 1, passed)
+    if wanted.num_batches_to_skip:
+        last = batch_number(step + wanted.num_batches_to_skip - 1, passed)
         passed = [list(each) for each in merge_ranges([*passed, [first, last - first + 1]])]
     ranges = tuple(BatchRange(*each) for each in passed)
-    _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.skip, ranges, step))
-    print(f"rolling back to step {step} and skipping {wanted.skip} batches from batch {first}", flush=True)
+    _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.num_batches_to_skip, ranges, step))
+    print(
+        f"rolling back to step {step} and skipping {wanted.num_batches_to_skip} batches from batch {first}", flush=True
+    )
     return step
 
 
@@ -204,7 +206,7 @@ def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteErro
     """Add the command that skips the batches before a state that is not finite to its error."""
     # With several processes the others may be running, so no collective call is possible.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
-    if not way.skip:  # before any batch
+    if not way.num_batches_to_skip:  # before any batch
         return found
     return NonFiniteError(
         found.step,
@@ -227,11 +229,15 @@ def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRe
         return recorded is not None and recorded.repeats(way)
 
     # The same request would count as done already; skipping one more batch makes it a new one.
-    return way._replace(skip=way.skip + 1) if (done() if alone else run_on_primary(done)) else way
+    return (
+        way._replace(num_batches_to_skip=way.num_batches_to_skip + 1)
+        if (done() if alone else run_on_primary(done))
+        else way
+    )
 
 
 def _steps_in(directory: RunDirectory) -> list[int]:
-    folder = directory.checkpoints
+    folder = directory.checkpoints_dir
     saved = [each for each in folder.iterdir() if (each / "manifest" / "metadata").is_file()] if folder.is_dir() else []
     return [int(each.name) for each in saved if each.name.isdecimal()]
 

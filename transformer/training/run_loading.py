@@ -47,7 +47,7 @@ class RecordedRun(NamedTuple):
     directory: RunDirectory
     experiment: ExperimentConfig
 
-    def restored[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
+    def read_checkpoint[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
         """Read a checkpoint after checking that the run's config and tokenizer are unchanged.
 
         Newer checkpoints that are damaged are announced.
@@ -64,9 +64,9 @@ class RecordedRun(NamedTuple):
             DamagedCheckpoint: If the checkpoint of the step is damaged, or all are.
         """
         path = self.directory.path
-        if not self.directory.checkpoints.is_dir():
+        if not self.directory.checkpoints_dir.is_dir():
             raise self._untrained()
-        with Checkpoints.open_read_only(self.directory.checkpoints) as checkpoints:
+        with Checkpoints.open_read_only(self.directory.checkpoints_dir) as checkpoints:
 
             def read_one(at: int) -> T:
                 metadata = checkpoints.metadata(at)
@@ -90,7 +90,7 @@ class RecordedRun(NamedTuple):
         words = [*shell_command("train"), f"--workdir={path}", *trust_flags(self.directory.config())]
         return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
 
-    def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
+    def restore_eval_parameters(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
         """Restore the parameters by which the run is judged: raw, or those of an average.
 
         Args:
@@ -163,7 +163,7 @@ def load_run(
         ```
     """
     run = open_run(workdir, trusted, task_changes)
-    run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
+    run.read_checkpoint(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
     with allow_downloads(trusted):
         components = build_components(run.experiment, run.directory.path, single_device_placement())
 
@@ -174,7 +174,7 @@ def load_run(
             if name not in ("optimizers", "hyperparameters", "gradient_norms")
         }
 
-    _, parts = run.restored(step, read)
+    _, parts = run.read_checkpoint(step, read)
     return run.experiment, components, TrainState(**parts, optimizers={}, hyperparameters={})
 
 
@@ -304,28 +304,29 @@ class RunSizes(NamedTuple):
     """The parameters of a run's checkpoint, and the FLOPs of a training step.
 
     Attributes:
-        family: The model's family.
-        task: The name of the task.
+        family_name: The model's family.
+        task_name: The name of the task.
         step: The step of the checkpoint.
-        parts: The number of parameters by the first name of their path, such as "encoder".
-        state: The number of elements of the model's untrained state, such as batch-norm statistics.
-        active: The number of parameters that one position uses: fewer than all with a mixture of experts.
+        num_parameters_by_part: The number of parameters by the first name of their path, such as "encoder".
+        num_state_elements: The number of elements of the model's untrained state, such as batch-norm statistics.
+        num_active_parameters: The number of parameters that one position uses: fewer than all with a mixture of
+            experts.
         flops: The FLOPs of a training step over the largest batch that the config can make; None if they cannot be
             counted (transformer.costs.flops).
     """
 
-    family: str
-    task: str
+    family_name: str
+    task_name: str
     step: int
-    parts: Mapping[str, int]
-    state: int
-    active: int
+    num_parameters_by_part: Mapping[str, int]
+    num_state_elements: int
+    num_active_parameters: int
     flops: float | None
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """The number of all parameters."""
-        return sum(self.parts.values())
+        return sum(self.num_parameters_by_part.values())
 
 
 def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
@@ -341,16 +342,16 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     """
     run = open_run(workdir, trusted)
     experiment = run.experiment
-    step, leaves = run.restored(None, lambda checkpoints, at: checkpoints.leaves(at))
+    step, leaves = run.read_checkpoint(None, lambda checkpoints, at: checkpoints.leaves(at))
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
     components = build_components(experiment, Path(), single_device_placement(), synthetic=True)
     return RunSizes(
-        family=models.name_of(experiment.model),
-        task=tasks.name_of(experiment.task),
+        family_name=models.name_of(experiment.model),
+        task_name=tasks.name_of(experiment.task),
         step=step,
-        parts=_by_part(sizes),
-        state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
-        active=active_parameters(experiment.model, sizes),
+        num_parameters_by_part=_by_part(sizes),
+        num_state_elements=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
+        num_active_parameters=active_parameters(experiment.model, sizes),
         flops=flops_counter(components)(abstract_batch(components.task)),
     )
 

@@ -123,7 +123,7 @@ def open_runs(
             config = experiment.run
             checkpoints = stack.enter_context(
                 Checkpoints(
-                    directory.checkpoints,
+                    directory.checkpoints_dir,
                     max(config.keep_checkpoints, min_checkpoints),
                     config.permanent_checkpoint_every,
                 )
@@ -155,7 +155,7 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
     Raises:
         UserError: If the run has trained or was converted, and has no checkpoint.
     """
-    path = directory.checkpoints
+    path = directory.checkpoints_dir
     if directory.is_new or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
         return
     last_saved = last_saved_step(path)
@@ -233,11 +233,11 @@ def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) 
 def make_cadence(config: RunConfig) -> Cadence:
     """Return the intervals of logs, evaluations, maps and checkpoints of a config."""
     return Cadence(
-        log=config.log_every,
-        evaluate=config.eval_every,
-        maps=config.maps_every,
-        checkpoint=config.checkpoint_every,
-        heads=config.head_statistics_every,
+        log_every=config.log_every,
+        eval_every=config.eval_every,
+        maps_every=config.maps_every,
+        checkpoint_every=config.checkpoint_every,
+        head_statistics_every=config.head_statistics_every,
     )
 
 
@@ -296,5 +296,5 @@ def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe
         config=run.experiment.maps,
         times=run.experiment.run.num_probe_steps,
         parameters=run.experiment.eval_parameters,
-        tiers=MapStore.tiers_at(run.directory.maps),
+        tiers=MapStore.tiers_at(run.directory.maps_dir),
     )

@@ -88,7 +88,7 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
             return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     told = device.memory_stats() or {}
     chip = chip_of(device)
-    return told.get("bytes_limit") or (None if chip is None else chip.memory)
+    return told.get("bytes_limit") or (None if chip is None else chip.memory_bytes)
 
 
 def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:

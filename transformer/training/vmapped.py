@@ -65,10 +65,10 @@ class RunOutcome(NamedTuple):
     """How a run ended.
 
     Attributes:
-        diverged_at: The step at which it diverged; None if it is complete.
+        diverged_step: The step at which it diverged; None if it is complete.
     """
 
-    diverged_at: int | None
+    diverged_step: int | None
 
 
 def train_vmapped(
@@ -97,7 +97,7 @@ def train_vmapped(
     with open_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
         ends = [RunOutcome(each.directory.facts().get("diverged_at")) for each in runs]
         left = [each.latest != each.experiment.run.steps for each in runs]
-        going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
+        going = [n for n, end in enumerate(ends) if end.diverged_step is None and left[n]]
         if going:
             writers = [also[number] for number in going] if also else [NullWriter()] * len(going)
             ends_of_going = _train_runs([runs[number] for number in going], components, writers)
@@ -333,7 +333,7 @@ def _train_runs(
         ends[number] = RunOutcome(why.step)
         _record_divergence(runs[number], why, components)
         writers.stop(number)
-        if not writers.going:
+        if not writers.active_runs:
             raise why
 
     writers_of_runs = [MultiWriter(*writers_of_run) for writers_of_run in zip(records, also, strict=True)]
@@ -341,7 +341,7 @@ def _train_runs(
     skipped_steps = [ConsecutiveSkips(run.experiment.update_guard.max_consecutive_skips) for run in runs]
 
     def check(step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
-        for number in writers.going:
+        for number in writers.active_runs:
             run_totals = {name: total[number] for name, total in denominators.items()}
             run_values = {name: value[number] for name, value in values.items()}
             try:
@@ -369,7 +369,9 @@ def _train_runs(
                 writer=writers,
                 monitor=monitor,
             ),
-            save=lambda state, progress: _save_runs(state, {number: savers[number] for number in writers.going}, end),
+            save=lambda state, progress: _save_runs(
+                state, {number: savers[number] for number in writers.active_runs}, end
+            ),
             accumulator=MetricAccumulator(
                 check,
                 _flops_of_one_run(components),
@@ -418,7 +420,7 @@ def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, coun
 
     def evaluate(state: TrainState) -> EvaluationReport:
         seen = state.without_optimizers()
-        going = writers.going
+        going = writers.active_runs
         return stack_reports([evaluation.run(take_run(seen, n)) if n in going else None for n in range(count)])
 
     return dataclasses.replace(evaluation, run=evaluate)
@@ -429,7 +431,7 @@ def _probe_each_run(
 ) -> dict[str, Any]:
     """Return the maps of every unfinished run, by site and run."""
     seen = state.without_optimizers()
-    maps_by_run = {number: probe(take_run(seen, number)) for number in writers.going}
+    maps_by_run = {number: probe(take_run(seen, number)) for number in writers.active_runs}
     sites = next(iter(maps_by_run.values()))
     return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
 

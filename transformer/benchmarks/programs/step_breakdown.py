@@ -33,7 +33,7 @@ class TimedPart(NamedTuple):
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    times: int
+    num_executions: int
 
 
 def step_parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[str, TimedPart]]:
@@ -100,11 +100,11 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         for name, part in whole.items():
             began = time.perf_counter()
             jax.block_until_ready(compiled[name](*part.arguments))
-            seconds[name].append(part.times * (time.perf_counter() - began))
+            seconds[name].append(part.num_executions * (time.perf_counter() - began))
         began = time.perf_counter()
         state, _ = jax.block_until_ready(step(state, batch))
         seconds["whole step"].append(time.perf_counter() - began)
-    work = {name: _work(compiled[name], part.times) for name, part in whole.items()}
+    work = {name: _work(compiled[name], part.num_executions) for name, part in whole.items()}
     work["whole step"] = _work(step.lower(state, batch).compile(), 1)
     return {"seconds": {name: each[settings["warmup_steps"] :] for name, each in seconds.items()}, "work": work}
 

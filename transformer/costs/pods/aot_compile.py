@@ -29,12 +29,12 @@ class LargestArray(NamedTuple):
     """One of the largest arrays of a step.
 
     Attributes:
-        bytes: Bytes on one device.
+        num_bytes: Bytes on one device.
         shape: Type and shape.
         source: The traced operation that it comes from.
     """
 
-    bytes: int
+    num_bytes: int
     shape: str
     source: str
 
@@ -48,12 +48,12 @@ class AotReport(NamedTuple):
     Attributes:
         experiment: The experiment.
         topology: The name of the topology.
-        device: The kind of device.
-        mesh: The size of each mesh axis.
-        parameters: The number of parameters.
+        device_kind: The kind of device.
+        mesh_shape: The size of each mesh axis.
+        num_parameters: The number of parameters.
         batch_size: The rows of a batch.
         resident_bytes: Bytes at the start of a step, by kind.
-        device_memory: Bytes of device memory by its data sheet; None for CPUs.
+        device_memory_bytes: Bytes of device memory by its data sheet; None for CPUs.
         compile_seconds: Seconds of compilation; NaN if it failed.
         flops: FLOPs of a step; None if they cannot be counted.
         program: The analysis of the compiled step.
@@ -64,12 +64,12 @@ class AotReport(NamedTuple):
 
     experiment: ExperimentConfig
     topology: str
-    device: str
-    mesh: Mapping[str, int]
-    parameters: int
+    device_kind: str
+    mesh_shape: Mapping[str, int]
+    num_parameters: int
     batch_size: int
     resident_bytes: Mapping[str, int]
-    device_memory: int | None
+    device_memory_bytes: int | None
     compile_seconds: float
     flops: float | None
     program: CompiledProgram | None
@@ -82,7 +82,7 @@ class AotReport(NamedTuple):
         """Whether the step fits into device memory; True if compiled for a device of unknown memory."""
         if self.program is None:
             return False
-        return self.device_memory is None or self.program.peak_bytes <= self.device_memory
+        return self.device_memory_bytes is None or self.program.peak_bytes <= self.device_memory_bytes
 
 
 def topology_of(experiment: ExperimentConfig, said: str | None) -> str:
@@ -120,12 +120,12 @@ def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotRep
     report = AotReport(
         experiment=experiment,
         topology=topology,
-        device=devices[0].device_kind,
-        mesh=dict(placement.mesh.shape),
-        parameters=count_parameters(components.abstract_state.variables.params),
+        device_kind=devices[0].device_kind,
+        mesh_shape=dict(placement.mesh.shape),
+        num_parameters=count_parameters(components.abstract_state.variables.params),
         batch_size=max(array.shape[0] for array in batch.values() if array.shape),
         resident_bytes=_held(components.abstract_state, batch),
-        device_memory=None if chip is None else chip.memory,
+        device_memory_bytes=None if chip is None else chip.memory_bytes,
         compile_seconds=math.nan,
         flops=flops_counter(components)(batch),
         program=None,
@@ -151,7 +151,7 @@ def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotRep
         compile_seconds=seconds,
         program=program,
         peak_bytes=program.peak_bytes,
-        largest_arrays=tuple(LargestArray(each.bytes, each.shape, each.source) for each in program.buffers),
+        largest_arrays=tuple(LargestArray(each.num_bytes, each.shape, each.source) for each in program.largest_buffers),
         step_estimate=expected,
     )
 
@@ -208,7 +208,7 @@ def largest_traced_arrays(jaxpr: Any, devices: int, count: int = 10) -> tuple[La
             shape = f"{made.aval.dtype.name}[{','.join(map(str, made.aval.shape))}]"
             where = "/".join(filter(None, (str(equation.source_info.name_stack), equation.primitive.name)))
             largest.setdefault(shape, LargestArray(size, shape, where))
-    return tuple(sorted(largest.values(), key=lambda each: -each.bytes)[:count])
+    return tuple(sorted(largest.values(), key=lambda each: -each.num_bytes)[:count])
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

@@ -43,27 +43,30 @@ class Suggestion(NamedTuple):
 
 def suggest_smaller_step(report: AotReport) -> list[Suggestion]:
     """Suggest flags that make a step fit into memory, from what its bytes are used for; the cheapest first."""
-    if report.device_memory is None or report.fits:
+    if report.device_memory_bytes is None or report.fits:
         return []
-    room = (1 - _FREE) * report.device_memory
+    room = (1 - _FREE) * report.device_memory_bytes
     state = sum(size for kind, size in report.resident_bytes.items() if kind != "batch")
     # Gradients are as large as the parameters, and live beside them while the update is computed.
     fixed = state + report.resident_bytes["parameters"]
     if fixed > room:
         return list(_smaller_state(report, fixed, room))
-    needed = report.peak_bytes if report.peak_bytes is not None else 2 * report.device_memory
+    needed = report.peak_bytes if report.peak_bytes is not None else 2 * report.device_memory_bytes
     return list(_smaller_activations(report, max((needed - fixed) / (room - fixed), 1.0)))
 
 
 def _smaller_state(report: AotReport, fixed: int, room: float) -> Iterator[Suggestion]:
     # Devices along the axes of positions or experts hold the same other parameters.
-    kept_apart = report.mesh["sequence"] * report.mesh["expert"]
-    devices, divided = math.prod(report.mesh.values()) // kept_apart, report.mesh["fsdp"] * report.mesh["tensor"]
+    kept_apart = report.mesh_shape["sequence"] * report.mesh_shape["expert"]
+    devices, divided = (
+        math.prod(report.mesh_shape.values()) // kept_apart,
+        report.mesh_shape["fsdp"] * report.mesh_shape["tensor"],
+    )
     whole, sharding = fixed * divided, report.experiment.sharding
     gigabytes = f"parameters, gradients and optimizer are {fixed / 1e9:,.1f} GB per device"
     if divided < devices:
         kept = f"--config.sharding.tensor={sharding.tensor}"
-        rules = _rules_of(devices, report.mesh["tensor"], report.mesh["sequence"])
+        rules = _rules_of(devices, report.mesh_shape["tensor"], report.mesh_shape["sequence"])
         after = f"sharded over {devices} devices they would be {whole / devices / 1e9:,.1f} GB"
         yield Suggestion(
             ("--config.sharding.data=1", "--config.sharding.fsdp=-1", kept, f"--config.sharding.rules={rules}"),
@@ -76,7 +79,7 @@ def _smaller_state(report: AotReport, fixed: int, room: float) -> Iterator[Sugge
 
 def _smaller_activations(report: AotReport, factor: float) -> Iterator[Suggestion]:
     run, model = report.experiment.run, report.experiment.model
-    parts = report.mesh["data"] * report.mesh["fsdp"] * report.mesh["expert"]
+    parts = report.mesh_shape["data"] * report.mesh_shape["fsdp"] * report.mesh_shape["expert"]
     rows = report.batch_size // (parts * run.num_microbatches)
     large = f"activations and temporaries must be {factor:.1f} times smaller"
     kept = getattr(model, "remat", None)
@@ -100,12 +103,12 @@ def _divided_rows(report: AotReport) -> tuple[str, ...]:
 
     Without twice the microbatches every device would have two half rows instead of one row.
     """
-    axis = "sequence" if report.mesh["sequence"] > 1 else "tensor"
-    giver = next((name for name in ("data", "fsdp") if report.mesh[name] % 2 == 0), None)
+    axis = "sequence" if report.mesh_shape["sequence"] > 1 else "tensor"
+    giver = next((name for name in ("data", "fsdp") if report.mesh_shape[name] % 2 == 0), None)
     heads = getattr(report.experiment.model, "heads", 1)
-    if giver is None or (axis == "tensor" and heads % (2 * report.mesh["tensor"])):
+    if giver is None or (axis == "tensor" and heads % (2 * report.mesh_shape["tensor"])):
         return ()
-    sizes = {**report.mesh, giver: report.mesh[giver] // 2, axis: report.mesh[axis] * 2}
+    sizes = {**report.mesh_shape, giver: report.mesh_shape[giver] // 2, axis: report.mesh_shape[axis] * 2}
     return (
         f"--config.sharding.rules={_rules_of(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
         *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
@@ -119,12 +122,12 @@ class Candidate(NamedTuple):
     Attributes:
         sharding: The mesh with its rules.
         remat: The rematerialization policy.
-        seconds: The estimated seconds of a step.
+        step_seconds: The estimated seconds of a step.
     """
 
     sharding: ShardingConfig
     remat: Remat
-    seconds: float
+    step_seconds: float
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -135,7 +138,7 @@ class Candidate(NamedTuple):
             f"--config.model.remat={self.remat.value}",
         )
 
-    def of(self, experiment: ExperimentConfig) -> ExperimentConfig:
+    def apply_to(self, experiment: ExperimentConfig) -> ExperimentConfig:
         """Return the experiment with this mesh and policy."""
         return dataclasses.replace(
             experiment, sharding=self.sharding, model=dataclasses.replace(experiment.model, remat=self.remat)
@@ -179,7 +182,7 @@ def search_meshes(experiment: ExperimentConfig, topology: str, max_candidates: i
         if candidate.sharding in settled:
             continue
         try:
-            report = compile_ahead_of_time(candidate.of(experiment), topology)
+            report = compile_ahead_of_time(candidate.apply_to(experiment), topology)
         except UserError:
             settled.add(candidate.sharding)  # the task or the model cannot be sharded so
             continue
@@ -208,7 +211,7 @@ def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Cand
         raise UserError("--search_mesh supports Transformer models only: set config.sharding by hand")
     devices = topology_devices(topology)
     chip = chip_of(devices[0])
-    memory = math.inf if chip is None else (1 - _FREE) * chip.memory
+    memory = math.inf if chip is None else (1 - _FREE) * chip.memory_bytes
     formulas = _StepFormulas.of(experiment, devices)
     fitting = []
     for sharding in possible_meshes(experiment, len(devices)):
@@ -216,7 +219,7 @@ def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Cand
             if formulas.least_bytes(sharding, remat) <= memory:
                 fitting.append(Candidate(sharding, remat, formulas.seconds(sharding, remat)))
     # At equal times the policy that keeps most comes first.
-    return sorted(fitting, key=lambda each: (each.seconds, _POLICIES.index(each.remat)))
+    return sorted(fitting, key=lambda each: (each.step_seconds, _POLICIES.index(each.remat)))
 
 
 def possible_meshes(experiment: ExperimentConfig, devices: int) -> list[ShardingConfig]:
@@ -284,8 +287,8 @@ class _StepFormulas:
         chip = chip_of(devices[0]) or TPU_CHIPS["v5e"]
         return cls(
             model=experiment.model,
-            chip_flops=chip.flops,
-            link=chip.link * chip.links,
+            chip_flops=chip.flops_per_second,
+            link=chip.link_bandwidth * chip.num_links,
             devices=len(devices),
             state=sizes["state"],
             parameters=sizes["parameters"],

@@ -82,7 +82,7 @@ class HeadRole(NamedTuple):
         head: The index of the head.
         role: The role.
         score: The mean weight on the keys of the role; 1 - alignment error for alignment.
-        onset: The step since which the head plays the role.
+        onset_step: The step since which the head plays the role.
     """
 
     site: str
@@ -90,7 +90,7 @@ class HeadRole(NamedTuple):
     head: int
     role: Role
     score: float
-    onset: int
+    onset_step: int
 
 
 class StatisticsTable(NamedTuple):
@@ -144,7 +144,7 @@ def history_payload(
     theirs: list[dict[str, Any]] = [{"tables": []} for _ in sites]
     for number, table in single:
         _add(number, table, theirs, their_blocks)
-    if sum(block.size for block in their_blocks) <= SHARE * budget:
+    if sum(block.num_bytes for block in their_blocks) <= SHARE * budget:
         blocks += their_blocks
         for entry, more in zip(sites, theirs, strict=True):
             entry["tables"] += more["tables"]
@@ -214,9 +214,9 @@ def describe_role(role: HeadRole, store: MapStore) -> str:
     name = f"{'an' if role.role.value[0] in 'ai' else 'a'} {role.role.value} head"
     if role.role is Role.ALIGNMENT and store.labels.linked is not None:
         name = f"a head that reads {store.labels.linked}"
-    if role.onset == store.steps[0]:
-        return f"{head} is {name} since the first stored step, {role.onset} (score {role.score:.2f})"
-    return f"{head} became {name} at step {role.onset} (score {role.score:.2f})"
+    if role.onset_step == store.steps[0]:
+        return f"{head} is {name} since the first stored step, {role.onset_step} (score {role.score:.2f})"
+    return f"{head} became {name} at step {role.onset_step} (score {role.score:.2f})"
 
 
 def chance(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
@@ -504,7 +504,7 @@ def _roles(store: MapStore) -> list[dict[str, Any]]:
             "head": role.head,
             "role": role.role.value,
             "score": float(f"{role.score:.4g}"),
-            "onset": int(role.onset),
+            "onset": int(role.onset_step),
             "said": describe_role(role, store),
         }
         for role in head_roles(store)

@@ -114,8 +114,8 @@ def _rendered(
     """Render the page without the damaged steps."""
     run = RunDirectory.open(run_directory)
     curves = read_curves(run)
-    store = _complete_store(run.maps if maps is None else maps, damaged)
-    other = None if compare_to is None else _complete_store(RunDirectory(parse_path(compare_to)).maps, damaged)
+    store = _complete_store(run.maps_dir if maps is None else maps, damaged)
+    other = None if compare_to is None else _complete_store(RunDirectory(parse_path(compare_to)).maps_dir, damaged)
     facts = _facts(store) | _facts_of_run(run, curves) | {"damageMessages": [str(error) for error in damaged]}
     if compare_to is not None and other is not None:
         facts["otherRun"] = _other_run_facts(compare_to, store, other)
@@ -189,8 +189,8 @@ def _within(
     blocks = [*shown, *payload.blocks]
     enough = bool(payload.steps)
     if other is not None:
-        theirs = page_payload(other, room - payload.size, "other", _nearest(payload.steps, other.steps))
-        facts["otherRun"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
+        theirs = page_payload(other, room - payload.num_bytes, "other", _nearest(payload.steps, other.steps))
+        facts["otherRun"] |= {"steps": theirs.steps, "codes": theirs.num_codes, "sites": theirs.sites}
         blocks += theirs.blocks
         enough = enough and bool(theirs.steps)
     if not enough:
@@ -265,7 +265,7 @@ def _thinned(curves: Mapping[str, Any]) -> dict[str, Any]:
 def _payload_facts(store: MapStore, payload: PagePayload) -> dict[str, Any]:
     return {
         "steps": payload.steps,
-        "codes": payload.codes,
+        "codes": payload.num_codes,
         "omittedSteps": sorted(set(store.steps) - set(payload.steps)),
         "sites": [_site_facts(store, number, entry) for number, entry in enumerate(payload.sites)],
     }
@@ -309,8 +309,9 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
         mine, level = (each.levels(site.name)[0] for each in (store, other))
         if mine != level:
             raise UserError(
-                f"compare_to={directory} keeps {site.name} in {level.queries} x {level.keys} cells ({level.name}) and "
-                f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
+                f"compare_to={directory} keeps {site.name} in {level.num_queries} x {level.num_keys} cells "
+                f"({level.name}) and this run in {mine.num_queries} x {mine.num_keys} ({mine.name}): "
+                "compare runs with maps of one size"
             )
     run = RunDirectory.open(directory)
     return {

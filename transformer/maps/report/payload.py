@@ -37,7 +37,7 @@ class Block(NamedTuple):
     text: str
 
     @property
-    def size(self) -> int:
+    def num_bytes(self) -> int:
         """Its bytes in the page."""
         return len(self.text) + len(self.name) + ELEMENT_BYTES
 
@@ -48,20 +48,20 @@ class PagePayload:
 
     Attributes:
         steps: The training steps.
-        codes: The largest code.
+        num_codes: The largest code.
         sites: The facts of every module.
         blocks: The blocks.
     """
 
     steps: tuple[int, ...]
-    codes: int
+    num_codes: int
     sites: tuple[dict[str, Any], ...]
     blocks: tuple[Block, ...]
 
     @property
-    def size(self) -> int:
+    def num_bytes(self) -> int:
         """The bytes of all blocks."""
-        return sum(block.size for block in self.blocks)
+        return sum(block.num_bytes for block in self.blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
     codes, walls = LEVELS, _coarsest_blocks(store, run, steps, LEVELS, budget // 2)
     if walls is None:
         codes, walls = COARSE_LEVELS, _coarsest_blocks(store, run, steps, COARSE_LEVELS) or []
-    kept = indices_within_budget([sum(block.size for block in step) for step in walls], budget)
+    kept = indices_within_budget([sum(block.num_bytes for block in step) for step in walls], budget)
     shown_steps = tuple(steps[index] for index in kept)
     sites: tuple[dict[str, Any], ...] = tuple(
         {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
@@ -106,10 +106,10 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
         coarsest = store.levels(site.name)[0]
         sites[number]["levels"].append(_level_facts(site, coarsest, split=False) | {"steps": list(range(len(kept)))})
     blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
-    room = budget - sum(block.size for block in blocks)
+    room = budget - sum(block.num_bytes for block in blocks)
     for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
         added, filled = _fill(tier, shown_steps, room if tier.share is None else min(room, tier.share))
-        room -= sum(block.size for block in added)
+        room -= sum(block.num_bytes for block in added)
         blocks += added
         _note_tier(sites[number], tier, filled, len(shown_steps))
     for entry in sites:
@@ -120,7 +120,7 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
 def min_page_size(store: MapStore) -> int:
     """Return the bytes that the coarsest levels of the last step take."""
     (last,) = _coarsest_blocks(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
-    return sum(block.size for block in last)
+    return sum(block.num_bytes for block in last)
 
 
 def recode(maps: Quantized, levels: int) -> Quantized:
@@ -218,7 +218,7 @@ def _round_mantissa(scale: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*ro
 def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
     """Return evenly spaced steps, 1.5 times as many as fit if all are as large as the last; no others are read."""
     (last,) = _coarsest_blocks(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
-    most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.size for block in last)))
+    most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.num_bytes for block in last)))
     return tuple(steps[index] for index in evenly_spaced_indices(len(steps), min(len(steps), most)))
 
 
@@ -256,7 +256,7 @@ def _coarsest_blocks(
                 name = f"{run}-{index}-{number}-{example}-{level.name}"
                 blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
         walls.append(blocks)
-        spent += sum(block.size for block in blocks)
+        spent += sum(block.num_bytes for block in blocks)
         if at_most is not None and spent > at_most:
             return None
     return walls
@@ -272,14 +272,14 @@ def _each_example(maps: Quantized) -> Iterator[Quantized]:
 
 
 def _triangular(site: Site, level: Level) -> bool:
-    return site.causal and (level.queries, level.query_block) == (level.keys, level.key_block)
+    return site.causal and (level.num_queries, level.query_block) == (level.num_keys, level.key_block)
 
 
 def _level_facts(site: Site, level: Level, split: bool) -> dict[str, Any]:
     return {
         "name": level.name,
-        "queries": level.queries,
-        "keys": level.keys,
+        "queries": level.num_queries,
+        "keys": level.num_keys,
         "queryBlock": level.query_block,
         "keyBlock": level.key_block,
         "triangular": _triangular(site, level),
@@ -295,7 +295,7 @@ def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[
         yield from ((number, tier) for tier in _rows_tier(store, site, number, codes, share))
         yield from ((number, tier) for tier in _top_tier(store, site, number, codes, share))
     finer = [(level, number, site) for number, site in sites for level in store.levels(site.name)[1:]]
-    for level, number, site in sorted(finer, key=lambda each: (each[0].queries * each[0].keys, each[1])):
+    for level, number, site in sorted(finer, key=lambda each: (each[0].num_queries * each[0].num_keys, each[1])):
         yield number, _level_tier(store, site, number, level, codes, run)
 
 
@@ -312,8 +312,8 @@ def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: i
         ]
 
     heads = len(store.labels.titles) * len(site.layers) * len(site.heads)
-    least = heads * level.queries * level.keys // ((2 if triangular else 1) * _BEST_PACKING)
-    what = "whole maps" if level.name == "full" else f"maps of {level.queries} × {level.keys} cells"
+    least = heads * level.num_queries * level.num_keys // ((2 if triangular else 1) * _BEST_PACKING)
+    what = "whole maps" if level.name == "full" else f"maps of {level.num_queries} × {level.num_keys} cells"
     return _Tier("levels", what, _level_facts(site, level, split=True), encode, least)
 
 
@@ -373,7 +373,7 @@ def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], li
     for index in spread_order(len(steps)):
         # Maps that cannot fit are not read.
         added = tier.encode(steps[index], index) if tier.least <= room else []
-        size = sum(block.size for block in added)
+        size = sum(block.num_bytes for block in added)
         if not added or size > room:
             break
         room -= size

@@ -201,7 +201,7 @@ def missing_files(run_directory: Path) -> str | None:
     from transformer.maps.store import MapStore
 
     run = RunDirectory(run_directory)
-    if not (run.maps / "zarr.json").exists() or not MapStore.open_existing(run.maps).steps:
+    if not (run.maps_dir / "zarr.json").exists() or not MapStore.open_existing(run.maps_dir).steps:
         return "its first maps"
     metrics = run.metrics_file
     try:

@@ -119,7 +119,7 @@ def _numbers(reading: RoleAssessment, roles: list[Role]) -> list[Any]:
     nearest = -1 if reading.nearest is None else roles.index(reading.nearest)
     shares = (round(100 * value) for value in (reading.weight, reading.uniform, reading.score))
     role = nearest if reading.plays else -1
-    simpler = [[each.rule.value, each.number] for each in reading.ambiguous_with]
+    simpler = [[each.rule.value, each.offset_or_position] for each in reading.ambiguous_with]
     return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
 
 

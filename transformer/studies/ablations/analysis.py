@@ -74,7 +74,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "arms": arms,
         "comparisons": [_comparison(study, pair) for pair in pairs],
         "summary": summary_sentences(study, pairs, arms, compare_best_two(study)),
-        "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of(arm)],
+        "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
     }
     return _plain(result)
 
@@ -86,7 +86,7 @@ _COPIED = (
 
 
 def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    values = study.by_seed(arm, None)
+    values = study.values_by_seed(arm, None)
     own = list(values.values())
     test = t_test(own, resolution=rounding_error(own)) if len(own) >= 2 else None
     return {
@@ -94,7 +94,7 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
         "differences": about.get("differences", []),
         "parameters": about.get("parameters"),
         "shared": about.get("shared"),
-        "run_counts": _run_counts(study.runs_of(arm)),
+        "run_counts": _run_counts(study.runs_of_arm(arm)),
         "selected_hyperparameters": {
             task: study.selected_hyperparameters[arm, task]
             for task in study.spec.tasks
@@ -102,7 +102,7 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
         },
         "seeds": [
             {
-                "task": cell.task,
+                "task": cell.task_name,
                 "seed": cell.seed,
                 "value": cell.reported_value if is_finished(cell) else None,
                 "state": cell.state,
@@ -110,11 +110,11 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
                 "command": cell.command,
             }
             for task in study.spec.tasks
-            for cell in study.chosen_runs(arm, task)
+            for cell in study.selected_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
         "interval": test and test.interval and clip_to_possible(study.spec.reported_metric, test.interval, own),
-        "deviation": test and test.deviation,
+        "deviation": test and test.standard_deviation,
         "n": len(values),
         "learned": dict(zip(("count", "of"), count_learned(study, arm, None), strict=True)),
         "iqm": _interquartile(study, arm),
@@ -142,7 +142,7 @@ def _run_counts(cells: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _interquartile(study: StudyResults, arm: str) -> dict[str, Any]:
-    tasks = [list(study.by_seed(arm, task).values()) for task in study.spec.tasks]
+    tasks = [list(study.values_by_seed(arm, task).values()) for task in study.spec.tasks]
     able = min(map(len, tasks)) >= 2
     return {
         "value": interquartile_mean(list(itertools.chain(*tasks))) if all(tasks) else None,
@@ -155,7 +155,7 @@ def _interquartile(study: StudyResults, arm: str) -> dict[str, Any]:
 
 def _ended(study: StudyResults, arm: str, task: str) -> list[RunResult]:
     """Return the runs at the chosen values that ended by themselves, including diverged ones."""
-    return [cell for cell in study.chosen_runs(arm, task) if has_ended(cell)]
+    return [cell for cell in study.selected_runs(arm, task) if has_ended(cell)]
 
 
 def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
@@ -185,7 +185,7 @@ def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
         "steps": _median(steps),
         "flops": _median(flops),
         "seeds": [
-            {"task": cell.task, "seed": cell.seed, "steps": step, "flops": count}
+            {"task": cell.task_name, "seed": cell.seed, "steps": step, "flops": count}
             for cell, step, count in zip(runs, steps, flops, strict=True)
         ],
     }
@@ -219,14 +219,14 @@ def _metric(name: str) -> Callable[[RunResult], Sequence[Point]]:
 
 
 def _statistic(name: str, site: str) -> Callable[[RunResult], Sequence[Point]]:
-    return lambda cell: cell.heads.get(name, {}).get(site, ())
+    return lambda cell: cell.head_statistics.get(name, {}).get(site, ())
 
 
 def _heads(study: StudyResults, arm: str) -> dict[str, Any]:
     cells = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
     bands: dict[str, dict[str, Any]] = {}
     for name, site in dict.fromkeys(
-        (name, site) for cell in cells for name, sites in cell.heads.items() for site in sites
+        (name, site) for cell in cells for name, sites in cell.head_statistics.items() for site in sites
     ):
         band = _band(study, arm, _statistic(name, site), list(study.spec.tasks))
         if band["steps"]:
@@ -279,7 +279,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
         def runs(task: str, value: Any = value) -> tuple[RunResult, ...]:
             return (
-                study.runs(arm, task, {**study.selected_hyperparameters[arm, task], key: value})
+                study.runs_with(arm, task, {**study.selected_hyperparameters[arm, task], key: value})
                 if (arm, task) in study.selected_hyperparameters
                 else ()
             )
@@ -298,7 +298,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
 def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
     """Return mean, minimum and maximum over seeds of `selection_metric` at some tuned values; `n` did not diverge."""
-    values = list(study.over_tasks(runs, lambda cell: cell.selection_value).values())
+    values = list(study.average_over_tasks(runs, lambda cell: cell.selection_value).values())
     return {
         "mean": statistics.fmean(values) if values else None,
         "low": min(values, default=None),
@@ -331,7 +331,7 @@ def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) 
 
 
 def _initial(study: StudyResults, arm: str, task: str) -> float | None:
-    cells = [cell for cell in study.runs_of(arm) if cell.task == task]
+    cells = [cell for cell in study.runs_of_arm(arm) if cell.task_name == task]
     first = [
         (is_finished(cell), points[0][1])
         for cell in cells
@@ -355,7 +355,7 @@ def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
 
     def cell(x: Any, y: Any) -> dict[str, Any]:
         hyperparameters = {**fixed, x_key: x, y_key: y}
-        point = _point(study, lambda task: study.runs(arm, task, hyperparameters))
+        point = _point(study, lambda task: study.runs_with(arm, task, hyperparameters))
         return {name: point[name] for name in ("mean", "diverged", "n")}
 
     x_values, y_values = (study.spec.tuning_grid[key] for key in keys)
@@ -373,37 +373,40 @@ def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
 
 def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
     # Who draws the only task's differences finds its seeds by the task's name.
-    task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task
+    task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task_name
     power = pair.power
     return {
-        "arm": pair.arm,
+        "arm": pair.arm_name,
         "reference": study.spec.reference,
-        "task": pair.task,
+        "task": pair.task_name,
         "difference": pair.difference,
         "interval": pair.test and pair.test.interval,
         "differences": [{"task": task, "seed": seed, "value": value} for seed, value in pair.differences.items()],
-        "n": pair.n,
-        "p": pair.p,
+        "n": pair.num_seeds,
+        "p": pair.p_value,
         "p_permutation": pair.p_permutation,
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
-        "learned": pair.learning._asdict(),
+        "learned": pair.learned_counts._asdict(),
         "reason": verdict_reason(study, pair),
         "power": {
-            "deviation": power and power.deviation,
-            "level": power and power.level,
-            "detectable": power and power.detectable,
-            "seeds_for": [{"difference": size, "seeds": seeds} for size, seeds in (power.seeds_for if power else ())],
+            "deviation": power and power.standard_deviation,
+            "level": power and power.significance_level,
+            "detectable": power and power.detectable_difference,
+            "seeds_for": [
+                {"difference": size, "seeds": seeds} for size, seeds in (power.num_seeds_by_difference if power else ())
+            ],
         },
     }
 
 
 def _flat(cell: RunResult) -> dict[str, Any]:
-    names = (
+    keys = (
         *("arm", "task", "seed", "hyperparameters", "state", "selection_value", "reported_value", "steps"),
         *("directory", "command", "trust"),
     )
-    return {name: getattr(cell, name) for name in names}
+    fields = {"arm": "arm_name", "task": "task_name", "steps": "num_steps", "trust": "trust_flags"}
+    return {key: getattr(cell, fields.get(key, key)) for key in keys}
 
 
 def _plain(value: Any) -> Any:

@@ -32,16 +32,16 @@ class PowerAnalysis(NamedTuple):
     """The statistical power of a comparison, from the standard deviation of its paired differences.
 
     Attributes:
-        deviation: The standard deviation of the paired differences.
-        level: The two-sided significance level.
-        detectable: The smallest difference seen with a power of 80 %; None without spread.
-        seeds_for: Differences, and the number of seeds each needs.
+        standard_deviation: The standard deviation of the paired differences.
+        significance_level: The two-sided significance level.
+        detectable_difference: The smallest difference seen with a power of 80 %; None without spread.
+        num_seeds_by_difference: Differences, and the number of seeds each needs.
     """
 
-    deviation: float
-    level: float
-    detectable: float | None
-    seeds_for: tuple[tuple[float, int], ...]
+    standard_deviation: float
+    significance_level: float
+    detectable_difference: float | None
+    num_seeds_by_difference: tuple[tuple[float, int], ...]
 
 
 class LearnedCounts(NamedTuple):
@@ -66,48 +66,50 @@ class Comparison(NamedTuple):
     said" if it is not significant.
 
     Attributes:
-        arm: The arm.
-        task: The task; None for the mean of all tasks.
+        arm_name: The arm.
+        task_name: The task; None for the mean of all tasks.
         differences: The paired differences by seed.
         test: The t test of the differences; None if fewer than two seeds have both runs.
         p_holm: The p-value after Holm's correction; None if no verdict may be given.
-        family: The number of comparisons that Holm's correction covers.
+        num_comparisons: The number of comparisons that Holm's correction covers.
         verdict: "better", "worse", "no difference seen" or "not said".
         power: The power analysis; None if no verdict may be given.
-        learning: How many runs learned.
+        learned_counts: How many runs learned.
     """
 
-    arm: str
-    task: str | None
+    arm_name: str
+    task_name: str | None
     differences: dict[int, float]
     test: MeanTest | None
     p_holm: float | None
-    family: int
+    num_comparisons: int
     verdict: str
     power: PowerAnalysis | None
-    learning: LearnedCounts
+    learned_counts: LearnedCounts
 
     @property
-    def n(self) -> int:
+    def num_seeds(self) -> int:
         """The number of seeds that both arms finished."""
         return len(self.differences)
 
     @property
     def difference(self) -> float | None:
         """The mean difference; None without paired seeds."""
-        return math.fsum(self.differences.values()) / self.n if self.n else None
+        return math.fsum(self.differences.values()) / self.num_seeds if self.num_seeds else None
 
     @property
     def p_permutation(self) -> float | None:
         """The p-value of flipping the signs of the differences; those equal up to rounding count as equal."""
         if self.test is None:
             return None
-        return permutation_p(list(self.differences.values()) if self.test.deviation else [self.test.mean] * self.n)
+        return permutation_p(
+            list(self.differences.values()) if self.test.standard_deviation else [self.test.mean] * self.num_seeds
+        )
 
     @property
-    def p(self) -> float | None:
+    def p_value(self) -> float | None:
         """The uncorrected p-value that decides: of the t test or, without any spread, of flipping the signs."""
-        return None if self.test is None else self.p_permutation if self.test.p is None else self.test.p
+        return None if self.test is None else self.p_permutation if self.test.p_value is None else self.test.p_value
 
 
 def compare_arms(study: StudyResults) -> list[Comparison]:
@@ -142,7 +144,7 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     Returns:
         The comparison and the name of the second best arm; None if there is nothing to compare.
     """
-    values = {arm: study.by_seed(arm, None) for arm in study.spec.arms}
+    values = {arm: study.values_by_seed(arm, None) for arm in study.spec.arms}
     means = {
         arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= MIN_SEEDS_FOR_VERDICT
     }
@@ -150,11 +152,11 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
     pair = _pair(study, order[0], None, order[1])
-    return (pair, order[1]) if pair.test is not None and pair.n >= MIN_SEEDS_FOR_VERDICT else None
+    return (pair, order[1]) if pair.test is not None and pair.num_seeds >= MIN_SEEDS_FOR_VERDICT else None
 
 
 def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comparison:
-    values, reference = study.by_seed(arm, task), study.by_seed(against, task)
+    values, reference = study.values_by_seed(arm, task), study.values_by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
     test = _paired_test(list(differences.values()), values, reference) if len(differences) >= 2 else None
     learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
@@ -183,17 +185,20 @@ def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int,
         The number of runs that learned and the number that ended by themselves.
     """
     tasks = study.spec.tasks if task is None else (task,)
-    runs = [cell for name in tasks for cell in study.chosen_runs(arm, name) if has_ended(cell)]
+    runs = [cell for name in tasks for cell in study.selected_runs(arm, name) if has_ended(cell)]
     return sum(map(has_learned, runs)), len(runs)
 
 
 def _counted(family: Sequence[Comparison]) -> list[Comparison]:
     """Add the p-values of Fisher's exact test on the counts of runs that learned."""
-    able = [pair for pair in family if _differs(pair.learning)]
-    corrected = holm_correction([fisher_exact_p(*pair.learning.arm, *pair.learning.reference) for pair in able])
-    by_place = {(pair.arm, pair.task): p for pair, p in zip(able, corrected, strict=True)}
+    able = [pair for pair in family if _differs(pair.learned_counts)]
+    corrected = holm_correction(
+        [fisher_exact_p(*pair.learned_counts.arm, *pair.learned_counts.reference) for pair in able]
+    )
+    by_place = {(pair.arm_name, pair.task_name): p for pair, p in zip(able, corrected, strict=True)}
     return [
-        pair._replace(learning=pair.learning._replace(p_holm=by_place.get((pair.arm, pair.task)))) for pair in family
+        pair._replace(learned_counts=pair.learned_counts._replace(p_holm=by_place.get((pair.arm_name, pair.task_name))))
+        for pair in family
     ]
 
 
@@ -203,8 +208,8 @@ def _differs(learning: LearnedCounts) -> bool:
 
 
 def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Comparison]:
-    enough = [pair.n >= MIN_SEEDS_FOR_VERDICT and not untuned_values(study, pair) for pair in family]
-    able = [pair.p for pair, judged in zip(family, enough, strict=True) if judged and pair.p is not None]
+    enough = [pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and not untuned_values(study, pair) for pair in family]
+    able = [pair.p_value for pair, judged in zip(family, enough, strict=True) if judged and pair.p_value is not None]
     corrected = iter(holm_correction(able))
     for pair, judged in zip(family, enough, strict=True):
         if pair.test is None or not judged:
@@ -214,33 +219,33 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
         verdict = "no difference seen"
         if p < SIGNIFICANCE:
             verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
-        elif pair.test.p is None and pair.test.mean:
+        elif pair.test.p_value is None and pair.test.mean:
             verdict = "not said"  # a difference was seen with every seed, and nothing tells how much of it is chance
         power = _power(pair.test, SIGNIFICANCE / len(able), study.spec.smallest_effect_of_interest)
-        yield pair._replace(p_holm=p, family=len(able), verdict=verdict, power=power)
+        yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict, power=power)
 
 
 def untuned_values(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
     """Return the combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
-    tasks = study.spec.tasks if pair.task is None else (pair.task,)
+    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
     return {
         arm: gaps
-        for arm in (pair.arm, study.spec.reference)
+        for arm in (pair.arm_name, study.spec.reference)
         if (gaps := [hyperparameters for task in tasks for hyperparameters in untried_values(study, arm, task)])
     }
 
 
 def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis:
     """Compute the power at Holm's strictest level, 5 % over the family, valid whatever the other comparisons give."""
-    if test.deviation == 0:
+    if test.standard_deviation == 0:
         return PowerAnalysis(0.0, level, None, ())
-    detectable = test.deviation * detectable_effect(test.n, level)
+    detectable = test.standard_deviation * detectable_effect(test.sample_size, level)
     wanted = {*round_numbers_below(detectable), *(() if notable is None else (notable,))}
     needed = tuple(
-        (difference, max(MIN_SEEDS_FOR_VERDICT, pairs_needed(difference / test.deviation, level)))
+        (difference, max(MIN_SEEDS_FOR_VERDICT, pairs_needed(difference / test.standard_deviation, level)))
         for difference in sorted(wanted, reverse=True)
     )
-    return PowerAnalysis(test.deviation, level, detectable, needed)
+    return PowerAnalysis(test.standard_deviation, level, detectable, needed)
 
 
 def round_numbers_below(limit: float, count: int = 3) -> list[float]:

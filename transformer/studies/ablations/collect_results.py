@@ -139,8 +139,8 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
     of_choice = metric_curve(records, spec.selection_metric)
     flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
     return RunResult(
-        arm=planned.arm,
-        task=planned.task,
+        arm_name=planned.arm_name,
+        task_name=planned.task_name,
         seed=planned.seed,
         hyperparameters=dict(planned.hyperparameters),
         state=ended.state,
@@ -148,11 +148,11 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
         reported_value=last_value(records, spec.reported_metric),
         curves={metric: metric_curve(records, metric) for metric in spec.curves},
         flops=float(np.mean(flops)) if flops else None,
-        heads=head_statistics_over_training(run.maps),
-        steps=planned.trial.config["steps"],
+        head_statistics=head_statistics_over_training(run.maps_dir),
+        num_steps=planned.trial.config["steps"],
         directory=ended.directory,
         command=ended.command,
-        trust=shlex.join(trust_flags(planned.trial.config)),
+        trust_flags=shlex.join(trust_flags(planned.trial.config)),
     )
 
 
@@ -167,7 +167,7 @@ def _check_reported(spec: Ablation, records: Sequence[Record], planned: PlannedR
     for metric in spec.metrics:
         if metric not in known:
             raise UserError(
-                f"ablation: metric {metric!r} is not reported by the runs ({planned.where}); they report "
+                f"ablation: metric {metric!r} is not reported by the runs ({planned.description}); they report "
                 f"{', '.join(sorted(known))}. What is trained stays: correct the name and start the command again"
             )
 

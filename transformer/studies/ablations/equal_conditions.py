@@ -36,18 +36,18 @@ class InitialParameters(NamedTuple):
     """How many initial parameters of an arm equal the reference's.
 
     Attributes:
-        parameters: The number of parameters.
-        same: The number of arrays that are bit-identical to the reference's.
-        of: The number of arrays.
-        differing: Paths of arrays with the same shape and other values.
-        apart: Paths of arrays without a counterpart of their shape.
+        num_parameters: The number of parameters.
+        num_equal_arrays: The number of arrays that are bit-identical to the reference's.
+        num_arrays: The number of arrays.
+        differing_paths: Paths of arrays with the same shape and other values.
+        unmatched_paths: Paths of arrays without a counterpart of their shape.
     """
 
-    parameters: int
-    same: int
-    of: int
-    differing: tuple[str, ...]
-    apart: tuple[str, ...]
+    num_parameters: int
+    num_equal_arrays: int
+    num_arrays: int
+    differing_paths: tuple[str, ...]
+    unmatched_paths: tuple[str, ...]
 
 
 def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str | None = None) -> dict[str, Task]:
@@ -80,8 +80,8 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
             task = _build(each.trial.config, folder / str(len(built)), data_dir)
             task_and_digests = task, _fingerprint(task, each.seed)
             built.append((config, *task_and_digests))
-        of_arm.setdefault(each.arm, task_and_digests[0])
-        other, expected = reference.setdefault(each.task, (each, task_and_digests[1]))
+        of_arm.setdefault(each.arm_name, task_and_digests[0])
+        other, expected = reference.setdefault(each.task_name, (each, task_and_digests[1]))
         _check_equal(other, expected, each, task_and_digests[1])
     return of_arm
 
@@ -116,7 +116,7 @@ def compare_initial_parameters(
     Returns:
         The comparison of each arm.
     """
-    first = {each.arm: each for each in reversed(planned)}
+    first = {each.arm_name: each for each in reversed(planned)}
     sums: dict[str, dict[str, ArrayDigest]] = {}
     counts: dict[str, int] = {}
     for arm, task in of_arm.items():
@@ -191,7 +191,7 @@ def _check_equal(one: PlannedRun, expected: Mapping[str, Any], other: PlannedRun
     if place is None:
         return
     # Values of one arm can differ too, where what is tuned touches the data.
-    who = [repr(each.arm) if one.arm != other.arm else f"({each.where})" for each in (one, other)]
+    who = [repr(each.arm_name) if one.arm_name != other.arm_name else f"({each.description})" for each in (one, other)]
     keys = "; ".join(_differing_keys(*(_data_of(each.trial.config) for each in (one, other))))
     raise UserError(
         f"arms whose data differ: {who[0]} and {who[1]} get another {place.partition(':')[0]} ({keys}): arms are "

@@ -18,15 +18,15 @@ class StudyResults(NamedTuple):
 
     Attributes:
         spec: The ablation.
-        places: The results by arm, task and tuned values (as JSON text).
+        runs_by_setting: The results by arm, task and tuned values (as JSON text).
         selected_hyperparameters: The selected tuned values of each arm and task that has results.
     """
 
     spec: Ablation
-    places: Mapping[tuple[str, str, str], tuple[RunResult, ...]]
+    runs_by_setting: Mapping[tuple[str, str, str], tuple[RunResult, ...]]
     selected_hyperparameters: Mapping[tuple[str, str], Mapping[str, Any]]
 
-    def runs(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
+    def runs_with(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
         """Return the runs of one combination of tuned values.
 
         Args:
@@ -37,21 +37,21 @@ class StudyResults(NamedTuple):
         Returns:
             The runs, one for each seed; empty if there are none.
         """
-        return self.places.get((arm, task, _words(hyperparameters)), ())
+        return self.runs_by_setting.get((arm, task, _words(hyperparameters)), ())
 
-    def chosen_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
+    def selected_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
         """Return the runs of an arm at its selected tuned values; empty if it has no results on the task."""
         return (
-            self.runs(arm, task, self.selected_hyperparameters[arm, task])
+            self.runs_with(arm, task, self.selected_hyperparameters[arm, task])
             if (arm, task) in self.selected_hyperparameters
             else ()
         )
 
-    def runs_of(self, arm: str) -> list[RunResult]:
+    def runs_of_arm(self, arm: str) -> list[RunResult]:
         """Return all runs of an arm."""
-        return [cell for (name, _, _), cells in self.places.items() if name == arm for cell in cells]
+        return [cell for (name, _, _), cells in self.runs_by_setting.items() if name == arm for cell in cells]
 
-    def by_seed(self, arm: str, task: str | None) -> dict[int, float]:
+    def values_by_seed(self, arm: str, task: str | None) -> dict[int, float]:
         """Return the reported metric at the chosen values by seed, of the runs that finished, including stuck ones.
 
         Args:
@@ -61,9 +61,11 @@ class StudyResults(NamedTuple):
         Returns:
             The values by seed.
         """
-        return self.over_tasks(lambda name: self.chosen_runs(arm, name), lambda cell: cell.reported_value, task)
+        return self.average_over_tasks(
+            lambda name: self.selected_runs(arm, name), lambda cell: cell.reported_value, task
+        )
 
-    def over_tasks(
+    def average_over_tasks(
         self,
         runs: Callable[[str], Iterable[RunResult]],
         value: Callable[[RunResult], float | None],
@@ -145,10 +147,13 @@ def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
     for cell in cells:
         words = _words(cell.hyperparameters)
         if not (
-            cell.arm in spec.arms and cell.task in spec.tasks and cell.seed in spec.seeds and words in combinations
+            cell.arm_name in spec.arms
+            and cell.task_name in spec.tasks
+            and cell.seed in spec.seeds
+            and words in combinations
         ):
             raise ValueError(f"{_named(cell)} is of no arm, task, tuned value or seed of this study")
-        by_seed = places.setdefault((cell.arm, cell.task, words), {})
+        by_seed = places.setdefault((cell.arm_name, cell.task_name, words), {})
         if cell.seed in by_seed:
             raise ValueError(f"{_named(cell)} has two runs: {by_seed[cell.seed].directory} and {cell.directory}")
         by_seed[cell.seed] = _judged(spec, cell)
@@ -193,7 +198,7 @@ def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str
     return [
         hyperparameters
         for hyperparameters in study.spec.combinations()
-        if not any(has_ended(cell) and cell.seed in shared for cell in study.runs(arm, task, hyperparameters))
+        if not any(has_ended(cell) and cell.seed in shared for cell in study.runs_with(arm, task, hyperparameters))
     ]
 
 
@@ -214,7 +219,7 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     of_combinations = [
         seeds
         for hyperparameters in study.spec.combinations()
-        if (seeds := {cell.seed for cell in study.runs(arm, task, hyperparameters) if has_ended(cell)})
+        if (seeds := {cell.seed for cell in study.runs_with(arm, task, hyperparameters) if has_ended(cell)})
     ]
     return set.intersection(*of_combinations) if of_combinations else set()
 
@@ -230,13 +235,13 @@ def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | Non
     shared = tuning_seeds(study, arm, task)
 
     def rank(hyperparameters: Mapping[str, Any]) -> tuple[int, float]:
-        runs = [cell for cell in study.runs(arm, task, hyperparameters) if cell.seed in shared]
+        runs = [cell for cell in study.runs_with(arm, task, hyperparameters) if cell.seed in shared]
         measured = [cell for cell in runs if is_finished(cell) and cell.selection_value is not None]
         able = [cell for cell in measured if has_learned(cell)]
         values = [cell.selection_value for cell in able or measured if cell.selection_value is not None]
         return -len(able), sign * math.fsum(values) / len(values) if values else math.inf
 
-    tried = [hyperparameters for hyperparameters in spec.combinations() if study.runs(arm, task, hyperparameters)]
+    tried = [hyperparameters for hyperparameters in spec.combinations() if study.runs_with(arm, task, hyperparameters)]
     return min(tried, key=rank) if tried else None
 
 
@@ -250,4 +255,4 @@ def _finite(value: float | None) -> float | None:
 
 
 def _named(cell: RunResult) -> str:
-    return f"the cell arm={cell.arm!r} task={cell.task!r} seed={cell.seed} {dict(cell.hyperparameters)}"
+    return f"the cell arm={cell.arm_name!r} task={cell.task_name!r} seed={cell.seed} {dict(cell.hyperparameters)}"

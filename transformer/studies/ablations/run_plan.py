@@ -17,23 +17,23 @@ class PlannedRun(NamedTuple):
     """One run of a study.
 
     Attributes:
-        arm: The arm.
-        task: The task.
+        arm_name: The arm.
+        task_name: The task.
         hyperparameters: The tuned values.
         seed: The seed.
         trial: The run's config and name.
     """
 
-    arm: str
-    task: str
+    arm_name: str
+    task_name: str
     hyperparameters: Mapping[str, Any]
     seed: int
     trial: Trial
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """The run in words, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
-        return describe_run(self.arm, self.task, self.seed, self.hyperparameters)
+        return describe_run(self.arm_name, self.task_name, self.seed, self.hyperparameters)
 
 
 def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
@@ -82,7 +82,7 @@ def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[st
     # Seeds and tuned values are shared by all arms, so that the first run of each arm and task says all.
     first: dict[tuple[str, str], PlannedRun] = {}
     for each in planned:
-        first.setdefault((each.arm, each.task), each)
+        first.setdefault((each.arm_name, each.task_name), each)
     differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
     for (arm, task), each in first.items():
         base = flatten_config(first[reference, task].trial.config)
@@ -107,9 +107,9 @@ def _check_apart(planned: Sequence[PlannedRun]) -> None:
         other = seen.setdefault(text, each)
         if other is each:
             continue
-        if other.arm != each.arm:
+        if other.arm_name != each.arm_name:
             raise UserError(
-                f"ablation.arms: {other.arm!r} and {each.arm!r} resolve to the same config: their overrides change "
-                "nothing that the other has not; drop one of them"
+                f"ablation.arms: {other.arm_name!r} and {each.arm_name!r} resolve to the same config: their overrides "
+                "change nothing that the other has not; drop one of them"
             )
-        raise UserError(f"two runs of the ablation are the same: {other.where} and {each.where}")
+        raise UserError(f"two runs of the ablation are the same: {other.description} and {each.description}")

@@ -10,8 +10,8 @@ class RunResult(NamedTuple):
     """The result of one run of an ablation.
 
     Attributes:
-        arm: The arm.
-        task: The task.
+        arm_name: The arm.
+        task_name: The task.
         seed: The seed.
         hyperparameters: The tuned values.
         state: "done", "diverged" or "failed"; "stuck" if it finished without having learned; another word if it has not
@@ -20,15 +20,15 @@ class RunResult(NamedTuple):
         reported_value: The last value of the reported metric, None without a finite one.
         curves: Points (step, value) of metrics by "split/name".
         flops: The FLOPs of one training step, by formula.
-        heads: Points of head statistics by name and attention module, averaged over layers and heads.
-        steps: The planned training steps.
+        head_statistics: Points of head statistics by name and attention module, averaged over layers and heads.
+        num_steps: The planned training steps.
         directory: The run directory.
         command: The command that trains it again elsewhere.
-        trust: The flags with which a command that reads the run trusts the code that its config names.
+        trust_flags: The flags with which a command that reads the run trusts the code that its config names.
     """
 
-    arm: str
-    task: str
+    arm_name: str
+    task_name: str
     seed: int
     hyperparameters: Mapping[str, Any]
     state: str
@@ -36,11 +36,11 @@ class RunResult(NamedTuple):
     reported_value: float | None
     curves: Mapping[str, tuple[Point, ...]]
     flops: float | None
-    heads: Mapping[str, Mapping[str, tuple[Point, ...]]]
-    steps: int
+    head_statistics: Mapping[str, Mapping[str, tuple[Point, ...]]]
+    num_steps: int
     directory: str
     command: str
-    trust: str = ""
+    trust_flags: str = ""
 
 
 def describe_run(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) -> str:

@@ -31,18 +31,18 @@ class MeanTest(NamedTuple):
     """The mean of a sample and its t test against zero.
 
     Attributes:
-        n: The size of the sample.
+        sample_size: The size of the sample.
         mean: The mean.
-        deviation: The standard deviation, with n - 1 in its denominator.
+        standard_deviation: The standard deviation, with n - 1 in its denominator.
         interval: The t interval of the mean; None without spread.
-        p: The two-sided p-value of a zero mean; None without spread.
+        p_value: The two-sided p-value of a zero mean; None without spread.
     """
 
-    n: int
+    sample_size: int
     mean: float
-    deviation: float
+    standard_deviation: float
     interval: Interval | None
-    p: float | None
+    p_value: float | None
 
 
 def t_test(values: Sequence[float], *, resolution: float = 0.0, step: float = 0.0) -> MeanTest:

@@ -38,10 +38,10 @@ class ConfigDifference:
 class SharedParameters:
     """How many arrays of initial parameters equal the reference's; see `equal_conditions.InitialParameters`."""
 
-    same: NonNegativeInt
-    of: NonNegativeInt
-    differing: tuple[str, ...]
-    apart: tuple[str, ...]
+    num_equal_arrays: NonNegativeInt
+    num_arrays: NonNegativeInt
+    differing_paths: tuple[str, ...]
+    unmatched_paths: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,8 +190,8 @@ def check_arms(
     arms = {
         arm: {
             "differences": changed[arm],
-            "parameters": beginning.parameters,
-            "shared": {name: value for name, value in beginning._asdict().items() if name != "parameters"},
+            "parameters": beginning.num_parameters,
+            "shared": {name: value for name, value in beginning._asdict().items() if name != "num_parameters"},
         }
         for arm, beginning in begun.items()
     }

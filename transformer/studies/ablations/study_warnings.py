@@ -55,7 +55,7 @@ def _unfinished(study: StudyResults) -> Iterator[str]:
         for task in spec.tasks
         for arm in spec.arms
         for hyperparameters in spec.combinations()
-        if not any(cell.seed == seed and cell.state in _ENDED for cell in study.runs(arm, task, hyperparameters))
+        if not any(cell.seed == seed and cell.state in _ENDED for cell in study.runs_with(arm, task, hyperparameters))
     ]
     if missing:
         planned = len(spec.seeds) * len(spec.tasks) * len(spec.arms) * len(list(spec.combinations()))
@@ -63,10 +63,11 @@ def _unfinished(study: StudyResults) -> Iterator[str]:
 
 
 def _failed(study: StudyResults) -> Iterator[str]:
-    cells = [cell for arm in study.spec.arms for cell in study.runs_of(arm) if cell.state == FAILED]
+    cells = [cell for arm in study.spec.arms for cell in study.runs_of_arm(arm) if cell.state == FAILED]
     if cells:
         failed = [
-            f"{describe_run(cell.arm, cell.task, cell.seed, cell.hyperparameters)} ({cell.directory})" for cell in cells
+            f"{describe_run(cell.arm_name, cell.task_name, cell.seed, cell.hyperparameters)} ({cell.directory})"
+            for cell in cells
         ]
         yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {_some(failed)}."
 
@@ -83,7 +84,7 @@ def _tuned_on_fewer_seeds(study: StudyResults) -> Iterator[str]:
     for arm in study.spec.arms:
         for task in study.spec.tasks:
             shared = tuning_seeds(study, arm, task)
-            known = {cell.seed for cell in study.runs_of(arm) if cell.task == task and has_ended(cell)}
+            known = {cell.seed for cell in study.runs_of_arm(arm) if cell.task_name == task and has_ended(cell)}
             if left_out := sorted(known - shared):
                 yield (
                     f"The values of {arm}{on_task(task)} were chosen without {seeds_in_words(left_out)}, of which not "
@@ -102,7 +103,7 @@ def _target_missed(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     if spec.target is None:
         return
-    cells = [cell for arm in spec.arms for task in spec.tasks for cell in study.chosen_runs(arm, task)]
+    cells = [cell for arm in spec.arms for task in spec.tasks for cell in study.selected_runs(arm, task)]
     seen = [value for cell in cells for _, value in cell.curves.get(spec.selection_metric, ()) if math.isfinite(value)]
     never = f"The target {spec.selection_metric}={spec.target:g} is never reached"
     if not seen:
@@ -135,7 +136,7 @@ def untried(study: StudyResults, pair: Comparison) -> str:
     told = [
         f"{join_words(arms)} chose the {word} {key} tried, {end}"
         for key, word, end in _edges(study)
-        if (arms := [arm for arm in (pair.arm, study.spec.reference) if _that_chose(study, arm, key, end)])
+        if (arms := [arm for arm in (pair.arm_name, study.spec.reference) if _that_chose(study, arm, key, end)])
     ]
     return f" But {join_words(told)}: beyond it this may turn." if told else ""
 
@@ -145,7 +146,7 @@ def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
     tasks = [
         task
         for task in study.spec.tasks
-        if any(is_finished(cell) and cell.hyperparameters[key] == value for cell in study.chosen_runs(arm, task))
+        if any(is_finished(cell) and cell.hyperparameters[key] == value for cell in study.selected_runs(arm, task))
     ]
     if not tasks:
         return ""

@@ -38,8 +38,8 @@ def summary_sentences(
     Returns:
         The sentences.
     """
-    overall = [pair for pair in pairs if pair.task is None]
-    verdicts = {pair.arm: pair.verdict for pair in overall}
+    overall = [pair for pair in pairs if pair.task_name is None]
+    verdicts = {pair.arm_name: pair.verdict for pair in overall}
     return [
         *_learning(study, overall, arms),
         *_winner(study, verdicts, arms),
@@ -48,7 +48,9 @@ def summary_sentences(
         *(
             _sentence(study, pair)
             for pair in pairs
-            if pair.task is not None and pair.verdict in ("better", "worse") and pair.verdict != verdicts[pair.arm]
+            if pair.task_name is not None
+            and pair.verdict in ("better", "worse")
+            and pair.verdict != verdicts[pair.arm_name]
         ),
         *_divergence(study, arms),
         *_to_target(study, arms),
@@ -65,7 +67,7 @@ def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence
         key=lambda each: -each[1] / each[2],
     )
     told = join_words(f"{name} {count} of {of}" for name, count, of in counts)
-    counted = [pair for pair in overall if pair.learning.p_holm is not None]
+    counted = [pair for pair in overall if pair.learned_counts.p_holm is not None]
     tests = [_count_test(pair, len(counted)) for pair in counted]
     several = f", Holm's correction over {len(tests)}" if len(tests) > 1 else ""
     tested = f"; Fisher's exact test against {study.spec.reference}{several}: {'; '.join(tests)}" if tests else ""
@@ -74,19 +76,20 @@ def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence
 
 def _count_test(pair: Comparison, of: int) -> str:
     """Describe one of `of` tests of how many runs learned."""
-    (_, n), (_, of_reference) = pair.learning.arm, pair.learning.reference
-    assert pair.learning.p_holm is not None
+    (_, n), (_, of_reference) = pair.learned_counts.arm, pair.learned_counts.reference
+    assert pair.learned_counts.p_holm is not None
     least = min(of * fisher_exact_p(n, n, 0, of_reference), 1.0)
     few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
-    return f"{pair.arm} {p_in_words(pair.learning.p_holm)}{few}"
+    return f"{pair.arm_name} {p_in_words(pair.learned_counts.p_holm)}{few}"
 
 
 def _runner_up(pair: Comparison, other: str) -> str:
     assert pair.test is not None
-    assert pair.p is not None
+    assert pair.p_value is not None
     return (
-        f"The two best, {pair.arm} less {other}: {difference_in_words(pair.test)}, {p_in_words(pair.p)} over {pair.n} "
-        "paired seeds, uncorrected: they were picked by these very values, so that it is no verdict."
+        f"The two best, {pair.arm_name} less {other}: {difference_in_words(pair.test)}, {p_in_words(pair.p_value)} "
+        f"over {pair.num_seeds} paired seeds, "
+        "uncorrected: they were picked by these very values, so that it is no verdict."
     )
 
 
@@ -124,25 +127,27 @@ def _value(arm: Mapping[str, Any]) -> str:
 
 
 def _sentence(study: StudyResults, pair: Comparison) -> str:
-    where, against, test = on_task(pair.task), study.spec.reference, pair.test
+    where, against, test = on_task(pair.task_name), study.spec.reference, pair.test
     if pair.verdict == "not said" or test is None:
-        return f"Nothing is said of {pair.arm} against {against}{where}: {verdict_reason(study, pair)}"
+        return f"Nothing is said of {pair.arm_name} against {against}{where}: {verdict_reason(study, pair)}"
     if pair.verdict == "no difference seen":
         return (
-            f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: "
+            f"No difference seen between {pair.arm_name} and {against}{where} at {pair.num_seeds} seeds: "
             f"{difference_in_words(test, corrected_p(pair))}"
-            f"{_could_see(pair.power, study.spec.smallest_effect_of_interest, pair.n)}."
+            f"{_could_see(pair.power, study.spec.smallest_effect_of_interest, pair.num_seeds)}."
         )
-    size = difference_in_words(test, f"{corrected_p(pair)}; {pair.n} paired seeds", of=study.spec.reported_metric)
-    verdict = f"{pair.arm} is {pair.verdict} than {against}{where} by {size}"
+    size = difference_in_words(
+        test, f"{corrected_p(pair)}; {pair.num_seeds} paired seeds", of=study.spec.reported_metric
+    )
+    verdict = f"{pair.arm_name} is {pair.verdict} than {against}{where} by {size}"
     return f"{verdict}{divergence_note(study, pair)}.{untried(study, pair)}"
 
 
 def _could_see(power: PowerAnalysis | None, notable: float | None, n: int) -> str:
-    if power is None or power.detectable is None:
+    if power is None or power.detectable_difference is None:
         return ""
-    size = notable if notable is not None else power.seeds_for[0][0]
-    seeds = dict(power.seeds_for)[size]
+    size = notable if notable is not None else power.num_seeds_by_difference[0][0]
+    seeds = dict(power.num_seeds_by_difference)[size]
     if seeds <= n:
         return f"; a difference of {size:g} would probably have been seen"
     return f"; to see {size:g} you need {seeds} seeds"

@@ -21,24 +21,30 @@ _BEFORE, _AFTER = (
 def verdict_reason(study: StudyResults, pair: Comparison) -> str:
     """Explain the verdict of a comparison in one sentence."""
     test = pair.test
-    if pair.n >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_values(study, pair)):
+    if pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_values(study, pair)):
         lacking = [f"{arm} has no run of {join_words(map(describe_values, tried))}" for arm, tried in gaps.items()]
         return (
             f"{join_words(lacking)} to compare with its other values: what one arm has over the other may be its "
             "tuning (--retry_failed trains again what failed)."
         )
     if test is None or pair.p_holm is None:
-        told = lost_seeds(study, pair.arm, pair.task) or lost_seeds(study, study.spec.reference, pair.task)
+        told = lost_seeds(study, pair.arm_name, pair.task_name) or lost_seeds(
+            study, study.spec.reference, pair.task_name
+        )
         lost = f": {told}" if told else ""
-        return f"{pair.n} paired seed{'s' if pair.n != 1 else ''}, and no verdict is given under three{lost}."
-    if test.p is None:
-        return f"All {pair.n} paired differences are {_without_spread(pair, test)}{divergence_note(study, pair)}."
+        plural = "s" if pair.num_seeds != 1 else ""
+        return f"{pair.num_seeds} paired seed{plural}, and no verdict is given under three{lost}."
+    if test.p_value is None:
+        return (
+            f"All {pair.num_seeds} paired differences are {_without_spread(pair, test)}{divergence_note(study, pair)}."
+        )
     told = f"The mean difference is {difference_in_words(test)}, {corrected_p(pair)}"
     if pair.verdict != "no difference seen":
-        return f"{told}, over {pair.n} paired seeds{divergence_note(study, pair)}."
-    if test.p < SIGNIFICANCE:
-        return f"{told}: alone it would count as seen ({p_in_words(test.p)}), among {pair.family} it does not."
-    return f"{told}, over {pair.n} paired seeds: the interval holds 0{divergence_note(study, pair)}."
+        return f"{told}, over {pair.num_seeds} paired seeds{divergence_note(study, pair)}."
+    if test.p_value < SIGNIFICANCE:
+        alone = f"alone it would count as seen ({p_in_words(test.p_value)})"
+        return f"{told}: {alone}, among {pair.num_comparisons} it does not."
+    return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0{divergence_note(study, pair)}."
 
 
 def round_to_error(value: float, error: float | None = None) -> str:
@@ -78,7 +84,7 @@ def p_in_words(p: float) -> str:
 def corrected_p(pair: Comparison) -> str:
     """Describe the corrected p-value of a comparison, and over how many comparisons it was corrected."""
     assert pair.p_holm is not None
-    after = f" after Holm's correction over {pair.family} comparisons" if pair.family > 1 else ""
+    after = f" after Holm's correction over {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
     return p_in_words(pair.p_holm) + after
 
 
@@ -103,11 +109,12 @@ def _without_spread(pair: Comparison, test: MeanTest) -> str:
     if not test.mean:
         return "0: the arms are alike"
     told = f"{difference_in_words(test)}: they carry no t statistic, and flipping their signs gives"
-    if pair.verdict != "not said" or pair.p is None:
+    if pair.verdict != "not said" or pair.p_value is None:
         return f"{told} {corrected_p(pair)}"
     # Two of the 2^n choices of signs are as far from zero.
-    enough = next(n for n in itertools.count(pair.n) if pair.family * 2 / 2**n < SIGNIFICANCE)
-    return f"{told} {p_in_words(pair.p)}, the least that {pair.n} seeds can; a verdict takes {enough} that agree"
+    enough = next(n for n in itertools.count(pair.num_seeds) if pair.num_comparisons * 2 / 2**n < SIGNIFICANCE)
+    least = f"{p_in_words(pair.p_value)}, the least that {pair.num_seeds} seeds can"
+    return f"{told} {least}; a verdict takes {enough} that agree"
 
 
 def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
@@ -135,14 +142,14 @@ def divergence_note(study: StudyResults, pair: Comparison) -> str:
     """Name the seeds of a comparison that diverged and so do not count in it."""
     lost = [
         f"{arm} diverged with {seeds_in_words(seeds)}"
-        for arm in (pair.arm, study.spec.reference)
-        if (seeds := _seeds_in(study, arm, pair.task, DIVERGED))
+        for arm in (pair.arm_name, study.spec.reference)
+        if (seeds := _seeds_in(study, arm, pair.task_name, DIVERGED))
     ]
     return f"; only seeds that both finished count, and {join_words(lost)}" if lost else ""
 
 
 def _seeds_in(study: StudyResults, arm: str, task: str | None, state: str) -> list[int]:
-    runs = [cell for name in _tasks(study, task) for cell in study.chosen_runs(arm, name)]
+    runs = [cell for name in _tasks(study, task) for cell in study.selected_runs(arm, name)]
     return [seed for seed in study.spec.seeds if any(cell.seed == seed and cell.state == state for cell in runs)]
 
 
@@ -164,7 +171,7 @@ def lost_seeds(study: StudyResults, arm: str, task: str | None) -> str:
     reasons: dict[str, list[int]] = {}
     for seed in study.spec.seeds:
         runs = [
-            next((cell for cell in study.chosen_runs(arm, name) if cell.seed == seed), None)
+            next((cell for cell in study.selected_runs(arm, name) if cell.seed == seed), None)
             for name in _tasks(study, task)
         ]
         words = [word for cell in runs if (word := _trouble(study, cell))]

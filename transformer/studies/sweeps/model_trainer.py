@@ -35,14 +35,14 @@ class ModelTrainer:
         with allow_downloads(self._vouched), self._tracking(directory) as tracked:
             train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _Reports(report)))
 
-    def program(self, trial: Trial) -> str:
+    def program_key(self, trial: Trial) -> str:
         from transformer.training.vmapped import program_key
 
         if trial.name not in self._programs:
             self._programs[trial.name] = program_key(self._experiment(trial))
         return self._programs[trial.name]
 
-    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+    def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
         from transformer.training.vmapped import measure_vmap_speedup
 
         with allow_downloads(self._vouched):
@@ -54,7 +54,7 @@ class ModelTrainer:
         with allow_downloads(self._vouched), contextlib.ExitStack() as stack:
             tracked = [MultiWriter(*stack.enter_context(self._tracking(directory))) for directory in directories]
             ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
-        return [end.diverged_at for end in ended]
+        return [end.diverged_step for end in ended]
 
     def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
         """Open the trackers' writers for a trial, grouped by the name of the sweep's directory."""

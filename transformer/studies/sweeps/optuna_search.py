@@ -201,8 +201,8 @@ class OptunaSearch:
             if trial.name not in planned:
                 return trial
             self._end(asked.number, trial_store.outcome(planned[trial.name]), ())
-        other = None if self._space.size is None else self._untried(planned)
-        if other is None and len(mistakes) == _DOUBLES and (self._space.size is None or not planned):
+        other = None if self._space.num_points is None else self._untried(planned)
+        if other is None and len(mistakes) == _DOUBLES and (self._space.num_points is None or not planned):
             raise mistakes[-1]
         return other
 
@@ -266,7 +266,7 @@ class OptunaSearch:
 
     def _add(self, trial: Trial) -> None:
         """Tell Optuna of a trial in the trial store, as if Optuna had proposed it and it were training."""
-        answers = self._space.answers(trial.overrides)
+        answers = self._space.values_that_draw(trial.overrides)
         if answers is None:
             return
         asked = _DistributionRecorder(self._optuna, answers)
@@ -315,13 +315,13 @@ class _OptunaSampler:
     def __init__(self, trial: Any):
         self._trial = trial
 
-    def index(self, name: str, labels: tuple[str, ...]) -> int:
+    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
         return labels.index(self._trial.suggest_categorical(name, labels))
 
-    def number(self, name: str, low: float, high: float, log: bool) -> float:
+    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
         return float(self._trial.suggest_float(name, low, high, log=log))
 
-    def integer(self, name: str, low: int, high: int) -> int:
+    def draw_integer(self, name: str, low: int, high: int) -> int:
         return int(self._trial.suggest_int(name, low, high))
 
 
@@ -344,15 +344,15 @@ class _DistributionRecorder:
         self._distributions, self._answers = optuna.distributions, answers
         self.distributions: dict[str, Any] = {}
 
-    def index(self, name: str, labels: tuple[str, ...]) -> int:
+    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
         self.distributions[name] = self._distributions.CategoricalDistribution(labels)
         return labels.index(self._answers[name])
 
-    def number(self, name: str, low: float, high: float, log: bool) -> float:
+    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
         self.distributions[name] = self._distributions.FloatDistribution(low, high, log=log)
         return float(self._answers[name])
 
-    def integer(self, name: str, low: int, high: int) -> int:
+    def draw_integer(self, name: str, low: int, high: int) -> int:
         self.distributions[name] = self._distributions.IntDistribution(low, high)
         return int(self._answers[name])
 

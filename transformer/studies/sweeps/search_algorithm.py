@@ -53,10 +53,10 @@ def choose_algorithm(name: str | None, space: SearchSpace) -> str:
         UserError: If the name is unknown, or it is "grid" and the space is infinite.
     """
     if name is None:
-        return "grid" if space.size is not None else "random"
+        return "grid" if space.num_points is not None else "random"
     if name not in SEARCH_ALGORITHMS:
         raise UserError(f"--search_algorithm={name} is unknown; there are {', '.join(SEARCH_ALGORITHMS)}")
-    if name == "grid" and space.size is None:
+    if name == "grid" and space.num_points is None:
         raise UserError(
             "--search_algorithm=grid needs a finite space, which this is not: pass --search_algorithm=random "
             "--num_trials=T"
@@ -78,9 +78,9 @@ def check_num_trials(total: int | None, space: SearchSpace) -> int:
         UserError: If `total` is below 1, or is None and the space is infinite.
     """
     if total is None:
-        if space.size is None:
+        if space.num_points is None:
             raise UserError("this space has no end: say how many trials there are to be, as --num_trials=20")
-        return space.size
+        return space.num_points
     if total < 1:
         raise UserError(f"--num_trials={total} must be at least 1")
     return total
@@ -109,7 +109,7 @@ def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total:
         trial = make_trial(base, overrides)
         doubles = doubles + 1 if trial.name in trials else 0
         trials.setdefault(trial.name, trial)
-        if len(trials) == total or (space.size is None and doubles == _DOUBLES):
+        if len(trials) == total or (space.num_points is None and doubles == _DOUBLES):
             break
     return list(trials.values())
 
@@ -147,12 +147,12 @@ def sample_points(space: SearchSpace, seed: int) -> Iterator[Overrides]:
     Returns:
         The points: of a finite space each one once, of an infinite one without end.
     """
-    if space.size is not None:
-        return (space.point(number) for number in random_permutation(space.size, seed))
+    if space.num_points is not None:
+        return (space.get_point(number) for number in random_permutation(space.num_points, seed))
     chance = RandomSampler(random.Random(seed))
     return (space.draw(chance) for _ in itertools.count())
 
 
 def _grid(space: SearchSpace) -> Iterator[Overrides]:
-    assert space.size is not None
-    return (space.point(number) for number in range(space.size))
+    assert space.num_points is not None
+    return (space.get_point(number) for number in range(space.num_points))

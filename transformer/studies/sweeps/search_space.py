@@ -29,7 +29,7 @@ class Sampler(Protocol):
     `name` identifies a parameter of the space.
     """
 
-    def index(self, name: str, labels: tuple[str, ...]) -> int:
+    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
         """Draw the index of one of some alternatives.
 
         Args:
@@ -40,7 +40,7 @@ class Sampler(Protocol):
             The index.
         """
 
-    def number(self, name: str, low: float, high: float, log: bool) -> float:
+    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
         """Draw a number.
 
         Args:
@@ -53,7 +53,7 @@ class Sampler(Protocol):
             The number.
         """
 
-    def integer(self, name: str, low: int, high: int) -> int:
+    def draw_integer(self, name: str, low: int, high: int) -> int:
         """Draw a whole number.
 
         Args:
@@ -74,10 +74,10 @@ class SearchSpace(Protocol):
         """The config keys that any of its points sets."""
 
     @property
-    def size(self) -> int | None:
+    def num_points(self) -> int | None:
         """The number of points; None for an infinite space."""
 
-    def point(self, number: int) -> Overrides:
+    def get_point(self, number: int) -> Overrides:
         """Return a point of a finite space by its number from 0; the last member of a product changes fastest."""
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
@@ -91,7 +91,7 @@ class SearchSpace(Protocol):
             The overrides.
         """
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         """Return the sampled values with which `draw` gives these overrides; None if the space does not contain them.
 
         Args:
@@ -118,16 +118,16 @@ class Choice:
         return (self.key,)
 
     @property
-    def size(self) -> int:
+    def num_points(self) -> int:
         return len(self.values)
 
-    def point(self, number: int) -> Overrides:
+    def get_point(self, number: int) -> Overrides:
         return {self.key: self.values[number]}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return self.point(ask.index(place + self.key, tuple(map(_plain, self.values))))
+        return self.get_point(ask.draw_index(place + self.key, tuple(map(_plain, self.values))))
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         label = _plain(overrides[self.key]) if self.key in overrides else ""
         return {place + self.key: label} if label in map(_plain, self.values) else None
 
@@ -149,16 +149,16 @@ class Uniform:
         return (self.key,)
 
     @property
-    def size(self) -> None:
+    def num_points(self) -> None:
         return None
 
-    def point(self, number: int) -> Overrides:
+    def get_point(self, number: int) -> Overrides:
         raise ValueError(f"the points of {self.key} cannot be counted")
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return {self.key: ask.number(place + self.key, self.low, self.high, self.log)}
+        return {self.key: ask.draw_number(place + self.key, self.low, self.high, self.log)}
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         value = overrides.get(self.key)
         return {place + self.key: value} if isinstance(value, float) and self.low <= value <= self.high else None
 
@@ -179,16 +179,16 @@ class Integers:
         return (self.key,)
 
     @property
-    def size(self) -> int:
+    def num_points(self) -> int:
         return self.high - self.low + 1
 
-    def point(self, number: int) -> Overrides:
+    def get_point(self, number: int) -> Overrides:
         return {self.key: self.low + number}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return {self.key: ask.integer(place + self.key, self.low, self.high)}
+        return {self.key: ask.draw_integer(place + self.key, self.low, self.high)}
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         value = overrides.get(self.key)
         return {place + self.key: value} if type(value) is int and self.low <= value <= self.high else None
 
@@ -207,24 +207,24 @@ class Product:
         return tuple(key for space in self.spaces for key in space.keys)
 
     @property
-    def size(self) -> int | None:
-        sizes = [space.size for space in self.spaces]
+    def num_points(self) -> int | None:
+        sizes = [space.num_points for space in self.spaces]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
-    def point(self, number: int) -> Overrides:
+    def get_point(self, number: int) -> Overrides:
         parts = []
         for space in reversed(self.spaces):
-            assert space.size is not None
-            number, position = divmod(number, space.size)
-            parts.append(space.point(position))
+            assert space.num_points is not None
+            number, position = divmod(number, space.num_points)
+            parts.append(space.get_point(position))
         return {key: value for part in reversed(parts) for key, value in part.items()}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
         """Draw a point of each member; their keys differ, so the key names the parameter."""
         return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        parts = [space.answers(overrides, place) for space in self.spaces]
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+        parts = [space.values_that_draw(overrides, place) for space in self.spaces]
         known = [part for part in parts if part is not None]
         return {name: answer for part in known for name, answer in part.items()} if len(known) == len(parts) else None
 
@@ -243,21 +243,21 @@ class Zip:
         return tuple(key for space in self.spaces for key in space.keys)
 
     @property
-    def size(self) -> int:
-        size = self.spaces[0].size
+    def num_points(self) -> int:
+        size = self.spaces[0].num_points
         assert size is not None
         return size
 
-    def point(self, number: int) -> Overrides:
-        return {key: value for space in self.spaces for key, value in space.point(number).items()}
+    def get_point(self, number: int) -> Overrides:
+        return {key: value for space in self.spaces for key, value in space.get_point(number).items()}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        labels = tuple(_plain(self.point(number)) for number in range(self.size))
-        return self.point(ask.index(place + "+".join(self.keys), labels))
+        labels = tuple(_plain(self.get_point(number)) for number in range(self.num_points))
+        return self.get_point(ask.draw_index(place + "+".join(self.keys), labels))
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         label = _plain({key: overrides[key] for key in self.keys if key in overrides})
-        labels = [_plain(self.point(number)) for number in range(self.size)]
+        labels = [_plain(self.get_point(number)) for number in range(self.num_points)]
         return {place + "+".join(self.keys): label} if label in labels else None
 
     def describe(self) -> Any:
@@ -275,30 +275,30 @@ class Chain:
         return tuple(dict.fromkeys(key for space in self.spaces for key in space.keys))
 
     @property
-    def size(self) -> int | None:
-        sizes = [space.size for space in self.spaces]
+    def num_points(self) -> int | None:
+        sizes = [space.num_points for space in self.spaces]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
-    def point(self, number: int) -> Overrides:
+    def get_point(self, number: int) -> Overrides:
         for space in self.spaces:
-            assert space.size is not None
-            if number < space.size:
-                return space.point(number)
-            number -= space.size
+            assert space.num_points is not None
+            if number < space.num_points:
+                return space.get_point(number)
+            number -= space.num_points
         raise IndexError(number)
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
         """Draw a member, then a point of it; each member has its own parameters, even if they share keys."""
         where = self._where(place)
-        member = ask.index(where, self._members())
+        member = ask.draw_index(where, self._members())
         return self.spaces[member].draw(ask, f"{where}[{member}]/")
 
-    def answers(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
+    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         """Return those of the first member that sets exactly the keys of the chain that the overrides have."""
         where = self._where(place)
         wanted = {key: overrides[key] for key in self.keys if key in overrides}
         for member, space in enumerate(self.spaces):
-            inner = space.answers(overrides, f"{where}[{member}]/")
+            inner = space.values_that_draw(overrides, f"{where}[{member}]/")
             if inner is not None:
                 answers = {where: self._members()[member], **inner}
                 if _plain(self.draw(_FixedSampler(answers), place)) == _plain(wanted):
@@ -415,9 +415,9 @@ class SearchSpaceBuilder:
         """
         members = _joined("zip", spaces)
         for space in members:
-            if space.size is None:
+            if space.num_points is None:
                 raise UserError(f"zip: {', '.join(space.keys)} has no number of values; zip takes choice and integers")
-        sizes = {", ".join(space.keys): space.size for space in members}
+        sizes = {", ".join(space.keys): space.num_points for space in members}
         if len(set(sizes.values())) > 1:
             said = " and ".join(f"{size} of {name}" for name, size in sizes.items())
             raise UserError(f"zip of unequal lengths: {said}; give each as many values as the others")
@@ -453,35 +453,35 @@ def random_permutation(size: int, seed: int) -> Iterator[int]:
 class RandomSampler:
     """Draws at random."""
 
-    source: random.Random
+    generator: random.Random
 
-    def index(self, name: str, labels: tuple[str, ...]) -> int:
-        return self.source.randrange(len(labels))
+    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
+        return self.generator.randrange(len(labels))
 
-    def number(self, name: str, low: float, high: float, log: bool) -> float:
+    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
         """Draw uniformly, or uniformly in the logarithm; never outside of the range by rounding."""
         if log:
-            return min(max(math.exp(self.source.uniform(math.log(low), math.log(high))), low), high)
-        return self.source.uniform(low, high)
+            return min(max(math.exp(self.generator.uniform(math.log(low), math.log(high))), low), high)
+        return self.generator.uniform(low, high)
 
-    def integer(self, name: str, low: int, high: int) -> int:
-        return self.source.randint(low, high)
+    def draw_integer(self, name: str, low: int, high: int) -> int:
+        return self.generator.randint(low, high)
 
 
 @dataclasses.dataclass(frozen=True)
 class _FixedSampler:
     """Repeats known answers."""
 
-    answers: SampledValues
+    sampled_values: SampledValues
 
-    def index(self, name: str, labels: tuple[str, ...]) -> int:
-        return labels.index(self.answers[name])
+    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
+        return labels.index(self.sampled_values[name])
 
-    def number(self, name: str, low: float, high: float, log: bool) -> float:
-        return self.answers[name]
+    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
+        return self.sampled_values[name]
 
-    def integer(self, name: str, low: int, high: int) -> int:
-        return self.answers[name]
+    def draw_integer(self, name: str, low: int, high: int) -> int:
+        return self.sampled_values[name]
 
 
 def _key(key: str) -> str:

@@ -30,14 +30,14 @@ class SweepInfo(NamedTuple):
         name: Its name.
         metric: The metric.
         maximize: Whether the metric is maximized.
-        total: The number of trials.
+        num_trials: The number of trials.
         command: The command that continues it.
     """
 
     name: str
     metric: MetricName
     maximize: bool
-    total: int
+    num_trials: int
     command: str
 
 
@@ -48,7 +48,7 @@ class TrialCurves:
         self._trial_store, self._metric = trial_store, metric
         self._ended: dict[str, list[tuple[int, float]]] = {}
 
-    def of(self, row: TrialStatus) -> list[tuple[int, float]]:
+    def read_curve(self, row: TrialStatus) -> list[tuple[int, float]]:
         """Return the metric over steps, at most 200 points, the last among them."""
         name = row.trial.name
         if name in self._ended:
@@ -86,7 +86,7 @@ def sweep_page_data(
     Returns:
         The data.
     """
-    left = about.total - sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
+    left = about.num_trials - sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
     order = sort_best_first(rows, about.maximize)
     best = best_finished(rows, about.maximize)
     keys = varied_keys([row.trial for row in rows])
@@ -95,8 +95,8 @@ def sweep_page_data(
         "metric": str(about.metric),
         "direction": "maximize" if about.maximize else "minimize",
         "state": "running" if not over else "stopped" if left else "done",
-        "counts": count_states(rows, about.total),
-        "seconds_left": None if over else seconds_left(trial_store, rows, about.total),
+        "counts": count_states(rows, about.num_trials),
+        "seconds_left": None if over else seconds_left(trial_store, rows, about.num_trials),
         "command": about.command,
         "maps_command": shlex.join(shell_command("maps")),
         "hyperparameter_values": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
@@ -111,7 +111,7 @@ def sweep_page_data(
                 "value": row.value,
                 "message": row.message,
                 "overrides": {key: row.trial.overrides.get(key) for key in keys},
-                "curve": curves.of(row),
+                "curve": curves.read_curve(row),
                 "directory": str(trial_store.directory(row.trial)),
                 "command": again.get(row.trial.name, ""),
                 "trust": shlex.join(trust_flags(row.trial.config)),
@@ -141,7 +141,9 @@ def seconds_left(trial_store: TrialStore, rows: Sequence[TrialStatus], total: in
         The seconds; None if no trial is done or none is running.
     """
     times = [
-        times for row in rows if row.state == TrialState.DONE and (times := trial_store.times(row.trial)) is not None
+        times
+        for row in rows
+        if row.state == TrialState.DONE and (times := trial_store.start_and_end_times(row.trial)) is not None
     ]
     running = [row for row in rows if row.state == TrialState.RUNNING]
     if not times or not running:

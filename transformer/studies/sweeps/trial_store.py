@@ -172,7 +172,7 @@ class TrialStore:
                 _check_directory(path)
                 recorded = trial_store.facts() if (path / _FACTS).is_file() else None
                 if recorded is not None:
-                    free = () if trial_store.any_value() else _CORRECTABLE
+                    free = () if trial_store.has_any_value() else _CORRECTABLE
                     _check_facts(path, {**recorded, **{key: facts[key] for key in free if key in facts}}, facts)
                 if recorded != facts:
                     text = json.dumps(add_checksum(facts), indent=2, ensure_ascii=False, allow_nan=False)
@@ -180,7 +180,7 @@ class TrialStore:
         return trial_store
 
     @classmethod
-    def existing(cls, path: Path) -> "TrialStore":
+    def open_existing(cls, path: Path) -> "TrialStore":
         """Open the existing sweep at `path`.
 
         Raises:
@@ -202,13 +202,13 @@ class TrialStore:
         """
         return strip_checksum(_object(self.path / _FACTS))
 
-    def plan(self, trials: Sequence[Trial]) -> None:
+    def append_trials(self, trials: Sequence[Trial]) -> None:
         """Append the trials that are not planned yet."""
         if {trial.name for trial in trials} - {trial.name for trial in self.trials()}:
             with self._planning():
                 self._append(trials)
 
-    def plan_next(self, total: int, suggest: Callable[[], Trial | None]) -> bool:
+    def append_suggested_trial(self, total: int, suggest: Callable[[], Trial | None]) -> bool:
         """Append the trial that `suggest` returns, unless `total` trials are planned.
 
         One process proposes at a time and sees what all others have planned.
@@ -270,7 +270,7 @@ class TrialStore:
             self._outcomes[trial.name] = TrialOutcome(ended.state, ended.value, ended.step, ended.message)
         return self._outcomes[trial.name]
 
-    def times(self, trial: Trial) -> tuple[float, float] | None:
+    def start_and_end_times(self, trial: Trial) -> tuple[float, float] | None:
         """Return when the attempt that ended a trial began and ended, in seconds since 1970; None if none has."""
         file = self._folder(trial) / "outcome.json"
         if not file.is_file():
@@ -283,7 +283,7 @@ class TrialStore:
         return self.path / "trials" / trial.name
 
     @contextlib.contextmanager
-    def lease(self, trial: Trial) -> Iterator["TrialLease"]:
+    def hold_trial(self, trial: Trial) -> Iterator["TrialLease"]:
         """Hold a trial for this process alone while the context lasts.
 
         Raises:
@@ -300,19 +300,19 @@ class TrialStore:
         for trial in self.trials():
             outcome = self.outcome(trial)
             if outcome is not None and outcome.state == TrialState.FAILED:
-                with contextlib.suppress(DirectoryInUse), self.lease(trial) as lease:
+                with contextlib.suppress(DirectoryInUse), self.hold_trial(trial) as lease:
                     # First: killed in between, the trial has failed still.
-                    lease.forget()
+                    lease.forget_attempts()
                     (self._folder(trial) / "outcome.json").unlink(missing_ok=True)
                     del self._outcomes[trial.name]
                     count += 1
         return count
 
-    def known(self, trial: Trial, outcome: TrialOutcome) -> None:
+    def cache_outcome(self, trial: Trial, outcome: TrialOutcome) -> None:
         """Cache an outcome that was just written."""
         self._outcomes[trial.name] = outcome
 
-    def any_value(self) -> bool:
+    def has_any_value(self) -> bool:
         """Return whether any trial has a value of the metric."""
         outcomes = (self.outcome(trial) for trial in self.trials())
         return any(outcome is not None and outcome.value is not None for outcome in outcomes)
@@ -357,13 +357,13 @@ class TrialLease:
         trial_store: The store.
         trial: The trial.
         folder: Its folder in the store.
-        began: When it was taken, in seconds since 1970.
+        lease_start_time: When it was taken, in seconds since 1970.
     """
 
     trial_store: TrialStore
     trial: Trial
     folder: Path
-    began: float
+    lease_start_time: float
 
     def attempts(self) -> list[TrialAttempt]:
         """Return the starts so far that are not forgotten."""
@@ -384,19 +384,21 @@ class TrialLease:
                 attempts[-1] = attempts[-1]._replace(left=True)
         return attempts
 
-    def begin(self, step: int) -> None:
+    def record_start(self, step: int) -> None:
         """Record this start, after `step` steps of earlier ones."""
-        self._note({"step": step, "began": self.began, "worker": f"process {os.getpid()} on {socket.gethostname()}"})
+        self._note(
+            {"step": step, "began": self.lease_start_time, "worker": f"process {os.getpid()} on {socket.gethostname()}"}
+        )
 
-    def leave(self) -> None:
+    def record_orderly_stop(self) -> None:
         """Record that this start ends in good order without an outcome."""
         self._note({"left": True})
 
-    def forget(self) -> None:
+    def forget_attempts(self) -> None:
         """Record that the starts so far do not count."""
         self._note({"forgotten": True})
 
-    def record(self, outcome: TrialOutcome) -> None:
+    def record_outcome(self, outcome: TrialOutcome) -> None:
         """Write how the trial ended.
 
         Raises:
@@ -404,10 +406,15 @@ class TrialLease:
         """
         if self.trial_store.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
-        about = {**outcome._asdict(), "state": outcome.state.value, "began": self.began, "ended": time.time()}
+        about = {
+            **outcome._asdict(),
+            "state": outcome.state.value,
+            "began": self.lease_start_time,
+            "ended": time.time(),
+        }
         text = json.dumps(add_checksum(about), indent=2, ensure_ascii=False, allow_nan=False)
         storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
-        self.trial_store.known(self.trial, outcome)
+        self.trial_store.cache_outcome(self.trial, outcome)
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")

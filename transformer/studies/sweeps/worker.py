@@ -88,14 +88,14 @@ class TrialTrainer(Protocol):
             TrialPruned: If `report` raises it.
         """
 
-    def program(self, trial: Trial) -> str:
+    def program_key(self, trial: Trial) -> str:
         """Return a key that is equal for trials that can be trained as one program."""
 
-    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+    def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
         """Measure how many times faster some trials train as one program than one after the other.
 
         Args:
-            trials: The trials, all with the same `program`.
+            trials: The trials, all with the same `program_key`.
             folder: A folder for the files of the measurement.
 
         Returns:
@@ -106,7 +106,7 @@ class TrialTrainer(Protocol):
         """Train trials as one program.
 
         Args:
-            trials: The trials, all with the same `program`.
+            trials: The trials, all with the same `program_key`.
             directories: The run directory of each trial.
 
         Returns:
@@ -184,7 +184,7 @@ def run_worker(
                 )
             pause = _WAITS[0]
         elif search_algorithm is not None and not exhausted:
-            dry = not trial_store.plan_next(total, lambda: search_algorithm.suggest(trial_store))
+            dry = not trial_store.append_suggested_trial(total, lambda: search_algorithm.suggest(trial_store))
             pause = _WAITS[0]
         else:
             time.sleep(pause)
@@ -195,7 +195,7 @@ def _next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool
     """Train the first trial that no process holds; None if there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
-        with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.trial_store.lease(trial) as lease:
+        with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.trial_store.hold_trial(trial) as lease:
             if setting.trial_store.outcome(trial) is None:
                 if vectorize:
                     together = _train_together(setting, lease, unfinished)
@@ -216,12 +216,12 @@ def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
             step,
             f"{MAX_ATTEMPTS} workers in a row died at it, none past step {step}: see what they said last",
         )
-        lease.record(outcome)
+        lease.record_outcome(outcome)
         return outcome
     _say(f"{trial.name}: {describe_overrides(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
     with _attempted([lease], [step]), _watched([directory], setting.patience):
         outcome = _outcome(setting, trial, directory)
-    lease.record(outcome)
+    lease.record_outcome(outcome)
     value = "" if outcome.value is None else f"  {setting.metric} {outcome.value:.4g}"
     _say(f"{trial.name}: {outcome.state.value}{value}  {outcome.message}".rstrip())
     return outcome
@@ -267,7 +267,7 @@ def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
     last = last_metric(records, setting.metric)
     if last is None:
         known = ", ".join(list_metrics(records)) or "nothing"
-        if setting.trial_store.any_value():
+        if setting.trial_store.has_any_value():
             said = f"it does not report {setting.metric}; it reports {known}"
             return TrialOutcome(TrialState.FAILED, None, last_step(records), said)
         raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
@@ -288,7 +288,7 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
         leases = [first]
         for trial in companions:
             with contextlib.suppress(DirectoryInUse), contextlib.ExitStack() as one:
-                lease = one.enter_context(trial_store.lease(trial))
+                lease = one.enter_context(trial_store.hold_trial(trial))
                 if trial_store.outcome(trial) is None and _deaths(lease) < _DEATHS:
                     leases.append(lease)
                     stack.enter_context(one.pop_all())
@@ -319,16 +319,16 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
             _say(f"{len(leases)} trials as one program: {_one_line(error)}")
             return None
         for lease, outcome in zip(leases, outcomes, strict=True):
-            lease.record(outcome)
+            lease.record_outcome(outcome)
             _say(f"{lease.trial.name}: {outcome.state.value}")
         return outcomes[0]
 
 
 def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
     """Return the trials to vmap with one: of its program, at its step, and measured to be faster together."""
-    program = setting.trainer.program(trial)
+    program = setting.trainer.program_key(trial)
     step = _step(setting.trial_store.directory(trial))
-    of_program = [other for other in unfinished if setting.trainer.program(other) == program]
+    of_program = [other for other in unfinished if setting.trainer.program_key(other) == program]
     # Trials that other workers hold count too, so that the last worker takes as many as the first.
     count = min(MAX_VMAPPED_TRIALS, math.ceil(len(of_program) / setting.workers))
     alike = [
@@ -361,7 +361,7 @@ def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> fl
             _note_gain(file, 0.0, "the measurement did not end")
             try:
                 with _watched([scratch], setting.patience):
-                    gain = setting.trainer.gain([trial, *others], scratch)
+                    gain = setting.trainer.measure_vmap_speedup([trial, *others], scratch)
                 message = f"{gain:.2f} times as fast as one by one"
             except BaseException as error:
                 if not isinstance(error, Exception) or disk_failure(error) is not None:
@@ -379,7 +379,7 @@ def _note_gain(file: Path, gain: float, message: str) -> None:
 
 
 def _gain_file(setting: _WorkerSettings, trial: Trial, count: int) -> Path:
-    program = setting.trainer.program(trial)
+    program = setting.trainer.program_key(trial)
     folder = setting.trial_store.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
     return folder / f"gain-{count}.json"
 
@@ -399,13 +399,13 @@ def _stuck(lease: TrialLease, step: int) -> bool:
 def _attempted(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[None]:
     """Record a start and, if it is interrupted, that it was left in good order."""
     for lease, step in zip(leases, steps, strict=True):
-        lease.begin(step)
+        lease.record_start(step)
     try:
         yield
     except BaseException:
         for lease in leases:
             with contextlib.suppress(DirectoryLost, OSError):
-                lease.leave()
+                lease.record_orderly_stop()
         raise
 
 

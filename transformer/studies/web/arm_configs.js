@@ -56,17 +56,17 @@ function armConfig(arm) {
   if (shared && arm.name !== ablation.reference)
     block.append(
       createHtml("p", { class: "note" }, sharedParametersText(shared)),
-      ...parameterPaths("other values than the reference", shared.differing),
-      ...parameterPaths("no counterpart in the reference", shared.apart),
+      ...parameterPaths("other values than the reference", shared.differing_paths),
+      ...parameterPaths("no counterpart in the reference", shared.unmatched_paths),
     );
   return block;
 }
 
-/** @param {{ same: number, of: number }} options */
-const sharedParametersText = ({ same, of }) =>
-  same === of
-    ? `All ${pluralize(of, "array")} of parameters begin with the reference's values.`
-    : `Of ${pluralize(of, "array")} of parameters ${formatOrDash(same)} begin with the reference's values.`;
+/** @param {{ num_equal_arrays: number, num_arrays: number }} options */
+const sharedParametersText = ({ num_equal_arrays: equal, num_arrays: all }) =>
+  equal === all
+    ? `All ${pluralize(all, "array")} of parameters begin with the reference's values.`
+    : `Of ${pluralize(all, "array")} of parameters ${formatOrDash(equal)} begin with the reference's values.`;
 
 /**
  * The parameters that do not begin as the reference's, behind a fold.

@@ -57,7 +57,7 @@ export interface Arm {
   name: string;
   differences: { key: string; reference: any; arm: any }[];
   parameters: MaybeNumber;
-  shared: { same: number; of: number; differing: string[]; apart: string[] } | null;
+  shared: { num_equal_arrays: number; num_arrays: number; differing_paths: string[]; unmatched_paths: string[] } | null;
   run_counts: {
     all: number;
     ended: number;

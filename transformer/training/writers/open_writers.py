@@ -67,7 +67,7 @@ def open_writers(
     """
     maps = primary_first(
         lambda: MapStore.open(
-            directory.maps,
+            directory.maps_dir,
             plan.sites,
             plan.labels,
             config_hash,
@@ -87,7 +87,9 @@ def open_writers(
     )
     for file in files:
         file.truncate(after_step=start or -1, extent=extents.get(file.path.name))
-    events = BestEffortWriter("TensorBoard's events", lambda: TensorBoardWriter(directory.tensorboard, start or None))
+    events = BestEffortWriter(
+        "TensorBoard's events", lambda: TensorBoardWriter(directory.tensorboard_dir, start or None)
+    )
     return RunWriters(
         files,
         BackgroundMapWriter(MultiWriter(MapWriter(maps), events)),

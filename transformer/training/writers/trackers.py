@@ -339,7 +339,7 @@ class TrackersWriter(NullWriter):
             return
         complete, self._closed = self._complete, True
         for thread in self._threads:
-            thread.tell(self._page.give)
+            thread.enqueue(self._page.give)
             thread.end(lambda tracker: tracker.close(complete))
 
     def wait(self, seconds: float) -> list[str]:
@@ -352,7 +352,7 @@ class TrackersWriter(NullWriter):
             A line for each tracker that did not take all reports.
         """
         self.close()
-        told = ReportThread.joined(self._threads, seconds)
+        told = ReportThread.join(self._threads, seconds)
         self._page.remove()
         return told
 
@@ -361,7 +361,7 @@ class TrackersWriter(NullWriter):
             run = self._tracked()
             self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
         for thread in self._threads:
-            thread.tell(report)
+            thread.enqueue(report)
 
     def _tracked(self) -> TrackedRun:
         """Return the description of the run, with the id that it got when it was first tracked."""
@@ -394,7 +394,7 @@ class ReportThread:
         self._thread = threading.Thread(target=self._run, name=f"{_PREFIX}{name}", daemon=True)
         self._thread.start()
 
-    def tell(self, report: Callable[[Any], None]) -> None:
+    def enqueue(self, report: Callable[[Any], None]) -> None:
         """Queue a report if there is room, and return at once."""
         self._put(report, last=False)
 
@@ -411,7 +411,7 @@ class ReportThread:
             self._queue.put_nowait((close, True))
 
     @staticmethod
-    def joined(threads: Sequence["ReportThread"], seconds: float) -> list[str]:
+    def join(threads: Sequence["ReportThread"], seconds: float) -> list[str]:
         """Wait for the ends of several threads.
 
         Args:

@@ -36,7 +36,7 @@ class VmappedWriters:
         self._shared = NullWriter() if shared is None else shared
 
     @property
-    def going(self) -> tuple[int, ...]:
+    def active_runs(self) -> tuple[int, ...]:
         """The numbers of the runs that have not been stopped."""
         return tuple(self._going)
 
