@@ -15,12 +15,12 @@ class Question(NamedTuple):
     Attributes:
         position: The position.
         answer: The answer.
-        sources: For each source of the corpus the positions that hold it.
+        source_positions: For each source of the corpus the positions that hold it.
     """
 
     position: int
     answer: str
-    sources: tuple[tuple[int, ...], ...]
+    source_positions: tuple[tuple[int, ...], ...]
 
 
 class Corpus(Protocol):
@@ -35,7 +35,7 @@ class Corpus(Protocol):
         """The number of words of the longest text."""
 
     @property
-    def sources(self) -> Mapping[str, str]:
+    def source_descriptions(self) -> Mapping[str, str]:
         """The positions that must be attended to: a description of each by name, {"antecedent": "the antecedent"}."""
 
     @property
@@ -56,12 +56,12 @@ class FrequencyBaselines(NamedTuple):
     """The most frequent answers in some texts.
 
     Attributes:
-        majority: The most frequent answer of all.
-        bigram: The most frequent answer at each word that asks a question.
+        majority_answer: The most frequent answer of all.
+        majority_answer_by_word: The most frequent answer at each word that asks a question.
     """
 
-    majority: str
-    bigram: Mapping[str, str]
+    majority_answer: str
+    majority_answer_by_word: Mapping[str, str]
 
     @classmethod
     def fit(cls, corpus: Corpus, texts: Sequence[Words]) -> "FrequencyBaselines":
@@ -80,25 +80,28 @@ class FrequencyBaselines(NamedTuple):
         behind: dict[str, list[str]] = {}
         for word, answer in pairs:
             behind.setdefault(word, []).append(answer)
-        bigram = {word: most_frequent(answers) for word, answers in behind.items()}
-        return cls(most_frequent([answer for _, answer in pairs]), bigram)
+        bigram = {word: most_frequent_word(answers) for word, answers in behind.items()}
+        return cls(most_frequent_word([answer for _, answer in pairs]), bigram)
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return both answers at a position."""
-        return {"majority": self.majority, "bigram": self.bigram.get(words[position], self.majority)}
+        return {
+            "majority": self.majority_answer,
+            "bigram": self.majority_answer_by_word.get(words[position], self.majority_answer),
+        }
 
 
-def choose(random: np.random.Generator, words: Words) -> str:
+def choose_word(random: np.random.Generator, words: Words) -> str:
     """Return one of the words, uniformly."""
     return words[int(random.integers(len(words)))]
 
 
-def shuffled(random: np.random.Generator, words: Words) -> list[str]:
+def shuffle_words(random: np.random.Generator, words: Words) -> list[str]:
     """Return the words in a uniformly random order."""
     return [words[number] for number in random.permutation(len(words))]
 
 
-def most_frequent(words: Words) -> str:
+def most_frequent_word(words: Words) -> str:
     """Return the word that occurs most often; ties go to the first in alphabetical order."""
     counts = Counter(words)
     return min(counts, key=lambda word: (-counts[word], word))

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from experiments.attention_probes.probe_corpus import Question, Words, choose, most_frequent, shuffled
+from experiments.attention_probes.probe_corpus import Question, Words, choose_word, most_frequent_word, shuffle_words
 from transformer.config import Config, Range
 
 Kinds = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -43,7 +43,7 @@ class _Antecedents(Config):
 
     sentences: Annotated[int, Range(2, 7)] = 3
 
-    sources: ClassVar[Mapping[str, str]] = {"antecedent": "the antecedent"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"antecedent": "the antecedent"}
     kinds: ClassVar[Kinds]
     # What stands before the word that tells the kind, from the pronoun on if that is another.
     ending: ClassVar[tuple[str, ...]]
@@ -71,15 +71,15 @@ class _Antecedents(Config):
 
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample sentences, followed by a pronoun for one of the kinds of noun in them."""
-        nouns = iter(shuffled(random, list(self.kind_of)))
+        nouns = iter(shuffle_words(random, list(self.kind_of)))
         words: list[str] = []
         for _ in range(random.integers(2, self.sentences + 1)):
-            words += ["the", next(nouns), choose(random, VERBS), "the", next(nouns)]
+            words += ["the", next(nouns), choose_word(random, VERBS), "the", next(nouns)]
             if random.random() < 0.5:
-                words += [choose(random, PREPOSITIONS), "the", next(nouns)]
+                words += [choose_word(random, PREPOSITIONS), "the", next(nouns)]
             words.append(".")
-        kind = choose(random, sorted({self.kind_of[word] for word in words if word in self.kind_of}))
-        return [*words, *self.ending, choose(random, self.kinds[kind][1])]
+        kind = choose_word(random, sorted({self.kind_of[word] for word in words if word in self.kind_of}))
+        return [*words, *self.ending, choose_word(random, self.kinds[kind][1])]
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return each pronoun whose kind is known and that follows such a noun."""
@@ -152,32 +152,32 @@ class Agreement(Config):
     a comma. After each noun that follows the subject, the question is whether "is" or "are" could follow.
 
     Attributes:
-        attractors: The most nouns that modify the subject.
+        max_attractors: The most nouns that modify the subject.
     """
 
-    attractors: Annotated[int, Range(1, 30)] = 4
+    max_attractors: Annotated[int, Range(1, 30)] = 4
 
-    sources: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
     needs_future: ClassVar[bool] = False
     vocabulary: ClassVar[tuple[str, ...]] = ("the", ",", "is", "are", *PREPOSITIONS, *ADJECTIVES, *FORMS)
 
     @property
     def max_length(self) -> int:
         """Five words before the comma, three of the subject, four of each attractor."""
-        return 8 + 4 * self.attractors
+        return 8 + 4 * self.max_attractors
 
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample a noun phrase with at least one attractor."""
 
         def noun() -> list[str]:
-            adjective = [choose(random, ADJECTIVES)] if random.random() < 0.5 else []
-            return ["the", *adjective, choose(random, FORMS)]
+            adjective = [choose_word(random, ADJECTIVES)] if random.random() < 0.5 else []
+            return ["the", *adjective, choose_word(random, FORMS)]
 
         def hanging() -> list[str]:
-            return [choose(random, PREPOSITIONS), *noun()]
+            return [choose_word(random, PREPOSITIONS), *noun()]
 
         before = [*hanging(), ","] if random.random() < 0.5 else []
-        attractors = [word for _ in range(random.integers(1, self.attractors + 1)) for word in hanging()]
+        attractors = [word for _ in range(random.integers(1, self.max_attractors + 1)) for word in hanging()]
         return [*before, *noun(), *attractors]
 
     def find_questions(self, words: Words) -> list[Question]:
@@ -189,4 +189,4 @@ class Agreement(Config):
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the verbs that agree with the noun here, with the first noun, and with most nouns so far."""
         verbs = [VERB_OF[word] for word in words[: position + 1] if word in VERB_OF]
-        return {"nearest_noun": verbs[-1], "first_noun": verbs[0], "most_nouns": most_frequent(verbs)}
+        return {"nearest_noun": verbs[-1], "first_noun": verbs[0], "most_nouns": most_frequent_word(verbs)}

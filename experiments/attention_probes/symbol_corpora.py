@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from experiments.attention_probes.probe_corpus import Question, Words, choose, most_frequent, shuffled
+from experiments.attention_probes.probe_corpus import Question, Words, choose_word, most_frequent_word, shuffle_words
 from transformer.config import Config, PositiveInt, Range
 
 COLORS = ("red", "blue", "green", "black", "white", "gold", "grey", "pink")
@@ -54,7 +54,7 @@ class TwoOffsetCopy(Config):
     far_offset: Annotated[int, Range(2, 31)] = 4
     num_questions: NumQuestions = 4
 
-    sources: ClassVar[Mapping[str, str]] = {"near": "the nearer item", "far": "the farther item"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"near": "the nearer item", "far": "the farther item"}
     needs_future: ClassVar[bool] = False
 
     def _check(self) -> None:
@@ -77,7 +77,7 @@ class TwoOffsetCopy(Config):
         items, words = self.vocabulary[1:], []
         for _ in range(self.num_questions):
             count = self.far_offset + int(random.integers(0, 3))
-            words += [*(choose(random, items) for _ in range(count)), QUESTION]
+            words += [*(choose_word(random, items) for _ in range(count)), QUESTION]
         return words
 
     def find_questions(self, words: Words) -> list[Question]:
@@ -102,29 +102,29 @@ class Retrieval(Config):
     Attributes:
         max_pairs: The most pairs of a text, which has at least two.
         num_questions: The number of keys asked for.
-        letters: The number of letters that may be keys.
+        num_letters: The number of letters that may be keys.
         num_digits: The number of digits that may be values.
 
     Raises:
-        ValueError: If `max_pairs` is above `letters`.
+        ValueError: If `max_pairs` is above `num_letters`.
     """
 
     max_pairs: Annotated[int, Range(2)] = 8
     num_questions: NumQuestions = 4
-    letters: Annotated[int, Range(2, 26)] = 8
+    num_letters: Annotated[int, Range(2, 26)] = 8
     num_digits: Annotated[int, Range(2, 10)] = 6
 
-    sources: ClassVar[Mapping[str, str]] = {"value": "the value of the key"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"value": "the value of the key"}
     needs_future: ClassVar[bool] = False
 
     def _check(self) -> None:
-        if self.max_pairs > self.letters:
-            raise ValueError(f"max_pairs={self.max_pairs} must be at most letters={self.letters}")
+        if self.max_pairs > self.num_letters:
+            raise ValueError(f"max_pairs={self.max_pairs} must be at most num_letters={self.num_letters}")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """The question mark, digits, letters, and all pairs of these."""
-        keys, values = string.ascii_lowercase[: self.letters], string.digits[: self.num_digits]
+        keys, values = string.ascii_lowercase[: self.num_letters], string.digits[: self.num_digits]
         return (QUESTION, *values, *keys, *(f"{key}={value}" for key in keys for value in values))
 
     @property
@@ -134,9 +134,11 @@ class Retrieval(Config):
 
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample pairs, and keys of them to ask for."""
-        keys = shuffled(random, string.ascii_lowercase[: self.letters])[: random.integers(2, self.max_pairs + 1)]
-        shown = [f"{key}={choose(random, string.digits[: self.num_digits])}" for key in keys]
-        return [*shown, *(word for _ in range(self.num_questions) for word in (QUESTION, choose(random, keys)))]
+        keys = shuffle_words(random, string.ascii_lowercase[: self.num_letters])[
+            : random.integers(2, self.max_pairs + 1)
+        ]
+        shown = [f"{key}={choose_word(random, string.digits[: self.num_digits])}" for key in keys]
+        return [*shown, *(word for _ in range(self.num_questions) for word in (QUESTION, choose_word(random, keys)))]
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return every key after a question mark; if a key has several values, the last counts."""
@@ -152,7 +154,7 @@ class Retrieval(Config):
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the last value shown, and the most frequent one."""
         values = [word[2:] for word in words[:position] if "=" in word]
-        return {"last_value": values[-1], "most_values": most_frequent(values)}
+        return {"last_value": values[-1], "most_values": most_frequent_word(values)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,24 +162,24 @@ class Sorting(Config):
     """Sorting: "k c a : a c" asks for a, c and k, the letters before the colon in alphabetical order.
 
     Attributes:
-        letters: The most letters of a text, which has at least three, all different.
+        num_letters: The most letters of a text, which has at least three, all different.
     """
 
-    letters: Annotated[int, Range(3, 26)] = 10
+    num_letters: Annotated[int, Range(3, 26)] = 10
 
-    sources: ClassVar[Mapping[str, str]] = {"next": "the letter that comes next"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"next": "the letter that comes next"}
     needs_future: ClassVar[bool] = False
     vocabulary: ClassVar[tuple[str, ...]] = (":", *string.ascii_lowercase)
 
     @property
     def max_length(self) -> int:
         """The length of the letters, the colon, and all letters again except the last."""
-        return 2 * self.letters
+        return 2 * self.num_letters
 
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample letters, followed by their order without its last."""
-        count = random.integers(3, self.letters + 1)
-        given = shuffled(random, string.ascii_lowercase)[:count]
+        count = random.integers(3, self.num_letters + 1)
+        given = shuffle_words(random, string.ascii_lowercase)[:count]
         return [*given, ":", *sorted(given)[:-1]]
 
     def find_questions(self, words: Words) -> list[Question]:
@@ -218,7 +220,7 @@ class Brackets(Config):
     max_depth: Annotated[int, Range(2, 100)] = 6
     max_length: Annotated[int, Range(8, 1000)] = 32
 
-    sources: ClassVar[Mapping[str, str]] = {"opening": "the bracket that is open"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"opening": "the bracket that is open"}
     needs_future: ClassVar[bool] = False
 
     @property
@@ -234,7 +236,7 @@ class Brackets(Config):
             stack: list[str] = []
             for _ in range(random.integers(self.max_length // 2, self.max_length + 1)):
                 if not stack or (len(stack) < self.max_depth and random.random() < 0.5):
-                    stack.append(choose(random, opening))
+                    stack.append(choose_word(random, opening))
                     words.append(stack[-1])
                 else:
                     words.append(PAIRS[stack.pop()])
@@ -267,40 +269,41 @@ class Motifs(Config):
     When the motif occurs again, each of its letters predicts the next one. All other letters occur once.
 
     Attributes:
-        motif: The most letters of the motif, which has at least half as many.
-        repeats: How often the motif occurs.
+        motif_length: The most letters of the motif, which has at least half as many.
+        max_repeats: How often the motif occurs.
         max_gap: The longest gap.
 
     Raises:
         ValueError: If there are too few letters for gaps of `max_gap`.
     """
 
-    motif: Annotated[int, Range(4, 40)] = 16
-    repeats: Annotated[int, Range(2, 8)] = 3
+    motif_length: Annotated[int, Range(4, 40)] = 16
+    max_repeats: Annotated[int, Range(2, 8)] = 3
     max_gap: PositiveInt = 4
 
-    sources: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
+    source_descriptions: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
     needs_future: ClassVar[bool] = False
     vocabulary: ClassVar[tuple[str, ...]] = tuple(string.ascii_letters)
 
     def _check(self) -> None:
-        if self.max_gap > (most := (len(self.vocabulary) - self.motif) // self.repeats):
+        if self.max_gap > (most := (len(self.vocabulary) - self.motif_length) // self.max_repeats):
             raise ValueError(
-                f"max_gap={self.max_gap} must be at most {most} with motif={self.motif} and repeats={self.repeats}"
+                f"max_gap={self.max_gap} must be at most {most} with motif_length={self.motif_length} and "
+                f"max_repeats={self.max_repeats}"
             )
 
     @property
     def max_length(self) -> int:
         """The length of the longest motifs with the longest gaps."""
-        return self.repeats * (self.motif + self.max_gap)
+        return self.max_repeats * (self.motif_length + self.max_gap)
 
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample gaps and motifs in turn; the last motif is cut short."""
-        count = int(random.integers(self.motif // 2, self.motif + 1))
-        letters = shuffled(random, self.vocabulary)
+        count = int(random.integers(self.motif_length // 2, self.motif_length + 1))
+        letters = shuffle_words(random, self.vocabulary)
         motif, others = letters[:count], iter(letters[count:])
         words: list[str] = []
-        for _ in range(self.repeats):
+        for _ in range(self.max_repeats):
             words += [next(others) for _ in range(random.integers(1, self.max_gap + 1))] + motif
         return words[: len(words) - int(random.integers(1, count))]
 

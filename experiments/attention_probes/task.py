@@ -218,7 +218,7 @@ class AttentionProbes(BaseTask):
         The head is chosen on the first of the given splits and measured on the last: test figures are of heads that
         were chosen on validation texts.
         """
-        names = list(self.corpus.sources)
+        names = list(self.corpus.source_descriptions)
         first, *_, last = (*texts, *texts)
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
@@ -230,7 +230,7 @@ class AttentionProbes(BaseTask):
                 of_rows = gold_BxSxQxK & (number_B == number)[:, None, None, None]
                 hits = {
                     name: attention_mass_sums(
-                        {site: gold_hits(aux.maps[site.name].weights, of_rows[:, at]) for site in sites}
+                        {site: count_gold_hits(aux.maps[site.name].weights, of_rows[:, at]) for site in sites}
                     )
                     for at, name in enumerate(names)
                 }
@@ -239,7 +239,7 @@ class AttentionProbes(BaseTask):
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars, notes = {}, []
-            for name, words in self.corpus.sources.items():
+            for name, words in self.corpus.source_descriptions.items():
                 hits, site, layer, head = head_with_most_mass(sums[first]["hits"][name], sums[last]["hits"][name])
                 scalars[f"{name}_head_accuracy"] = hits / max(float(sums[last]["marks"]), 1)
                 notes.append(f"layer {layer}, head {head} of {site} reads {words}")
@@ -258,7 +258,7 @@ class AttentionProbes(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the words, each text's answers as its title, and gold alignments to the sources."""
-        return make_labels(self.corpus, self._shown, sites)
+        return make_axis_labels(self.corpus, self._shown, sites)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Answer the questions of each text, with the probability of each answer.
@@ -276,10 +276,14 @@ class AttentionProbes(BaseTask):
             positions = [question.position for question in self.corpus.find_questions(words)]
             said = describe_top_classes(logits_TxV[positions][:, : len(names)], names)
             lines.append(", ".join(f"{words[at]} = {word}" for at, word in zip(positions, said, strict=True)))
-        return Predictions(lines, make_labels(self.corpus, rows, view.model.sites), make_capture_function(view, inputs))
+        return Predictions(
+            lines, make_axis_labels(self.corpus, rows, view.model.sites), make_capture_function(view, inputs)
+        )
 
 
-def gold_hits(weights_LxBxHxQxK: Float[Array, "L B H Q K"], gold_BxQxK: Bool[Array, "B Q K"]) -> Float[Array, "L H"]:
+def count_gold_hits(
+    weights_LxBxHxQxK: Float[Array, "L B H Q K"], gold_BxQxK: Bool[Array, "B Q K"]
+) -> Float[Array, "L H"]:
     """Count, for each layer and head, the rows of the map whose largest weight is on a gold position.
 
     Args:
@@ -365,16 +369,16 @@ def make_batch(corpus: Corpus, texts: Sequence[Words], *, gold: bool = False) ->
     number_of = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
     batch = pad_texts(corpus, texts)
     labels, length = np.full_like(batch["tokens"], PAD), corpus.max_length
-    where = np.zeros((len(texts), len(corpus.sources), length, length) if gold else (0, 0, 0, 0), bool)
+    where = np.zeros((len(texts), len(corpus.source_descriptions), length, length) if gold else (0, 0, 0, 0), bool)
     for row, words in enumerate(texts):
         for question in corpus.find_questions(words):
             labels[row, question.position] = number_of[question.answer]
-            for source, positions in enumerate(question.sources if gold else ()):
+            for source, positions in enumerate(question.source_positions if gold else ()):
                 where[row, source, question.position, list(positions)] = True
     return {**batch, "labels": labels, **({"gold": where} if gold else {})}
 
 
-def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -> AxisLabels:
+def make_axis_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -> AxisLabels:
     """Label the maps of some texts.
 
     Args:
@@ -390,7 +394,7 @@ def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -
         tuple(
             GoldLink(question.position, at, True)
             for question in of_text
-            for positions in question.sources
+            for positions in question.source_positions
             for at in positions
         )
         for of_text in questions_found
@@ -400,7 +404,7 @@ def make_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -
         for words, of_text in zip(texts, questions_found, strict=True)
     )
     named = {"tokens": tuple(map(tuple, texts))}
-    linked = " or ".join(corpus.sources.values())
+    linked = " or ".join(corpus.source_descriptions.values())
     return AxisLabels(
         named, titles, {site.name: links for site in sites_between(sites, *ITSELF)} or None, linked=linked
     )
@@ -440,7 +444,9 @@ def make_interface(config: AttentionProbesConfig, kept: object = None) -> TaskIn
     return TaskInterface(inputs, {"tokens": len(config.corpus.vocabulary) + 1}, PAD, output=asks.output)
 
 
-def read_texts(config: AttentionProbesConfig, view: StateView, kept: object, sentences: InputTexts) -> EncodedInputs:
+def encode_user_texts(
+    config: AttentionProbesConfig, view: StateView, kept: object, sentences: InputTexts
+) -> EncodedInputs:
     """Read a user's texts of the corpus.
 
     Raises:
@@ -448,9 +454,13 @@ def read_texts(config: AttentionProbesConfig, view: StateView, kept: object, sen
     """
     check_input_texts(sentences)
     rows = [parse_text(config.corpus, text) for text in sentences.texts]
-    return EncodedInputs(pad_texts(config.corpus, rows), "forward", make_labels(config.corpus, rows, view.model.sites))
+    return EncodedInputs(
+        pad_texts(config.corpus, rows), "forward", make_axis_labels(config.corpus, rows, view.model.sites)
+    )
 
 
 TASK = TaskSpec(
-    AttentionProbesConfig, AttentionProbes, input_reader=InputReader(make_interface, read_texts, lambda directory: None)
+    AttentionProbesConfig,
+    AttentionProbes,
+    input_reader=InputReader(make_interface, encode_user_texts, lambda directory: None),
 )

@@ -7,7 +7,7 @@ from transformer.data.synthetic_scenes import COLUMNS, ROWS, SceneGenerator, Sce
 COMMA = ","
 
 
-def caption_words(scene_generator: SceneGenerator) -> tuple[str, ...]:
+def caption_vocabulary(scene_generator: SceneGenerator) -> tuple[str, ...]:
     """Return the vocabulary of the captions."""
     return (COMMA, *scene_generator.colors, *scene_generator.shapes, *ROWS, *COLUMNS)
 

@@ -75,7 +75,7 @@ def named_cell_mask(named_BxT: Int[Array, "B T"], cells_K: Int[np.ndarray, " K"]
     return (named_BxT[..., None] == cells_K) & (named_BxT != NO_CELL)[..., None]
 
 
-def doubly_stochastic(
+def doubly_stochastic_penalty(
     weights_LxBxHxTxK: Float[Array, "L B H T K"], counts_BxT: Bool[Array, "B T"]
 ) -> Float[Array, "L H"]:
     """Compute the penalty sum_i (1 - sum_t w_ti)^2 of each layer and head (Xu et al. 2015, equation 14).
@@ -104,7 +104,7 @@ def attention_mass_step(scene_generator: SceneGenerator) -> EvaluationStep:
         masses = {
             site: attention_mass_within(weights[site], named_cell_mask(named_BxT, cells[site])) for site in weights
         }
-        penalties = {_PENALTY + site.name: doubly_stochastic(weights[site], counts_BxT) for site in weights}
+        penalties = {_PENALTY + site.name: doubly_stochastic_penalty(weights[site], counts_BxT) for site in weights}
         counts = {"nouns": jnp.sum(named_BxT != NO_CELL), "examples": jnp.int32(len(named_BxT))}
         return {**counts, **attention_mass_sums(masses), **penalties}, None
 

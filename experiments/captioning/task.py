@@ -102,7 +102,7 @@ class Captioning(ImageToSequenceTask):
         size = {"size": self.scene_generator.image_size, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__(
             "captions",
-            captions.caption_words(self.scene_generator),
+            captions.caption_vocabulary(self.scene_generator),
             captions.max_caption_length(self.scene_generator),
             **size,
             separator=" ",
@@ -113,7 +113,7 @@ class Captioning(ImageToSequenceTask):
     @property
     def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of scenes and of words."""
-        count = len(captions.caption_words(self.scene_generator))
+        count = len(captions.caption_vocabulary(self.scene_generator))
         held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",

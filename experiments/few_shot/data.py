@@ -23,7 +23,7 @@ _HAND = Variation(turn=0.025, slant=0.12, scale=0.1, shift=0.05, jitter=0.0, thi
 _AT_ONCE, _FAR = 256, 1e3
 
 
-def draw_characters(
+def render_characters(
     random: np.random.Generator, count: int, num_drawers: int, image_size: int
 ) -> UInt8[np.ndarray, "count drawers size size"]:
     """Render synthetic characters, each by several drawers; ink is bright.
@@ -105,10 +105,10 @@ class SyntheticCharacters(Config):
     num_drawers: Annotated[int, Range(2)] = 20
     seed: int = 0
 
-    def draw(self, split: str, image_size: int) -> Drawings:
+    def render_split(self, split: str, image_size: int) -> Drawings:
         """Render the drawings of a split."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        return draw_characters(random, getattr(self, split), self.num_drawers, image_size)
+        return render_characters(random, getattr(self, split), self.num_drawers, image_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ class HeldOutCharacters(Config):
     seed: int = 0
 
 
-def open_characters(name: str, *, data_dir: str | None, image_size: int) -> CharacterSet:
+def open_character_set(name: str, *, data_dir: str | None, image_size: int) -> CharacterSet:
     """Load or render a character set.
 
     Args:
@@ -181,10 +181,10 @@ def open_characters(name: str, *, data_dir: str | None, image_size: int) -> Char
     drawn = _synthetic_characters(name)
     if data_dir is not None:
         raise UserError(f"config.task.data_dir={data_dir!r} is for omniglot: {kind} are drawn here")
-    return CharacterSet(name, {split: drawn.draw(split, image_size) for split in SPLITS})
+    return CharacterSet(name, {split: drawn.render_split(split, image_size) for split in SPLITS})
 
 
-def placeholder_characters(name: str, *, classes: int, num_drawers: int, image_size: int) -> CharacterSet:
+def make_placeholder_characters(name: str, *, classes: int, num_drawers: int, image_size: int) -> CharacterSet:
     """Return a set of blank characters of the right shape, without reading or rendering any.
 
     Raises:

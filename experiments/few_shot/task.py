@@ -15,8 +15,8 @@ from experiments.few_shot.data import (
     CharacterSet,
     EpisodeBatch,
     RotationAugmentation,
-    open_characters,
-    placeholder_characters,
+    make_placeholder_characters,
+    open_character_set,
     sample_episodes,
 )
 from transformer.attention.sites import AxisKind, Site, sites_between
@@ -77,7 +77,7 @@ class FewShotConfig(Config, path="config.task"):
     num_probe_examples: NumDisplayedExamples = 2
 
     @property
-    def shots_by_turn(self) -> tuple[int, ...]:
+    def shots_of_batches(self) -> tuple[int, ...]:
         """The numbers of shots in the order of the batches, the longest episodes first."""
         return tuple(sorted(self.shots, reverse=True))
 
@@ -145,7 +145,7 @@ class FewShotClassification(BaseTask):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of episodes that are sampled anew at every step."""
-        draws = (functools.partial(self._draw, "train", shots) for shots in self.config.shots_by_turn)
+        draws = (functools.partial(self._draw, "train", shots) for shots in self.config.shots_of_batches)
         return AlternatingSources(tuple(GeneratedBatches(draw, seed) for draw in draws))
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Any]:
@@ -195,7 +195,7 @@ class FewShotClassification(BaseTask):
             titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
         gold = {site.name: tuple(links) for site in sites_between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
-        images = {name: montage(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
+        images = {name: tile_episodes(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
         tokens = dict.fromkeys((EPISODE, SHOT), tuple(names))
         return AxisLabels(tokens, tuple(titles), gold or None, images=images)
 
@@ -213,7 +213,7 @@ def class_names(ways: int) -> list[str]:
     return [chr(ord("A") + number) if ways <= 26 else str(number + 1) for number in range(ways)]
 
 
-def montage(episodes: EpisodeBatch, shape: tuple[int, int], ways: int) -> UInt8[np.ndarray, "B height width 3"]:
+def tile_episodes(episodes: EpisodeBatch, shape: tuple[int, int], ways: int) -> UInt8[np.ndarray, "B height width 3"]:
     """Tile each episode's drawings in a grid; each class has its color, the query is black.
 
     Args:
@@ -238,14 +238,14 @@ def montage(episodes: EpisodeBatch, shape: tuple[int, int], ways: int) -> UInt8[
 
 def build(config: FewShotConfig, directory: Path, rows_multiple: int = 1) -> FewShotClassification:
     """Build the task over its data."""
-    opened = open_characters(config.dataset, data_dir=config.data_dir, image_size=config.image_size)
+    opened = open_character_set(config.dataset, data_dir=config.data_dir, image_size=config.image_size)
     return FewShotClassification(config, opened, rows_multiple)
 
 
 def synthetic(config: FewShotConfig, rows_multiple: int = 1) -> FewShotClassification:
     """Build the task over blank characters."""
     num_drawers = max(config.shots, default=1) + 1
-    opened = placeholder_characters(
+    opened = make_placeholder_characters(
         config.dataset, classes=config.ways, num_drawers=num_drawers, image_size=config.image_size
     )
     return FewShotClassification(config, opened, rows_multiple)

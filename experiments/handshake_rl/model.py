@@ -58,13 +58,13 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
     width: PositiveInt = 64
 
     @property
-    def features(self) -> int:
+    def num_region_features(self) -> int:
         """The number of features of a region, over both images."""
         return len(STREAMS) * self.encoder.width
 
     def pooled_width(self, regions: int) -> int:
         """Return the number of image features that the recurrent layer reads, for an image of so many regions."""
-        return self.features * (regions if self.region_pooling is RegionPooling.CONCATENATE else 1)
+        return self.num_region_features * (regions if self.region_pooling is RegionPooling.CONCATENATE else 1)
 
     @property
     def recurrent(self) -> RecurrentConfig:
@@ -103,7 +103,9 @@ class RecurrentQNetwork(StatelessModule):
         self.gray = GridEncoder(config.encoder, 1, builder=builder)
         self.depth = GridEncoder(config.encoder, 1, builder=builder)
         if config.region_pooling is RegionPooling.ATTENTION:
-            self.attention = AttentionCell(AttentionCellConfig(), config.width, config.features, builder=builder)
+            self.attention = AttentionCell(
+                AttentionCellConfig(), config.width, config.num_region_features, builder=builder
+            )
         self.recurrent = RecurrentLayer(config.recurrent, config.pooled_width(regions) + self.count, builder=builder)
         self.values = Linear((("embed", config.width),), (("features", self.count),), bias=True, builder=builder)
 

@@ -177,7 +177,12 @@ class HandshakeRL(BaseTask):
         self.objectives = (Objective("q_learning", self._loss),)
         self.evaluations = tuple(
             Evaluation(
-                "greedy", split, [{"worlds": _held_out(split, config.num_eval_examples)}], self._greedy, report, at_end
+                "greedy",
+                split,
+                [{"worlds": _held_out(split, config.num_eval_examples)}],
+                self._greedy,
+                handshake_report,
+                at_end,
             )
             for split, at_end in (("validation", False), ("test", True))
         )
@@ -295,7 +300,7 @@ class HandshakeRL(BaseTask):
         return AxisLabels({QUERY: tuple(names)}, tuple(titles), gold or None, images=images)
 
 
-def report(sums: Mapping[str, Any], rows: object = None) -> EvaluationReport:
+def handshake_report(sums: Mapping[str, Any], rows: object = None) -> EvaluationReport:
     """Report success and mean reward; `attention_mass/person` is the mean weight on the person's regions.
 
     `attention_mass/person_over_uniform` is that weight divided by the weight of uniform attention.

@@ -30,10 +30,10 @@ class Episode(NamedTuple):
     """Pairs of distinct words under one rule, and the rule's name."""
 
     pairs: tuple[Pair, ...]
-    rule: str
+    rule_name: str
 
 
-class Problem(Protocol):
+class EpisodeDistribution(Protocol):
     """A distribution over rules, and over episodes of them."""
 
     @property
@@ -136,13 +136,13 @@ class WordTranslation(NamedTuple):
 
     Attributes:
         alphabet_size: The number of letters in the alphabet.
-        letters: The number of letters that a language maps.
+        num_letters: The number of letters that a language maps.
         min_word_length: The fewest letters of a word.
         max_word_length: The most letters of a word.
     """
 
     alphabet_size: int
-    letters: int
+    num_letters: int
     min_word_length: int
     max_word_length: int
 
@@ -160,7 +160,7 @@ class WordTranslation(NamedTuple):
         """Sample words of one language, all equally likely."""
         rule = ""
         while not rule or is_held_out(rule) != unseen:
-            chosen, image = (random.permutation(self.alphabet_size)[: self.letters] for _ in range(2))
+            chosen, image = (random.permutation(self.alphabet_size)[: self.num_letters] for _ in range(2))
             letters = "".join(LETTERS[number] for number in np.sort(chosen))
             made = "".join(LETTERS[number] for number in image).upper()
             rule = f"{letters} to {made}"

@@ -51,7 +51,7 @@ def sample_functions(
     return FunctionBatch(points_BxNxD, values_BxN, values_BxN + noise * random.standard_normal((rows, points)))
 
 
-def interleave(functions: FunctionBatch) -> Float[np.ndarray, "B 2N D+1"]:
+def interleave_points_and_values(functions: FunctionBatch) -> Float[np.ndarray, "B 2N D+1"]:
     """Return x_1, y_1, x_2, y_2, ... as vectors: (x, 0), then (0, ..., 0, y)."""
     rows, points, dimensions = functions.points.shape
     vectors = np.zeros((rows, points, 2, dimensions + 1), np.float32)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from experiments.in_context_learning.linear_functions import (
     FunctionBatch,
-    interleave,
+    interleave_points_and_values,
     least_squares,
     ridge_regression,
     sample_functions,
@@ -63,13 +63,13 @@ class LinearRegressionConfig(Config, path="config.task"):
             )
 
     @property
-    def points(self) -> int:
+    def num_points(self) -> int:
         """The number of points of a function: each is predicted from 0 to 2 x dimensions examples."""
         return 2 * self.dimensions + 1
 
     def sample(self, random: np.random.Generator, min_dimensions: int | None = None) -> FunctionBatch:
         """Sample a batch of functions."""
-        return sample_functions(random, self.batch_size, self.points, self.dimensions, self.noise, min_dimensions)
+        return sample_functions(random, self.batch_size, self.num_points, self.dimensions, self.noise, min_dimensions)
 
 
 class LinearRegression(BaseTask):
@@ -78,12 +78,12 @@ class LinearRegression(BaseTask):
     def __init__(self, config: LinearRegressionConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config = config
-        shape = (config.batch_size, 2 * config.points, config.dimensions + 1)
+        shape = (config.batch_size, 2 * config.num_points, config.dimensions + 1)
         inputs = {"vectors": InputSpec(shape, jnp.float32, Modality.POINTS)}
         self.interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("next_value", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        shown = interleave(config.sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
+        shown = interleave_points_and_values(config.sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
         self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -120,24 +120,26 @@ class LinearRegression(BaseTask):
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             whole = FunctionBatch(*map(np.concatenate, zip(*functions, strict=True)))
-            return report(whole, np.asarray(rows["answers"], np.float64), self.config.noise)
+            return regression_report(whole, np.asarray(rows["answers"], np.float64), self.config.noise)
 
         batches = [make_batch(each) for each in functions]
         return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the positions x_1, y_1, x_2, y_2, ... of each function."""
-        names = tuple(f"{which}{point + 1}" for point in range(self.config.points) for which in ("x", "y"))
+        names = tuple(f"{which}{point + 1}" for point in range(self.config.num_points) for which in ("x", "y"))
         count = len(self.probe_batch["vectors"])
         return AxisLabels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))
 
 
 def make_batch(functions: FunctionBatch) -> dict[str, np.ndarray]:
     """Return the model's inputs, and the value to predict at every x."""
-    return {"vectors": interleave(functions), "shown": functions.noisy_values.astype(np.float32)}
+    return {"vectors": interleave_points_and_values(functions), "shown": functions.noisy_values.astype(np.float32)}
 
 
-def report(functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> EvaluationReport:
+def regression_report(
+    functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], noise: float
+) -> EvaluationReport:
     """Report mean squared errors of f(x) after k examples: the model's, least squares', and the Bayes-optimal one.
 
     `zero_baseline` is the error of always predicting 0. `error_over_least_squares` compares the model with least

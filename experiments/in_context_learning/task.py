@@ -148,10 +148,10 @@ class InContextLearningConfig(Config, path="config.task"):
             )
         match self.problem:
             case Problem.WORD_TRANSLATION:
-                sizes, words = (self.alphabet_size, self.num_letters), 2 * self.pairs
+                sizes, words = (self.alphabet_size, self.num_letters), 2 * self.num_pairs
             case Problem.STRING_EDITS:
                 # One word in so many is held out; two edits take away at most two letters.
-                sizes, words = (self.alphabet_size, self.alphabet_size), 4 * episodes.HELD_OUT * self.pairs
+                sizes, words = (self.alphabet_size, self.alphabet_size), 4 * episodes.HELD_OUT * self.num_pairs
             case Problem.STYLE:
                 return
             case _:
@@ -162,12 +162,12 @@ class InContextLearningConfig(Config, path="config.task"):
             episodes.check_translation_sizes(*sizes)
 
     @property
-    def pairs(self) -> int:
+    def num_pairs(self) -> int:
         """The number of pairs of an episode."""
         return max(self.shots) + 1
 
     @property
-    def rules(self) -> episodes.Problem | None:
+    def episode_distribution(self) -> episodes.EpisodeDistribution | None:
         """The distribution over rules; None for style."""
         match self.problem:
             case Problem.WORD_TRANSLATION:
@@ -182,12 +182,16 @@ class InContextLearningConfig(Config, path="config.task"):
     @property
     def alphabet(self) -> str:
         """Every character of episodes."""
-        return CHARACTERS if self.rules is None else self.rules.alphabet + ARROW + STOP
+        return CHARACTERS if self.episode_distribution is None else self.episode_distribution.alphabet + ARROW + STOP
 
     @property
-    def context(self) -> int:
+    def context_length(self) -> int:
         """The length of a row, that of the longest episode."""
-        return self.text_length if self.rules is None else self.pairs * self.rules.max_pair_length
+        return (
+            self.text_length
+            if self.episode_distribution is None
+            else self.num_pairs * self.episode_distribution.max_pair_length
+        )
 
 
 class EpisodeRow(NamedTuple):
@@ -196,13 +200,13 @@ class EpisodeRow(NamedTuple):
     Attributes:
         text: The characters.
         shots: The number of pairs before each character of an answer; -1 elsewhere.
-        rule: The name of the rule, or the author.
+        rule_name: The name of the rule, or the author.
         episode: The pairs; None for style.
     """
 
     text: str
     shots: list[int]
-    rule: str
+    rule_name: str
     episode: Episode | None = None
 
 
@@ -216,12 +220,12 @@ class InContextLearning(BaseTask):
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
-        if config.rules is None:
+        if config.episode_distribution is None:
             self.evaluations = tuple(self._style(split, seed) for split, seed in splits)
         else:
             kinds = (("unseen", True), ("seen", False))
             self.evaluations = tuple(
-                self._few_shots(split, (seed, unseen), name, config.rules)
+                self._few_shots(split, (seed, unseen), name, config.episode_distribution)
                 for split, seed in splits
                 for name, unseen in kinds
             )
@@ -229,20 +233,22 @@ class InContextLearning(BaseTask):
             np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
         )
         self._repeats = repeated_sequences(
-            tokenizer, config.num_repeated_sequences, min(config.context, 2 * tokenizer.vocab_size)
+            tokenizer, config.num_repeated_sequences, min(config.context_length, 2 * tokenizer.vocab_size)
         )
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
         self.probe_batch = pad_texts([*texts, *self._repeats.tokens.tolist()], tokenizer)
 
     def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
         """Sample episodes; texts of authors never repeat, so none is held out."""
-        config, rules = self.config, self.config.rules
+        config, rules = self.config, self.config.episode_distribution
         if rules is None:
             names = [list(AUTHORS)[number] for number in random.integers(0, len(AUTHORS), count)]
             texts = [sample_text(AUTHORS[name], random, config.text_length) for name in names]
             return [EpisodeRow(text, [-1] * len(text), name) for text, name in zip(texts, names, strict=True)]
-        drawn = [rules.sample(random, config.pairs, unseen=unseen) for _ in range(count)]
-        return [EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule, each) for each in drawn]
+        drawn = [rules.sample(random, config.num_pairs, unseen=unseen) for _ in range(count)]
+        return [
+            EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule_name, each) for each in drawn
+        ]
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of episodes that are sampled anew at every step."""
@@ -252,7 +258,7 @@ class InContextLearning(BaseTask):
 
     def _batch(self, drawn: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
         """Return rows of one width: tokens, next tokens, and the number of pairs before an answer's token."""
-        shape = len(drawn), self.config.context
+        shape = len(drawn), self.config.context_length
         tokens, labels, shots = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
         encoded = self.tokenizer.encode([told.text for told in drawn])
         for row, (numbers, told) in enumerate(zip(encoded, drawn, strict=True)):
@@ -292,7 +298,9 @@ class InContextLearning(BaseTask):
             for number in batches
         ]
 
-    def _few_shots(self, split: str, seed: tuple[int, bool], name: str, rules: episodes.Problem) -> Evaluation:
+    def _few_shots(
+        self, split: str, seed: tuple[int, bool], name: str, rules: episodes.EpisodeDistribution
+    ) -> Evaluation:
         """Return the evaluation of how often greedy decoding gives a whole answer after each number of pairs.
 
         One pass over an episode evaluates them all: the answer after k pairs is right if each of its tokens is the most
@@ -304,7 +312,7 @@ class InContextLearning(BaseTask):
             logits_BxTxV, _ = self._logits(view, batch, None)
             return {
                 "loss": self._sums(logits_BxTxV, batch).cross_entropy,
-                "right": correct_answers(logits_BxTxV, batch, shots),
+                "right": count_correct_answers(logits_BxTxV, batch, shots),
                 "examples": jnp.float32(len(batch["tokens"])),
                 **self.denominators(batch),
             }, None
@@ -343,7 +351,7 @@ class InContextLearning(BaseTask):
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             said = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
             cut = [(each.text[: config.prompt_length], each.text[config.prompt_length :]) for each in told]
-            names = [each.rule for each in told]
+            names = [each.rule_name for each in told]
             sampled = zip(cut, said, names, strict=True)
             follows = [classify_author(prompt, text) == name for (prompt, _), text, name in sampled]
             own = [classify_author(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
@@ -365,7 +373,7 @@ class InContextLearning(BaseTask):
         ]
         labels = token_labels(self.tokenizer, rows)
         shown = len(self._shown)
-        titles = (*(told.rule for told in self._shown), *labels.titles[shown:])
+        titles = (*(told.rule_name for told in self._shown), *labels.titles[shown:])
         labels = label_repeated_sequences(dataclasses.replace(labels, titles=titles), self._repeats)
         if self.config.problem is not Problem.WORD_TRANSLATION:
             return labels
@@ -380,7 +388,7 @@ class InContextLearning(BaseTask):
         Raises:
             UserError: If a language is given, a character is in no episode, or a prompt is too long.
         """
-        rules = self.config.rules
+        rules = self.config.episode_distribution
         if rules is None:
             return predict_continuations(view, self.tokenizer, request, request.texts)
         own = {"max_new_tokens": rules.max_pair_length // 2, "stop_sequences": (STOP,)}
@@ -389,7 +397,9 @@ class InContextLearning(BaseTask):
         )
 
 
-def correct_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Sequence[int]) -> Float[Array, " S"]:
+def count_correct_answers(
+    logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Sequence[int]
+) -> Float[Array, " S"]:
     """Count the rows whose answer has no wrong token.
 
     Args:
@@ -421,9 +431,12 @@ def _links(episode: Episode) -> tuple[GoldLink, ...]:
 
 def make_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return the model interface."""
-    inputs = {name: InputSpec((config.batch_size, config.context)) for name in LANGUAGE_MODELING.inputs}
+    inputs = {name: InputSpec((config.batch_size, config.context_length)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(
-        inputs, {"tokens": tokenizer.vocab_size}, output=LANGUAGE_MODELING.output, max_decoded_length=config.context
+        inputs,
+        {"tokens": tokenizer.vocab_size},
+        output=LANGUAGE_MODELING.output,
+        max_decoded_length=config.context_length,
     )
 
 

@@ -38,7 +38,7 @@ def _turn_around(maze: Maze, place: int, words: Words) -> list[Action] | None:
 
 def _face(maze: Maze, place: int, words: Words) -> list[Action] | None:
     """Turn to the left or right hall, if it alone has this floor."""
-    seen = [maze.floor_ahead(place, quarters) for quarters in (0, 3, 1)]
+    seen = [maze.floor_index_ahead(place, quarters) for quarters in (0, 3, 1)]
     asked = FLOORS.index(words["floor"])
     return [LEFT if seen[1] == asked else RIGHT] if seen.count(asked) == 1 and seen[0] != asked else None
 
@@ -55,8 +55,8 @@ def _end(maze: Maze, place: int, words: Words) -> list[Action] | None:
 def _reach(maze: Maze, place: int, words: Words) -> list[Action] | None:
     """Walk to the first such object ahead; not if one stands here."""
     asked, passed = OBJECTS.index(words["object"]), maze.places_ahead(place)
-    objects = [maze.object_at(each) for each in passed]
-    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.object_at(place) != asked else None
+    objects = [maze.object_index_at(each) for each in passed]
+    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.object_index_at(place) != asked else None
 
 
 def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
@@ -64,7 +64,7 @@ def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1
     asked = FLOORS.index(words["floor"])
 
     def leaves(at: int) -> bool:
-        return any(maze.floor_ahead(at, turned) == asked for turned in quarters)
+        return any(maze.floor_index_ahead(at, turned) == asked for turned in quarters)
 
     crossing = [leaves(at) for at in maze.places_ahead(place)]
     return [FORWARD] * (crossing.index(True) + 1) if True in crossing and not leaves(place) else None
@@ -221,7 +221,7 @@ def follow_instruction(maze: Maze, start: int, clauses: Sequence[Clause]) -> Wal
         if found is None:
             return None
         for action in found:
-            places.append(maze.next_place(places[-1], action))
+            places.append(maze.place_after(places[-1], action))
         actions += found
         clause_of_action += [number] * len(found)
     return Walk(tuple(actions), tuple(clause_of_action), tuple(places))
@@ -246,7 +246,7 @@ def sample_instruction(maze: Maze, start: int, count: int, random: np.random.Gen
         clause = _draw_clause(maze, place, random, walks=turned or random.random() >= TURN_PROB)
         chosen.append(clause)
         for action in clause.follow(maze, place) or ():
-            place = maze.next_place(place, action)
+            place = maze.place_after(place, action)
     words: list[str] = []
     clause_of_word: list[int] = []
     for number, clause in enumerate(chosen):
@@ -265,7 +265,7 @@ def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: 
     """
     for number in random.permutation(len(_TEMPLATES)):
         template, fillings = _TEMPLATES[number]
-        if template.moves_forward or not walks or maze.floor_ahead(place) == NONE:
+        if template.moves_forward or not walks or maze.floor_index_ahead(place) == NONE:
             fit = [filled for filled in fillings if template.follow(maze, place, filled) is not None]
             if fit:
                 phrase = template.phrases[random.integers(len(template.phrases))]

@@ -35,18 +35,18 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
     Returns:
         The image [height, width, 3].
     """
-    size = maze.side * CELL
+    size = maze.side_length * CELL
     image = np.full((size, size, 3), _ROCK, np.uint8)
     y, x = np.mgrid[:size, :size]
     patterns: dict[int, Bool[np.ndarray, "S S"]] = {}
-    for crossing in range(maze.side**2):
+    for crossing in range(maze.side_length**2):
         for heading in (Heading.EAST, Heading.SOUTH):
             floor = maze.floors[crossing][heading]
             if floor == NONE:
                 continue
             color, pattern = _FLOORS[FLOORS[floor]]
             shaded = patterns.setdefault(floor, pattern(y, x))
-            hall = _between(maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side), _HALF_HALL)
+            hall = _between(maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side_length), _HALF_HALL)
             image[hall] = np.where(shaded[hall][..., None], np.multiply(color, _SHADE), color)
     letters = draw_glyphs([name[0].upper() for name in OBJECTS], _LETTER, np.random.default_rng(0), NO_VARIATION)
     for crossing, thing in enumerate(maze.objects):
@@ -71,7 +71,7 @@ def paint_walk(maze: Maze, places: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"
         before, crossing = places[max(number - 1, 0)] // 4, place // 4
         path[_between(maze, before, crossing, _HALF_PATH)] = _PATH
         image = path.copy()
-        row, column = divmod(crossing, maze.side)
+        row, column = divmod(crossing, maze.side_length)
         square = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
         _blend(square, _arrow(place % 4), _WALKER)
         images.append(image)
@@ -89,7 +89,9 @@ def _arrow(heading: int) -> np.ndarray:
 
 def _between(maze: Maze, crossing: int, other: int, half: int) -> tuple[slice, slice]:
     """Return the pixels within `half` of the straight line between the centers of two crossings."""
-    ends: Int[np.ndarray, "2 2"] = np.array([divmod(each, maze.side) for each in (crossing, other)]) * CELL + CELL // 2
+    ends: Int[np.ndarray, "2 2"] = (
+        np.array([divmod(each, maze.side_length) for each in (crossing, other)]) * CELL + CELL // 2
+    )
     (top, left), (bottom, right) = ends.min(axis=0) - half, ends.max(axis=0) + half + 1
     return slice(top, bottom), slice(left, right)
 

@@ -34,24 +34,24 @@ class Action(enum.IntEnum):
 
 
 class Maze(NamedTuple):
-    """A maze of `side` x `side` crossings.
+    """A maze of `side_length` x `side_length` crossings.
 
     Attributes:
-        side: The crossings of a side.
+        side_length: The crossings of a side.
         floors: The floor of the hall that leaves each crossing in each heading; NONE for a wall.
         objects: The object at each crossing; NONE without one.
     """
 
-    side: int
+    side_length: int
     floors: tuple[tuple[int, ...], ...]
     objects: tuple[int, ...]
 
     @property
     def num_places(self) -> int:
         """The number of places."""
-        return 4 * self.side**2
+        return 4 * self.side_length**2
 
-    def floor_ahead(self, place: int, turned: int = 0) -> int:
+    def floor_index_ahead(self, place: int, turned: int = 0) -> int:
         """Return the floor of a hall.
 
         Args:
@@ -64,11 +64,11 @@ class Maze(NamedTuple):
         crossing, heading = divmod(place, 4)
         return self.floors[crossing][(heading + turned) % 4]
 
-    def object_at(self, place: int) -> int:
+    def object_index_at(self, place: int) -> int:
         """Return the object at the crossing; NONE without one."""
         return self.objects[place // 4]
 
-    def next_place(self, place: int, action: int) -> int:
+    def place_after(self, place: int, action: int) -> int:
         """Return the place after one action.
 
         Args:
@@ -80,7 +80,7 @@ class Maze(NamedTuple):
         """
         crossing, heading = divmod(place, 4)
         if action == Action.FORWARD:
-            return place if self.floor_ahead(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
+            return place if self.floor_index_ahead(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
         return 4 * crossing + (heading + (1 if action == Action.RIGHT else -1)) % 4
 
     def places_ahead(self, place: int, turned: int = 0) -> list[int]:
@@ -95,13 +95,13 @@ class Maze(NamedTuple):
         """
         place = 4 * (place // 4) + (place + turned) % 4
         passed = []
-        while self.floor_ahead(place) != NONE:
-            place = self.next_place(place, Action.FORWARD)
+        while self.floor_index_ahead(place) != NONE:
+            place = self.place_after(place, Action.FORWARD)
             passed.append(place)
         return passed
 
     def _stride(self, heading: int) -> int:
-        return (-self.side, 1, self.side, -1)[heading]
+        return (-self.side_length, 1, self.side_length, -1)[heading]
 
 
 def sample_maze(random: np.random.Generator, side: int) -> Maze:
@@ -146,7 +146,7 @@ def sample_maze(random: np.random.Generator, side: int) -> Maze:
 
 def transition_table(maze: Maze) -> Int[np.ndarray, "P A"]:
     """Return the transition table [place, action]: the place after each action at each place."""
-    behind = [[maze.next_place(place, action) for action in Action] for place in range(maze.num_places)]
+    behind = [[maze.place_after(place, action) for action in Action] for place in range(maze.num_places)]
     return np.array(behind, np.int32)
 
 
@@ -165,12 +165,12 @@ def observation_table(maze: Maze) -> UInt8[np.ndarray, "P F"]:
     """
     seen = np.zeros((maze.num_places, NUM_OBSERVATION_FEATURES), np.uint8)
     for place, row in enumerate(seen):
-        if maze.object_at(place) != NONE:
-            row[maze.object_at(place)] = 1
+        if maze.object_index_at(place) != NONE:
+            row[maze.object_index_at(place)] = 1
         for number, turned in enumerate(VISIBLE_DIRECTIONS):
             of_hall = row[len(OBJECTS) + number * _OF_HALL :][:_OF_HALL]
             # A wall's floor, NONE, is the last of the floors' numbers.
-            of_hall[: len(FLOORS) + 1][maze.floor_ahead(place, turned)] = 1
-            objects = [maze.object_at(passed) for passed in maze.places_ahead(place, turned)]
+            of_hall[: len(FLOORS) + 1][maze.floor_index_ahead(place, turned)] = 1
+            objects = [maze.object_index_at(passed) for passed in maze.places_ahead(place, turned)]
             of_hall[len(FLOORS) + 1 :][[each for each in objects if each != NONE]] = 1
     return seen

@@ -77,7 +77,7 @@ class ListenAttendWalkConfig(Config, path="config.model"):
         return RecurrentConfig(width=self.width)
 
     @property
-    def read(self) -> int:
+    def context_width(self) -> int:
         """The number of features of z_t."""
         return self.encoder.output_width + self.embedding * self.aligner.reads_words
 
@@ -149,11 +149,11 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         words = padded_vocab_size(interface.vocabularies["source"], config.vocab_size)
         self.embedding = Embedding(words, embedding, builder=builder)
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
-        aligned = AttentionCell(AttentionCellConfig(), width, config.read, builder=builder)
+        aligned = AttentionCell(AttentionCellConfig(), width, config.context_width, builder=builder)
         self.aligner = aligned if config.aligner.attends else None
         self.sight = linear(interface.inputs["sights"].shape[-1], embedding)
-        self.decoder = RecurrentLayer(config.decoder, embedding + config.read, builder=builder)
-        self.of_state, self.of_context = linear(width, embedding), linear(config.read, embedding)
+        self.decoder = RecurrentLayer(config.decoder, embedding + config.context_width, builder=builder)
+        self.of_state, self.of_context = linear(width, embedding), linear(config.context_width, embedding)
         self.output = linear(embedding, interface.vocabularies["target"], "vocabulary")
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[World, Carry]:

@@ -309,7 +309,7 @@ class InstructionFollowing(SymbolSequenceTask):
             for start in random.permutation(maze.num_places).tolist():
                 walk = instructions.follow_instruction(maze, start, instruction.clauses)
                 if walk is not None and len(walk.actions) <= self.config.max_actions:
-                    return InstructedWalk(make_tables(maze), instruction, walk)
+                    return InstructedWalk(make_maze_tables(maze), instruction, walk)
         raise UserError(
             f"{text[:80]!r} can be followed from no place of {_SEARCHED} drawn mazes: say something shorter"
         )
@@ -321,11 +321,11 @@ class InstructionFollowing(SymbolSequenceTask):
         """Return the place of each action of a row of `axis_labels`, and where the last one leads."""
         places = [walk.places[0]]
         for action in self.said_in(row):
-            places.append(maze.next_place(places[-1], ACTIONS.index(action)))
+            places.append(maze.place_after(places[-1], ACTIONS.index(action)))
         return places
 
 
-def make_tables(maze: Maze) -> MazeTables:
+def make_maze_tables(maze: Maze) -> MazeTables:
     """Return a maze with its tables; padding, begin and end tokens do not move."""
     stay_PxS = np.repeat(np.arange(maze.num_places, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
     return MazeTables(
@@ -346,7 +346,7 @@ def sample_mazes(seed: int, count: int, side: int) -> tuple[MazeTables, ...]:
         The tables of each maze.
     """
     random = np.random.default_rng((seed, side))
-    return tuple(make_tables(mazes.sample_maze(random, side)) for _ in range(count))
+    return tuple(make_maze_tables(mazes.sample_maze(random, side)) for _ in range(count))
 
 
 def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:
@@ -395,7 +395,7 @@ def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> Evalu
 
 
 def _place_name(maze: Maze, place: int) -> str:
-    row, column = divmod(place // 4, maze.side)
+    row, column = divmod(place // 4, maze.side_length)
     return f"row {row + 1}, column {column + 1}, facing {Heading(place % 4).name.lower()}"
 
 

@@ -79,24 +79,24 @@ class MetaRLConfig(Config, path="config.task"):
                     f"config.task.teacher=bayes_optimal is for bandits: set num_states=1, "
                     f"or teacher=oracle for {self.num_states} states"
                 )
-            if not is_tractable(self.num_actions, self.steps):
+            if not is_tractable(self.num_actions, self.num_steps):
                 raise UserError(
                     f"config.task.teacher=bayes_optimal enumerates every history of {self.num_actions} arms in "
-                    f"{self.steps} pulls, which are too many: reduce them, or set teacher=oracle"
+                    f"{self.num_steps} pulls, which are too many: reduce them, or set teacher=oracle"
                 )
 
     @property
-    def steps(self) -> int:
+    def num_steps(self) -> int:
         """The steps of all episodes in one MDP."""
         return self.horizon * self.num_episodes
 
     @property
-    def features(self) -> int:
+    def num_inputs(self) -> int:
         """The number of inputs of a step: the state, the last action, its reward, and whether an episode starts."""
         return self.num_states + self.num_actions + 2
 
 
-class Steps(NamedTuple):
+class PolicyRollout(NamedTuple):
     """The steps of a model's policy in every MDP.
 
     Attributes:
@@ -117,12 +117,14 @@ class MetaRL(BaseTask):
         check_batch_size(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
-            "vectors": InputSpec((config.batch_size, config.steps, config.features), jnp.float32, Modality.ACTIONS)
+            "vectors": InputSpec(
+                (config.batch_size, config.num_steps, config.num_inputs), jnp.float32, Modality.ACTIONS
+            )
         }
         self.interface = TaskInterface(inputs, {"numbers": config.num_actions}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("distillation", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        if config.num_states == 1 and config.steps <= _HISTORIES:
+        if config.num_states == 1 and config.num_steps <= _HISTORIES:
             self.evaluations += (self._every_history(),)
         random = np.random.default_rng((VALIDATION_SEED + 1, 0))
         self._worlds = self._draw_worlds(random, config.num_probe_examples)
@@ -178,7 +180,7 @@ class MetaRL(BaseTask):
             random = np.random.default_rng((seed, number))
             worlds.append(self._draw_worlds(random, config.batch_size))
             # What happens to whoever acts is drawn beforehand: all models meet the same luck.
-            luck = random.random((config.batch_size, config.steps, 2 + config.num_actions)).astype(np.float32)
+            luck = random.random((config.batch_size, config.num_steps, 2 + config.num_actions)).astype(np.float32)
             batches.append({**worlds[-1].batch_arrays(), "luck": luck})
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -202,7 +204,7 @@ class MetaRL(BaseTask):
                 "posterior_sampling": float(lived.rewards.sum(axis=1).mean()),
             }
             if config.teacher is Teacher.BAYES_OPTIMAL:
-                said["bayes_optimal"] = max(bayes_optimal_values(((0, 0),) * config.num_actions, config.steps))
+                said["bayes_optimal"] = max(bayes_optimal_values(((0, 0),) * config.num_actions, config.num_steps))
             return said
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
@@ -215,8 +217,8 @@ class MetaRL(BaseTask):
 
     def _every_history(self) -> Evaluation:
         config = self.config
-        wins_NxT = np.array(list(itertools.product((False, True), repeat=config.steps)))
-        padded_NxT = np.concatenate([wins_NxT, np.zeros((-len(wins_NxT) % config.batch_size, config.steps), bool)])
+        wins_NxT = np.array(list(itertools.product((False, True), repeat=config.num_steps)))
+        padded_NxT = np.concatenate([wins_NxT, np.zeros((-len(wins_NxT) % config.batch_size, config.num_steps), bool)])
         real_N = np.arange(len(padded_NxT)) < len(wins_NxT)
         starts = range(0, len(real_N), config.batch_size)
         batches = [
@@ -263,7 +265,7 @@ def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, 
         At each step one-hot state and last action, last reward, and 1 at the first step of an episode.
     """
     rows, length = lived.states.shape
-    vectors = np.zeros((rows, length, config.features), np.float32)
+    vectors = np.zeros((rows, length, config.num_inputs), np.float32)
     vectors[..., : config.num_states] = np.eye(config.num_states)[lived.states]
     acted = vectors[..., config.num_states : config.num_states + config.num_actions]
     acted[:, 1:] = np.eye(config.num_actions)[lived.actions[:, :-1]]
@@ -272,7 +274,7 @@ def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, 
     return vectors
 
 
-def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch, *, sampled: bool) -> Steps:
+def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch, *, sampled: bool) -> PolicyRollout:
     """Run a model's policy in the MDPs of a batch.
 
     Args:
@@ -317,13 +319,13 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
         return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.num_actions), won_B), (action_B, won_B)
 
     first = (
-        jnp.zeros((rows, config.steps, config.features)),
+        jnp.zeros((rows, config.num_steps, config.num_inputs)),
         jnp.zeros(rows, jnp.int32),
         jnp.zeros((rows, config.num_actions)),
         jnp.zeros(rows),
     )
-    (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.steps))
-    return Steps(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)
+    (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.num_steps))
+    return PolicyRollout(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)
 
 
 def history_probabilities(
@@ -341,7 +343,7 @@ def history_probabilities(
     """
     won_BxT = wins_BxT.astype(jnp.float32)
     rows = len(won_BxT)
-    luck_BxTxN = jnp.zeros((rows, config.steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)
+    luck_BxTxN = jnp.zeros((rows, config.num_steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)
     given = {
         "transitions": jnp.ones((rows, 1, config.num_actions, 1)),
         "rewards": jnp.full((rows, 1, config.num_actions), 0.5),

@@ -1,9 +1,9 @@
 """Sequences of bits whose answer an algorithm computes: the problems of Graves et al. 2014, section 4.
 
 Each problem is a class. Its `size` is what makes a sequence longer (vectors, items, bits); sequences that are sampled
-together have one size and length. A step has the problem's `inputs` numbers, the bits of a vector first and then flags
-and scalars, each on its own channel; while an answer is expected the inputs are zero (except in n_grams, which predicts
-the next bit).
+together have one size and length. A step has the problem's `num_inputs` numbers, the bits of a vector first and then
+flags and scalars, each on its own channel; while an answer is expected the inputs are zero (except in n_grams, which
+predicts the next bit).
 """
 
 import dataclasses
@@ -23,39 +23,40 @@ class Sequences(NamedTuple):
     Attributes:
         vectors: The inputs [sequence, step, channel].
         targets: The answers [sequence, step, bit].
-        asked: The steps at which an answer is expected.
-        names: The names of each sequence's steps.
-        optimum: The least expected loss of each sequence in nats, if the answer is random; None if it is determined.
+        answer_mask: The steps at which an answer is expected.
+        step_names: The names of each sequence's steps.
+        optimal_nats: The least expected loss of each sequence in nats, if the answer is random; None if it is
+            determined.
     """
 
     vectors: Float[np.ndarray, "B T I"]
     targets: Float[np.ndarray, "B T O"]
-    asked: Bool[np.ndarray, " T"]
-    names: tuple[tuple[str, ...], ...]
-    optimum: Float[np.ndarray, " B"] | None = None
+    answer_mask: Bool[np.ndarray, " T"]
+    step_names: tuple[tuple[str, ...], ...]
+    optimal_nats: Float[np.ndarray, " B"] | None = None
 
 
 class Algorithm(Protocol):
     """A problem: its channels, the lengths of its sequences, and how they are sampled."""
 
-    bits: int
+    num_bits: int
 
     @property
-    def inputs(self) -> int:
+    def num_inputs(self) -> int:
         """The number of inputs of a step."""
 
     @property
-    def outputs(self) -> int:
+    def num_outputs(self) -> int:
         """The number of bits of an answer's step."""
 
     @property
-    def smallest(self) -> int:
+    def min_size(self) -> int:
         """The smallest size."""
 
-    def steps(self, size: int) -> int:
+    def max_steps(self, size: int) -> int:
         """Return the number of steps of the longest sequence of this size."""
 
-    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
         """Sample sequences of one size.
 
         Args:
@@ -87,19 +88,19 @@ def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarra
 
 
 class _OfVectors:
-    """A problem that shows vectors of bits with `flags` more channels, and expects bits with `marks` more."""
+    """A problem that shows vectors of bits with `num_flags` more channels, and expects bits with `num_marks` more."""
 
-    bits: int
-    flags: ClassVar[int]
-    marks: ClassVar[int] = 0
-
-    @property
-    def inputs(self) -> int:
-        return self.bits + self.flags
+    num_bits: int
+    num_flags: ClassVar[int]
+    num_marks: ClassVar[int] = 0
 
     @property
-    def outputs(self) -> int:
-        return self.bits + self.marks
+    def num_inputs(self) -> int:
+        return self.num_bits + self.num_flags
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_bits + self.num_marks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,29 +110,29 @@ class Copy(_OfVectors):
     Channels: bits, delimiter.
 
     Attributes:
-        bits: The bits of a vector.
+        num_bits: The bits of a vector.
     """
 
-    bits: int = 8
+    num_bits: int = 8
 
-    smallest: ClassVar[int] = 1
-    flags: ClassVar[int] = 1
+    min_size: ClassVar[int] = 1
+    num_flags: ClassVar[int] = 1
 
-    def steps(self, size: int) -> int:
+    def max_steps(self, size: int) -> int:
         return 2 * size + 1
 
-    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
-        return self.of(_random_bits(random, rows, size, self.bits))
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        return self.copy_vectors(_random_bits(random, rows, size, self.num_bits))
 
-    def of(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> Sequences:
+    def copy_vectors(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> Sequences:
         """Return the sequences that ask for copies of these vectors."""
         rows, size, bits = given_BxLxO.shape
-        vectors = np.zeros((rows, self.steps(size), self.inputs), np.float32)
+        vectors = np.zeros((rows, self.max_steps(size), self.num_inputs), np.float32)
         vectors[:, :size, :bits] = given_BxLxO
         vectors[:, size, bits] = 1
-        targets = np.zeros((rows, self.steps(size), bits), np.float32)
+        targets = np.zeros((rows, self.max_steps(size), bits), np.float32)
         targets[:, size + 1 :] = given_BxLxO
-        asked = np.arange(self.steps(size)) > size
+        asked = np.arange(self.max_steps(size)) > size
         shown = [[*map(format_bits, given), "delimiter"] for given in given_BxLxO]
         return Sequences(vectors, targets, asked, _named(targets, shown, asked))
 
@@ -140,38 +141,39 @@ class Copy(_OfVectors):
 class RepeatCopy(_OfVectors):
     """Repeat `size` random vectors n times after a delimiter, then emit an end mark (section 4.2).
 
-    n is uniform from 1 to `repeats`, equal for sequences that are sampled together, and `repeats` in the hardest. The
-    input is (n - mean) / deviation of that distribution. Channels: bits, delimiter, number. Answers: bits, end mark.
+    n is uniform from 1 to `max_repeats`, equal for sequences that are sampled together, and `max_repeats` in the
+    hardest. The input is (n - mean) / deviation of that distribution. Channels: bits, delimiter, number. Answers: bits,
+    end mark.
 
     Attributes:
-        bits: The bits of a vector.
-        repeats: The most repeats.
+        num_bits: The bits of a vector.
+        max_repeats: The most repeats.
     """
 
-    bits: int = 8
-    repeats: int = 10
+    num_bits: int = 8
+    max_repeats: int = 10
 
-    smallest: ClassVar[int] = 1
-    flags: ClassVar[int] = 2
-    marks: ClassVar[int] = 1
+    min_size: ClassVar[int] = 1
+    num_flags: ClassVar[int] = 2
+    num_marks: ClassVar[int] = 1
 
-    def steps(self, size: int) -> int:
-        return size + 1 + size * self.repeats + 1
+    def max_steps(self, size: int) -> int:
+        return size + 1 + size * self.max_repeats + 1
 
-    def shown(self, times: int) -> float:
+    def normalize_repeats(self, times: int) -> float:
         """Return the normalized number of repeats, as the model sees it."""
-        return (times - (1 + self.repeats) / 2) / math.sqrt(max(self.repeats**2 - 1, 1) / 12)
+        return (times - (1 + self.max_repeats) / 2) / math.sqrt(max(self.max_repeats**2 - 1, 1) / 12)
 
-    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
-        times = self.repeats if hardest else int(random.integers(1, self.repeats + 1))
-        given_BxLxO = _random_bits(random, rows, size, self.bits)
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        times = self.max_repeats if hardest else int(random.integers(1, self.max_repeats + 1))
+        given_BxLxO = _random_bits(random, rows, size, self.num_bits)
         steps = size + 1 + size * times + 1
-        vectors = np.zeros((rows, steps, self.inputs), np.float32)
-        vectors[:, :size, : self.bits] = given_BxLxO
-        vectors[:, size, self.bits :] = 1, self.shown(times)
-        targets = np.zeros((rows, steps, self.outputs), np.float32)
-        targets[:, size + 1 : -1, : self.bits] = np.tile(given_BxLxO, (1, times, 1))
-        targets[:, -1, self.bits] = 1
+        vectors = np.zeros((rows, steps, self.num_inputs), np.float32)
+        vectors[:, :size, : self.num_bits] = given_BxLxO
+        vectors[:, size, self.num_bits :] = 1, self.normalize_repeats(times)
+        targets = np.zeros((rows, steps, self.num_outputs), np.float32)
+        targets[:, size + 1 : -1, : self.num_bits] = np.tile(given_BxLxO, (1, times, 1))
+        targets[:, -1, self.num_bits] = 1
         asked = np.arange(steps) > size
         before = [[*map(format_bits, given), f"{times} times"] for given in given_BxLxO]
         return Sequences(vectors, targets, asked, _named(targets, before, asked))
@@ -185,35 +187,35 @@ class AssociativeRecall(_OfVectors):
     Channels: bits, item delimiter, query delimiter.
 
     Attributes:
-        bits: The bits of a vector.
-        item: The vectors of an item.
+        num_bits: The bits of a vector.
+        item_length: The vectors of an item.
     """
 
-    bits: int = 6
-    item: int = 3
+    num_bits: int = 6
+    item_length: int = 3
 
-    smallest: ClassVar[int] = 2
-    flags: ClassVar[int] = 2
+    min_size: ClassVar[int] = 2
+    num_flags: ClassVar[int] = 2
 
-    def steps(self, size: int) -> int:
-        return size * (self.item + 1) + 2 * self.item + 2
+    def max_steps(self, size: int) -> int:
+        return size * (self.item_length + 1) + 2 * self.item_length + 2
 
-    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
-        items_BxNxLxO = _random_bits(random, rows, size, self.item, self.bits)
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        items_BxNxLxO = _random_bits(random, rows, size, self.item_length, self.num_bits)
         asked_for_B = random.integers(0, size - 1, rows)
         query_BxLxO, answer_BxLxO = (items_BxNxLxO[np.arange(rows), asked_for_B + behind] for behind in (0, 1))
 
-        steps, of_items = self.steps(size), size * (self.item + 1)
-        vectors = np.zeros((rows, steps, self.inputs), np.float32)
-        shown = vectors[:, :of_items].reshape(rows, size, self.item + 1, self.inputs)
-        shown[:, :, 0, self.bits] = 1
-        shown[:, :, 1:, : self.bits] = items_BxNxLxO
-        vectors[:, :of_items] = shown.reshape(rows, of_items, self.inputs)
-        vectors[:, [of_items, of_items + self.item + 1], self.bits + 1] = 1
-        vectors[:, of_items + 1 : of_items + self.item + 1, : self.bits] = query_BxLxO
-        targets = np.zeros((rows, steps, self.bits), np.float32)
-        targets[:, -self.item :] = answer_BxLxO
-        asked = np.arange(steps) >= steps - self.item
+        steps, of_items = self.max_steps(size), size * (self.item_length + 1)
+        vectors = np.zeros((rows, steps, self.num_inputs), np.float32)
+        shown = vectors[:, :of_items].reshape(rows, size, self.item_length + 1, self.num_inputs)
+        shown[:, :, 0, self.num_bits] = 1
+        shown[:, :, 1:, : self.num_bits] = items_BxNxLxO
+        vectors[:, :of_items] = shown.reshape(rows, of_items, self.num_inputs)
+        vectors[:, [of_items, of_items + self.item_length + 1], self.num_bits + 1] = 1
+        vectors[:, of_items + 1 : of_items + self.item_length + 1, : self.num_bits] = query_BxLxO
+        targets = np.zeros((rows, steps, self.num_bits), np.float32)
+        targets[:, -self.item_length :] = answer_BxLxO
+        asked = np.arange(steps) >= steps - self.item_length
 
         before = [
             [
@@ -230,37 +232,38 @@ class NGrams:
     """Predict the next of `size` bits, each sampled from a distribution given the bits before it (section 4.4).
 
     Each sequence has its own table: the probability of a one after each of the 2^context contexts, sampled from
-    Beta(1/2, 1/2); its first `context` bits are fair. The Bayes-optimal prediction after a context that was followed n1
-    times by a one and n0 times by a zero is (n1 + 1/2) / (n1 + n0 + 1) (equation 10; Krichevsky and Trofimov 1981): its
-    loss is the `optimum`. The bit is the only channel; the first prediction is that after the first whole context.
+    Beta(1/2, 1/2); its first `context_length` bits are fair. The Bayes-optimal prediction after a context that was
+    followed n1 times by a one and n0 times by a zero is (n1 + 1/2) / (n1 + n0 + 1) (equation 10; Krichevsky and
+    Trofimov 1981): its loss is `optimal_nats`. The bit is the only channel; the first prediction is that after the
+    first whole context.
 
     Attributes:
-        context: The bits that determine the next one's distribution.
+        context_length: The bits that determine the next one's distribution.
     """
 
-    context: int = 5
+    context_length: int = 5
 
-    bits: ClassVar[int] = 1
-    inputs: ClassVar[int] = 1
-    outputs: ClassVar[int] = 1
+    num_bits: ClassVar[int] = 1
+    num_inputs: ClassVar[int] = 1
+    num_outputs: ClassVar[int] = 1
 
     @property
-    def smallest(self) -> int:
-        return self.context + 1
+    def min_size(self) -> int:
+        return self.context_length + 1
 
-    def steps(self, size: int) -> int:
+    def max_steps(self, size: int) -> int:
         return size - 1
 
-    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
-        table_BxC = random.beta(0.5, 0.5, (rows, 2**self.context))
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        table_BxC = random.beta(0.5, 0.5, (rows, 2**self.context_length))
         bits_BxT = np.zeros((rows, size), np.int64)
-        seen_BxCx2 = np.zeros((rows, 2**self.context, 2))
+        seen_BxCx2 = np.zeros((rows, 2**self.context_length, 2))
         optimum_B, row = np.zeros(rows), np.arange(rows)
         for step in range(size):
-            if step < self.context:
+            if step < self.context_length:
                 bits_BxT[:, step] = random.integers(0, 2, rows)
                 continue
-            context_B = bits_BxT[:, step - self.context : step] @ (1 << np.arange(self.context))
+            context_B = bits_BxT[:, step - self.context_length : step] @ (1 << np.arange(self.context_length))
             bit_B = (random.random(rows) < table_BxC[row, context_B]).astype(np.int64)
             so_far_Bx2 = seen_BxCx2[row, context_B]
             optimum_B -= np.log((so_far_Bx2[row, bit_B] + 0.5) / (so_far_Bx2.sum(axis=1) + 1))
@@ -268,7 +271,7 @@ class NGrams:
             bits_BxT[:, step] = bit_B
         shown = bits_BxT.astype(np.float32)[..., None]
         names = tuple(tuple(map(str, row)) for row in bits_BxT[:, :-1])
-        asked = np.arange(size - 1) >= self.context - 1
+        asked = np.arange(size - 1) >= self.context_length - 1
         return Sequences(shown[:, :-1], shown[:, 1:], asked, names, optimum_B)
 
 
@@ -280,31 +283,31 @@ class PrioritySort(_OfVectors):
     priority, delimiter.
 
     Attributes:
-        bits: The bits of a vector.
-        answered: The vectors to emit; all if fewer are shown.
+        num_bits: The bits of a vector.
+        num_sorted: The vectors to emit; all if fewer are shown.
     """
 
-    bits: int = 8
-    answered: int = 16
+    num_bits: int = 8
+    num_sorted: int = 16
 
-    smallest: ClassVar[int] = 1
-    flags: ClassVar[int] = 2
+    min_size: ClassVar[int] = 1
+    num_flags: ClassVar[int] = 2
 
-    def steps(self, size: int) -> int:
-        return size + 1 + min(self.answered, size)
+    def max_steps(self, size: int) -> int:
+        return size + 1 + min(self.num_sorted, size)
 
-    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
-        given_BxNxO = _random_bits(random, rows, size, self.bits)
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        given_BxNxO = _random_bits(random, rows, size, self.num_bits)
         priority_BxN = random.uniform(-1, 1, (rows, size)).astype(np.float32)
-        order_BxN = np.argsort(-priority_BxN, axis=1)[:, : self.answered]
+        order_BxN = np.argsort(-priority_BxN, axis=1)[:, : self.num_sorted]
 
-        vectors = np.zeros((rows, self.steps(size), self.inputs), np.float32)
-        vectors[:, :size, : self.bits] = given_BxNxO
-        vectors[:, :size, self.bits] = priority_BxN
-        vectors[:, size, self.bits + 1] = 1
-        targets = np.zeros((rows, self.steps(size), self.bits), np.float32)
+        vectors = np.zeros((rows, self.max_steps(size), self.num_inputs), np.float32)
+        vectors[:, :size, : self.num_bits] = given_BxNxO
+        vectors[:, :size, self.num_bits] = priority_BxN
+        vectors[:, size, self.num_bits + 1] = 1
+        targets = np.zeros((rows, self.max_steps(size), self.num_bits), np.float32)
         targets[:, size + 1 :] = np.take_along_axis(given_BxNxO, order_BxN[..., None], axis=1)
-        asked = np.arange(self.steps(size)) > size
+        asked = np.arange(self.max_steps(size)) > size
         shown = [
             [*(f"{format_bits(vector)} at {at:+.2f}" for vector, at in zip(given, priority, strict=True)), "delimiter"]
             for given, priority in zip(given_BxNxO, priority_BxN, strict=True)
@@ -331,7 +334,7 @@ PROBLEMS: dict[Problem, type] = {
 }
 
 
-def algorithm(problem: Problem, numbers: dict[str, int]) -> Algorithm:
+def build_algorithm(problem: Problem, numbers: dict[str, int]) -> Algorithm:
     """Build a problem.
 
     Args:

@@ -34,7 +34,7 @@ class LSTMControllerConfig(Config, path="config.model"):
     layers: NumLayers = 3
 
     @property
-    def stack(self) -> RecurrentConfig:
+    def recurrent_config(self) -> RecurrentConfig:
         """The config of the recurrent layers."""
         return RecurrentConfig(self.cell, self.width, self.layers)
 
@@ -44,7 +44,7 @@ class LSTMController(StatelessModule):
 
     def __init__(self, config: LSTMControllerConfig, inputs: int, outputs: int, builder: Builder):
         self.dtype = builder.dtype
-        self.stack = RecurrentStack(config.stack, inputs, builder=builder)
+        self.stack = RecurrentStack(config.recurrent_config, inputs, builder=builder)
         self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
 
     def forward(

@@ -15,7 +15,7 @@ from transformer.attention.scores import Cosine, Score
 NOTHING = 1e-30
 
 
-class Address(NamedTuple):
+class AddressingParameters(NamedTuple):
     """The addressing parameters that a controller emits for each head.
 
     Attributes:
@@ -33,7 +33,7 @@ class Address(NamedTuple):
     sharpening: Float[Array, "R H"]
 
 
-class Write(NamedTuple):
+class WriteParameters(NamedTuple):
     """The changes that a controller emits for each write head.
 
     Attributes:
@@ -45,8 +45,8 @@ class Write(NamedTuple):
     add: Float[Array, "R H M"]
 
 
-def address_size(slot_width: int, shift_range: int) -> int:
-    """Return the number of outputs from which `parse_address` makes the address of one head.
+def num_address_outputs(slot_width: int, shift_range: int) -> int:
+    """Return the number of outputs from which `parse_addressing_parameters` makes the address of one head.
 
     Args:
         slot_width: The features of a slot.
@@ -55,15 +55,15 @@ def address_size(slot_width: int, shift_range: int) -> int:
     Returns:
         The number: a key, three scalars and the logits of the shift.
     """
-    return slot_width + 3 + shift_offsets(shift_range)
+    return slot_width + 3 + num_shift_offsets(shift_range)
 
 
-def shift_offsets(shift_range: int) -> int:
+def num_shift_offsets(shift_range: int) -> int:
     """Return the number of offsets of a shift: `shift_range` to either side, and 0."""
     return 2 * shift_range + 1
 
 
-def parse_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
+def parse_addressing_parameters(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> AddressingParameters:
     """Convert unbounded outputs for each head to addressing parameters.
 
     Args:
@@ -76,7 +76,7 @@ def parse_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
     key, strength, gate, sharpening, shift = jnp.split(
         raw_RxHxF, [slot_width, slot_width + 1, slot_width + 2, slot_width + 3], axis=-1
     )
-    return Address(
+    return AddressingParameters(
         jnp.tanh(key),
         jax.nn.softplus(strength[..., 0]),
         jax.nn.sigmoid(gate[..., 0]),
@@ -85,14 +85,14 @@ def parse_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
     )
 
 
-def parse_write(raw_RxHxF: Float[Array, "R H F"]) -> Write:
+def parse_write_parameters(raw_RxHxF: Float[Array, "R H F"]) -> WriteParameters:
     """Convert two unbounded numbers a feature to erase and add vectors: e = logistic, a = tanh (section 3.2)."""
     erase, add = jnp.split(raw_RxHxF, 2, axis=-1)
-    return Write(jax.nn.sigmoid(erase), jnp.tanh(add))
+    return WriteParameters(jax.nn.sigmoid(erase), jnp.tanh(add))
 
 
-def address(
-    to: Address, memory_RxNxM: Float[Array, "R N M"], before_RxHxN: Float[Array, "R H N"]
+def compute_weightings(
+    to: AddressingParameters, memory_RxNxM: Float[Array, "R N M"], before_RxHxN: Float[Array, "R H N"]
 ) -> Float[Array, "R H N"]:
     """Compute the weighting w_t of every head (section 3.3, figure 2).
 
@@ -107,7 +107,7 @@ def address(
     by_content_RxHxN = content_addressing(to.key, to.strength, memory_RxNxM)
     gate_RxHx1 = to.gate[..., None].astype(by_content_RxHxN.dtype)
     gated_RxHxN = gate_RxHx1 * by_content_RxHxN + (1 - gate_RxHx1) * before_RxHxN
-    return sharpen(shift(gated_RxHxN, to.shift), to.sharpening)
+    return sharpen_weightings(shift_weightings(gated_RxHxN, to.shift), to.sharpening)
 
 
 def content_addressing(
@@ -130,7 +130,7 @@ def content_addressing(
     return softmax(logits_Rx1xHxN)[:, 0]
 
 
-def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S"]) -> Float[Array, "R H N"]:
+def shift_weightings(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S"]) -> Float[Array, "R H N"]:
     """Shift every weighting: w_s(i) = sum_j w(j) s(i - j), circularly (equation 8).
 
     Args:
@@ -149,7 +149,7 @@ def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S
     return sum(moved[1:], moved[0])
 
 
-def sharpen(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]) -> Float[Array, "R H N"]:
+def sharpen_weightings(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]) -> Float[Array, "R H N"]:
     """Sharpen every weighting: w(i)^gamma / sum_j w(j)^gamma (equation 9), as softmax(gamma log w).
 
     Powers of small weights could all underflow and leave nothing to divide by. A weight of zero, as in a one-hot
@@ -180,7 +180,7 @@ def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, 
 
 
 def write_slots(
-    memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: Write
+    memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: WriteParameters
 ) -> Float[Array, "R N M"]:
     """Compute M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): first erase, then add.
 

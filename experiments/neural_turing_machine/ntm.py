@@ -57,7 +57,7 @@ class NTMConfig(Config, path="config.model"):
         width: Features of the controller.
         read_heads: The number of read heads.
         write_heads: The number of write heads.
-        slots: The slots of the memory.
+        num_slots: The slots of the memory.
         slot_width: Features of a slot.
         shift_range: The largest shift to either side.
         memory_init: The contents of the memory before the first step.
@@ -70,28 +70,28 @@ class NTMConfig(Config, path="config.model"):
     width: PositiveInt = 100
     read_heads: NumHeads = 1
     write_heads: NumHeads = 1
-    slots: PositiveInt = 128
+    num_slots: PositiveInt = 128
     slot_width: PositiveInt = 20
     shift_range: NonNegativeInt = 1
     memory_init: MemoryInit = MemoryInit.LEARNED
 
     def _check(self) -> None:
-        if memory.shift_offsets(self.shift_range) > self.slots:
+        if memory.num_shift_offsets(self.shift_range) > self.num_slots:
             raise UserError(
                 f"config.model.shift_range={self.shift_range} must go to either side no further than "
-                f"once around the config.model.slots={self.slots}"
+                f"once around the config.model.num_slots={self.num_slots}"
             )
 
     @property
-    def heads(self) -> int:
+    def num_heads(self) -> int:
         """The number of heads, read heads first."""
         return self.read_heads + self.write_heads
 
     @property
-    def emitted(self) -> int:
+    def num_head_outputs(self) -> int:
         """The number of the controller's outputs for all heads in one step."""
         changes = 2 * self.slot_width * self.write_heads
-        return self.heads * memory.address_size(self.slot_width, self.shift_range) + changes
+        return self.num_heads * memory.num_address_outputs(self.slot_width, self.shift_range) + changes
 
 
 class MachineState(NamedTuple):
@@ -133,15 +133,17 @@ class NTM(StatelessModule):
             )
         else:
             self.hidden = Linear((("features", inputs + read),), (("features", width),), bias=True, builder=builder)
-        self.heads = Linear((("features", width),), (("features", config.emitted),), bias=True, builder=builder)
+        self.heads = Linear(
+            (("features", width),), (("features", config.num_head_outputs),), bias=True, builder=builder
+        )
         self.output = Linear((("features", width + read),), (("features", outputs),), bias=True, builder=builder)
 
         def memory_init(deviation: float, *shape: int) -> Any:
             return builder.parameter(normal(deviation), shape, ("features",) * len(shape))
 
         if config.memory_init is MemoryInit.LEARNED:
-            self.memory = memory_init(config.slot_width**-0.5, config.slots, config.slot_width)
-        self.weights = memory_init(1.0, config.heads, config.slots)
+            self.memory = memory_init(config.slot_width**-0.5, config.num_slots, config.slot_width)
+        self.weights = memory_init(1.0, config.num_heads, config.num_slots)
         self.reads = memory_init(config.slot_width**-0.5, config.read_heads, config.slot_width)
         if config.controller is Controller.LSTM:
             self.state = memory_init(width**-0.5, 2, width)
@@ -158,7 +160,7 @@ class NTM(StatelessModule):
         if self.config.controller is Controller.LSTM:
             controller = CellState(*(of_rows(part).astype(self.dtype) for part in self.state[...]))
         weights_HxN = jax.nn.softmax(self.weights[...].astype(wide), axis=-1)
-        slots_NxM = jnp.full((self.config.slots, self.config.slot_width), UNWRITTEN)
+        slots_NxM = jnp.full((self.config.num_slots, self.config.slot_width), UNWRITTEN)
         if self.config.memory_init is MemoryInit.LEARNED:
             slots_NxM = self.memory[...]
         return MachineState(of_rows(slots_NxM), of_rows(weights_HxN), of_rows(self.reads[...]), controller)
@@ -182,13 +184,13 @@ class NTM(StatelessModule):
             hidden_RxF = jnp.tanh(self.hidden(seen_RxI))
 
         emitted_RxF = self.heads(hidden_RxF).astype(state.memory.dtype)
-        size = config.heads * memory.address_size(config.slot_width, config.shift_range)
-        addresses_RxHxF = emitted_RxF[:, :size].reshape(rows, config.heads, -1)
-        to = memory.parse_address(addresses_RxHxF, config.slot_width)
-        weights_RxHxN = memory.address(to, state.memory, state.weights)
+        size = config.num_heads * memory.num_address_outputs(config.slot_width, config.shift_range)
+        addresses_RxHxF = emitted_RxF[:, :size].reshape(rows, config.num_heads, -1)
+        to = memory.parse_addressing_parameters(addresses_RxHxF, config.slot_width)
+        weights_RxHxN = memory.compute_weightings(to, state.memory, state.weights)
 
         reads_RxHxM = memory.read_slots(state.memory, weights_RxHxN[:, : config.read_heads])
-        change = memory.parse_write(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
+        change = memory.parse_write_parameters(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
         memory_RxNxM = memory.write_slots(state.memory, weights_RxHxN[:, config.read_heads :], change)
 
         read_RxF = jnp.concatenate([hidden_RxF, reads_RxHxM.reshape(rows, -1).astype(hidden_RxF.dtype)], axis=-1)
@@ -223,7 +225,7 @@ class NTM(StatelessModule):
 def build(config: NTMConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task's vectors and bits, with attention modules for read heads and for write heads."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
-    steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.slots)
+    steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.num_slots)
     sites = tuple(
         Site(name, steps, slots, layers=("0",), heads=tuple(map(str, range(count))))
         for name, count in ((READ, config.read_heads), (WRITE, config.write_heads))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, format_bits
+from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, build_algorithm, format_bits
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
 from transformer.data.batches import GeneratedBatches
@@ -39,16 +39,16 @@ class AlgorithmsConfig(Config, path="config.task"):
     """Algorithmic sequences of random sizes, sampled anew at every step.
 
     A batch is padded to the first of `bucket_lengths` that holds it, each of which is a program to compile; if none
-    does, to the longest sequence of training. `bits`, `repeats`, `item`, `context` and `answered` are fields of some
-    problems (experiments.neural_turing_machine.data) and by default the paper's.
+    does, to the longest sequence of training. `num_bits`, `max_repeats`, `item_length`, `context_length` and
+    `num_sorted` are fields of some problems (experiments.neural_turing_machine.data) and by default the paper's.
 
     Attributes:
         problem: The problem.
-        bits: The bits of a vector.
-        repeats: The most repeats.
-        item: The vectors of an item.
-        context: The bits of a context.
-        answered: The vectors to emit.
+        num_bits: The bits of a vector.
+        max_repeats: The most repeats.
+        item_length: The vectors of an item.
+        context_length: The bits of a context.
+        num_sorted: The vectors to emit.
         batch_size: Sequences in a batch.
         min_size: The smallest size in training.
         max_size: The largest size in training.
@@ -63,11 +63,11 @@ class AlgorithmsConfig(Config, path="config.task"):
     """
 
     problem: Problem = Problem.COPY
-    bits: int | None = None
-    repeats: int | None = None
-    item: int | None = None
-    context: int | None = None
-    answered: int | None = None
+    num_bits: int | None = None
+    max_repeats: int | None = None
+    item_length: int | None = None
+    context_length: int | None = None
+    num_sorted: int | None = None
     batch_size: BatchSize = 16
     min_size: int = 1
     max_size: int = 20
@@ -77,7 +77,7 @@ class AlgorithmsConfig(Config, path="config.task"):
     num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
-        least = self.algorithm.smallest
+        least = self.algorithm.min_size
         if not least <= self.min_size <= self.max_size:
             raise UserError(
                 f"config.task.min_size={self.min_size} and max_size={self.max_size} must rise, from at least {least}"
@@ -88,12 +88,15 @@ class AlgorithmsConfig(Config, path="config.task"):
     @functools.cached_property
     def algorithm(self) -> Algorithm:
         """The problem with its numbers."""
-        given = {name: getattr(self, name) for name in ("bits", "repeats", "item", "context", "answered")}
-        return algorithm(self.problem, {name: value for name, value in given.items() if value is not None})
+        given = {
+            name: getattr(self, name)
+            for name in ("num_bits", "max_repeats", "item_length", "context_length", "num_sorted")
+        }
+        return build_algorithm(self.problem, {name: value for name, value in given.items() if value is not None})
 
-    def padded(self, steps: int) -> int:
+    def padded_length(self, steps: int) -> int:
         """Return the number of steps that a training batch of so many steps is padded to."""
-        max_size = self.algorithm.steps(self.max_size)
+        max_size = self.algorithm.max_steps(self.max_size)
         return min((length for length in self.bucket_lengths if length >= steps), default=max(max_size, steps))
 
 
@@ -114,19 +117,21 @@ class Algorithms(BaseTask):
         self._rows, self._sequences = (
             -(-rows // rows_multiple) * rows_multiple for rows in (config.batch_size, config.num_eval_examples)
         )
-        max_size = config.padded(self.problem.steps(config.max_size))
+        max_size = config.padded_length(self.problem.max_steps(config.max_size))
         inputs = {
             # A step is a point with as many coordinates as there are channels, and no number of a token.
-            "vectors": InputSpec((self._rows, max_size, self.problem.inputs), jnp.float32, Modality.POINTS),
+            "vectors": InputSpec((self._rows, max_size, self.problem.num_inputs), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((self._rows,)),
         }
-        self.interface = TaskInterface(inputs, {"bits": self.problem.outputs}, output=BIT_SEQUENCE_PREDICTION.output)
+        self.interface = TaskInterface(
+            inputs, {"bits": self.problem.num_outputs}, output=BIT_SEQUENCE_PREDICTION.output
+        )
         self.objectives = (Objective("bits", self._loss),)
         self.evaluations = tuple(
             self._evaluation(split, size) for split in ("validation", "test") for size in config.eval_sizes
         )
         self._probe = self._probed_sequences()
-        steps = max(len(one.asked) for one in self._probe)
+        steps = max(len(one.answer_mask) for one in self._probe)
         parts = [make_batch(one, steps) for one in self._probe]
         self.probe_batch = {
             name: np.concatenate([part[name] for part in parts]) for name in BIT_SEQUENCE_PREDICTION.inputs
@@ -134,28 +139,28 @@ class Algorithms(BaseTask):
 
     def _evaluation(self, split: str, size: int) -> Evaluation:
         random = np.random.default_rng((SEEDS[split], size))
-        drawn = self.problem.draw(random, self._sequences, size, hardest=True)
+        drawn = self.problem.sample(random, self._sequences, size, hardest=True)
         return Evaluation(
             name=f"size_{size}",
             split=split,
-            batches=[make_batch(drawn, len(drawn.asked))],
+            batches=[make_batch(drawn, len(drawn.answer_mask))],
             step=self._sums,
-            finish=functools.partial(report, size),
+            finish=functools.partial(size_report, size),
             at_end=split == "test",
         )
 
     def _probed_sequences(self) -> list[Sequences]:
         config, random = self.config, np.random.default_rng(SEEDS["probe"])
         sizes = np.linspace(config.max_size, config.min_size, config.num_probe_examples).round().astype(int)
-        return [self.problem.draw(random, 1, int(size), hardest=True) for size in sizes]
+        return [self.problem.sample(random, 1, int(size), hardest=True) for size in sizes]
 
     def training_batches(self, seed: int) -> GeneratedBatches:
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         size = int(random.integers(self._shortest, self.config.max_size + 1))
-        drawn = self.problem.draw(random, self._rows, size, hardest=self._hardest)
-        return make_batch(drawn, self.config.padded(len(drawn.asked)))
+        drawn = self.problem.sample(random, self._rows, size, hardest=self._hardest)
+        return make_batch(drawn, self.config.padded_length(len(drawn.answer_mask)))
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of expected bits and of sequences."""
@@ -192,7 +197,7 @@ class Algorithms(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with what it shows, or with the expected answer."""
-        return make_labels(self._probe)
+        return make_axis_labels(self._probe)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Copy the texts, words of bits such as 10110011 00110101; the other problems cannot answer texts.
@@ -205,8 +210,8 @@ class Algorithms(BaseTask):
             raise UserError(
                 f"a run of problem={self.config.problem.value} does not answer texts: only copy does, words of bits"
             )
-        given = [problem.of(parse_bits(text, problem.bits)[None]) for text in request.texts]
-        steps = max(len(one.asked) for one in given)
+        given = [problem.copy_vectors(parse_bits(text, problem.num_bits)[None]) for text in request.texts]
+        steps = max(len(one.answer_mask) for one in given)
         parts = [make_batch(one, steps) for one in given]
         batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         inputs = {name: jnp.asarray(batch[name]) for name in BIT_SEQUENCE_PREDICTION.inputs}
@@ -215,7 +220,7 @@ class Algorithms(BaseTask):
             " ".join(format_bits(bits) for bits in (logits > 0)[asked])
             for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
         ]
-        return Predictions(lines, make_labels(given), make_capture_function(view, inputs))
+        return Predictions(lines, make_axis_labels(given), make_capture_function(view, inputs))
 
 
 def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
@@ -228,20 +233,20 @@ def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
     Returns:
         The batch, with the true lengths.
     """
-    rows, behind = len(drawn.vectors), (0, steps - len(drawn.asked))
-    asked_T = np.pad(drawn.asked, behind)
+    rows, behind = len(drawn.vectors), (0, steps - len(drawn.answer_mask))
+    asked_T = np.pad(drawn.answer_mask, behind)
     batch = {
         "vectors": np.pad(drawn.vectors, ((0, 0), behind, (0, 0))),
-        "lengths": np.full(rows, len(drawn.asked), np.int32),
+        "lengths": np.full(rows, len(drawn.answer_mask), np.int32),
         "targets": np.pad(drawn.targets, ((0, 0), behind, (0, 0))),
         "asked": np.broadcast_to(asked_T, (rows, steps)).copy(),
     }
-    if drawn.optimum is not None:
-        batch["optimum"] = drawn.optimum.astype(np.float32)
+    if drawn.optimal_nats is not None:
+        batch["optimum"] = drawn.optimal_nats.astype(np.float32)
     return batch
 
 
-def report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport:
+def size_report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport:
     """Report an evaluation at one size; every name ends in the size.
 
     For n_grams, `above_optimum` is the relative excess over the Bayes-optimal bits.
@@ -261,9 +266,9 @@ def report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport
     return EvaluationReport({f"{name}/{size}": value for name, value in means.items()})
 
 
-def make_labels(sequences: Sequence[Sequences]) -> AxisLabels:
+def make_axis_labels(sequences: Sequence[Sequences]) -> AxisLabels:
     """Return the names of the steps of some sequences."""
-    names = tuple(of_row for one in sequences for of_row in one.names)
+    names = tuple(of_row for one in sequences for of_row in one.step_names)
     return AxisLabels(
         {"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names))
     )

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 MAX_TOUR_POINTS = 12
 
 
-def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.ndarray, "B N 2"]:
+def sample_points(random: np.random.Generator, rows: int, count: int) -> Float[np.ndarray, "B N 2"]:
     """Sample points uniformly from the unit square.
 
     Args:
@@ -141,12 +141,12 @@ def shortest_tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, 
         found_BxN[:, place] = last_B + 1
         parents_B = parents_SxMxB[left_B, last_B, every_B]
         left_B, last_B = left_B ^ (1 << last_B), parents_B.astype(np.int64)
-    clockwise_B = areas(np.take_along_axis(points_BxNx2, found_BxN[..., None], axis=1)) < 0
+    clockwise_B = signed_areas(np.take_along_axis(points_BxNx2, found_BxN[..., None], axis=1)) < 0
     found_BxN[clockwise_B, 1:] = found_BxN[clockwise_B, :0:-1]
     return found_BxN
 
 
-def areas(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
+def signed_areas(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
     """Compute the signed area of each polygon, positive if its corners are counter-clockwise (the shoelace formula)."""
     x, y = np.moveaxis(polygons_BxNx2.astype(np.float64), -1, 0)
     return 0.5 * np.sum(x * np.roll(y, -1, axis=-1) - np.roll(x, -1, axis=-1) * y, axis=-1)

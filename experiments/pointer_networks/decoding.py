@@ -32,14 +32,14 @@ class Problem(enum.Enum):
     DELAUNAY = "delaunay"
     TOUR = "tour"
 
-    def steps(self, count: int) -> int:
+    def max_answer_steps(self, count: int) -> int:
         """Return the most steps of an answer about `count` points: its indices and the end.
 
         A triangulation of n points, h of them corners of the hull, has 2 n - 2 - h triangles.
         """
         return 3 * (2 * count - 5) + 1 if self is Problem.DELAUNAY else count + 1
 
-    def rule(self, lengths_B: Int[Array, " B"]) -> TokenRule:
+    def token_rule(self, lengths_B: Int[Array, " B"]) -> TokenRule:
         """Return the constraint on answers: no repeated point, at least three corners, complete tours and triangles."""
         match self:
             case Problem.HULL:
@@ -47,7 +47,7 @@ class Problem(enum.Enum):
             case Problem.TOUR:
                 return NoRepeatedTokens(lengths_B, POINTER_END)
             case Problem.DELAUNAY:
-                return Triangles(lengths_B)
+                return TriangleRule(lengths_B)
             case _:
                 assert_never(self)
 
@@ -65,7 +65,7 @@ class _Corner(NamedTuple):
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["lengths"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
-class Triangles:
+class TriangleRule:
     """A constraint to triangles with rising indices, with the end only after at least one whole triangle.
 
     Attributes:
@@ -122,12 +122,12 @@ def decode_answers(
         tokens=SpecialTokens(eos_id=POINTER_END),
         key=jax.random.key(decoding.seed),
         constraints=Constraints(
-            decoding.repetition_penalty, rule=problem.rule(inputs["lengths"]) if constrained else None
+            decoding.repetition_penalty, rule=problem.token_rule(inputs["lengths"]) if constrained else None
         ),
     )
 
 
-def indices_of(tokens: Iterable[int]) -> tuple[Answer, bool]:
+def decode_point_indices(tokens: Iterable[int]) -> tuple[Answer, bool]:
     """Return the indices of points in a row of numbers up to its end, and whether it has an end."""
     numbers = [int(token) for token in tokens]
     ended = POINTER_END in numbers

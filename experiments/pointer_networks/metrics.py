@@ -6,7 +6,7 @@ from typing import assert_never
 import numpy as np
 from jaxtyping import Float
 
-from experiments.pointer_networks.data import areas, is_simple_polygon, perimeters, rotate_to_lowest
+from experiments.pointer_networks.data import is_simple_polygon, perimeters, rotate_to_lowest, signed_areas
 from experiments.pointer_networks.decoding import Answer, Problem
 
 
@@ -55,7 +55,7 @@ def _hulls(
         if answer is None or not is_simple_polygon(points_Nx2[list(answer)]):
             continue
         right += rotate_to_lowest(answer) == truth
-        covered.append(float(abs(areas(points_Nx2[list(answer)])) / areas(points_Nx2[list(truth)])))
+        covered.append(float(abs(signed_areas(points_Nx2[list(answer)])) / signed_areas(points_Nx2[list(truth)])))
     return {"accuracy": right / len(truths), "area": _mean(covered), "failed": 1 - len(covered) / len(truths)}
 
 

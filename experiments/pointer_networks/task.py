@@ -14,11 +14,11 @@ from experiments.pointer_networks.data import (
     MAX_TOUR_POINTS,
     convex_hull,
     delaunay_triangulation,
-    draw_points,
     order_left_to_right,
+    sample_points,
     shortest_tours,
 )
-from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, indices_of
+from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, decode_point_indices
 from experiments.pointer_networks.metrics import geometry_metrics
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
@@ -62,7 +62,9 @@ class PointOrder(enum.Enum):
     DRAWN = "drawn"
     LEFT_TO_RIGHT = "left_to_right"
 
-    def of(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B N"]:
+    def order_points(
+        self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]
+    ) -> Int[np.ndarray, "B N"]:
         """Return the indices of each row's points in this order."""
         match self:
             case PointOrder.DRAWN:
@@ -124,7 +126,7 @@ class Geometry(BaseTask):
         inputs = {
             "points": InputSpec((rows, config.max_points, 2), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((rows,)),
-            "target": InputSpec((rows, config.problem.steps(config.max_points))),
+            "target": InputSpec((rows, config.problem.max_answer_steps(config.max_points))),
         }
         self.interface = TaskInterface(
             inputs, {}, pad_id=POINTER_END, bos_id=POINTER_END, eos_id=POINTER_END, output=POINTER_PREDICTION.output
@@ -142,17 +144,17 @@ class Geometry(BaseTask):
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Sample a batch with all numbers of points."""
         config = self.config
-        points_BxNx2 = draw_points(random, config.batch_size, config.max_points)
+        points_BxNx2 = sample_points(random, config.batch_size, config.max_points)
         lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
         return self._read(points_BxNx2, lengths_B)
 
     def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Sample examples with one number of points."""
-        return self._read(draw_points(np.random.default_rng(seed), rows, count), np.full(rows, count))
+        return self._read(sample_points(np.random.default_rng(seed), rows, count), np.full(rows, count))
 
     def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
         """Return the points in the order in which the model reads them, and their answers."""
-        places_BxN = self.config.point_order.of(points_BxNx2, lengths_B)
+        places_BxN = self.config.point_order.order_points(points_BxNx2, lengths_B)
         return make_batch(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -184,7 +186,9 @@ class Geometry(BaseTask):
         longest = max(config.eval_sizes)
         batches = [
             pad_batch(
-                self._fixed(count, config.num_eval_examples, (seed, 1, count)), longest, config.problem.steps(longest)
+                self._fixed(count, config.num_eval_examples, (seed, 1, count)),
+                longest,
+                config.problem.max_answer_steps(longest),
             )
             for count in config.eval_sizes
         ]
@@ -202,10 +206,11 @@ class Geometry(BaseTask):
             tokens = rows["tokens"]
             for number, (count, batch) in enumerate(zip(config.eval_sizes, batches, strict=True)):
                 said = [
-                    indices_of(row) for row in tokens[number * config.num_eval_examples :][: config.num_eval_examples]
+                    decode_point_indices(row)
+                    for row in tokens[number * config.num_eval_examples :][: config.num_eval_examples]
                 ]
                 answers = [answer if ended else None for answer, ended in said]
-                truths = [indices_of(row)[0] for row in np.asarray(batch["labels"])]
+                truths = [decode_point_indices(row)[0] for row in np.asarray(batch["labels"])]
                 found = geometry_metrics(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
                 scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
             return EvaluationReport(
@@ -217,7 +222,9 @@ class Geometry(BaseTask):
     def _decoding_step(self, constrained: bool) -> EvaluationStep:
         config = self.config
         decoding = DecodingConfig(
-            max_new_tokens=config.problem.steps(max(config.eval_sizes)), num_beams=config.num_beams, length_penalty=0.0
+            max_new_tokens=config.problem.max_answer_steps(max(config.eval_sizes)),
+            num_beams=config.num_beams,
+            length_penalty=0.0,
         )
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -229,7 +236,9 @@ class Geometry(BaseTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the points and answers of the probe, with gold alignments of each step."""
         points_BxNx2 = self.probe_batch["points"]
-        return make_labels(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
+        return make_axis_labels(
+            self.probe_batch, sites, PointOrder.DRAWN.order_points(points_BxNx2, self.probe_batch["lengths"])
+        )
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Return the indices of the points of each text's answer, from 0; triangles are joined by commas.
@@ -248,10 +257,10 @@ class Geometry(BaseTask):
         points_BxNx2 = np.zeros((len(examples), longest, 2), np.float32)
         for row, points_Nx2 in enumerate(examples):
             points_BxNx2[row, : len(points_Nx2)] = points_Nx2
-        places_BxN = config.point_order.of(points_BxNx2, lengths_B)
+        places_BxN = config.point_order.order_points(points_BxNx2, lengths_B)
         points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
-        steps = config.problem.steps(longest)
+        steps = config.problem.max_answer_steps(longest)
         decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=steps, num_beams=config.num_beams, length_penalty=0.0
         )
@@ -261,11 +270,13 @@ class Geometry(BaseTask):
             seen = view._replace(variables=variables)
             return decode_answers(seen, batch, config.problem, decoding, constrained=True).tokens[:, 0]
 
-        answers = [indices_of(row)[0] for row in np.asarray(run(view.variables, batch))]
-        said = batch | sequences(answers, steps)
+        answers = [decode_point_indices(row)[0] for row in np.asarray(run(view.variables, batch))]
+        said = batch | encode_answers(answers, steps)
         named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
         lines = [format_answer(config.problem, one) for one in named]
-        return Predictions(lines, make_labels(said, view.model.sites, places_BxN), make_capture_function(view, said))
+        return Predictions(
+            lines, make_axis_labels(said, view.model.sites, places_BxN), make_capture_function(view, said)
+        )
 
 
 def make_batch(
@@ -296,11 +307,11 @@ def make_batch(
                 for row, tour in zip(rows, shortest_tours(points_BxNx2[rows, :count]), strict=True):
                     answers[row] = tuple(tour.tolist())
     points_BxNx2 = np.where((np.arange(points_BxNx2.shape[1]) < lengths_B[:, None])[..., None], points_BxNx2, 0)
-    said = sequences(answers, problem.steps(points_BxNx2.shape[1]))
+    said = encode_answers(answers, problem.max_answer_steps(points_BxNx2.shape[1]))
     return {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32), **said}
 
 
-def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
+def encode_answers(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
     """Encode answers as the decoder's inputs and labels, in which point i is i + 1 and END is 0.
 
     Args:
@@ -369,7 +380,7 @@ def format_answer(problem: Problem, answer: Answer) -> str:
     return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
 
 
-def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> AxisLabels:
+def make_axis_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> AxisLabels:
     """Label the maps of a batch.
 
     Args:
@@ -383,7 +394,7 @@ def make_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, 
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
     for points_Nx2, length, row, names in rows:
-        answer, _ = indices_of([*row[1:], POINTER_END])
+        answer, _ = decode_point_indices([*row[1:], POINTER_END])
         real = zip(names[:length], points_Nx2[:length], strict=True)
         points.append(("end", *(f"{name} ({x:.2f}, {y:.2f})" for name, (x, y) in real)))
         steps.append((*(str(names[index]) for index in answer), "end"))

@@ -22,11 +22,11 @@ class PairBatch(NamedTuple):
 
     Attributes:
         images: Images from -1 to 1, twice as wide as high.
-        glyphs: The index of the glyph on both halves of each.
+        glyph_indices: The index of the glyph on both halves of each.
     """
 
     images: Float[np.ndarray, "B pixels columns 1"]
-    glyphs: Int[np.ndarray, " B"]
+    glyph_indices: Int[np.ndarray, " B"]
 
 
 def sample_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pixels: int) -> PairBatch:
@@ -47,7 +47,7 @@ def sample_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, 
     return PairBatch((2 * images - 1).astype(np.float32), chosen_B.astype(np.int32))
 
 
-def halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
+def split_halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
     """Split every image into its left and right half, one after the other: 2 B images."""
     batch, rows, columns, colors = images_BxYxXxC.shape
     cut = images_BxYxXxC.reshape(batch, rows, 2, columns // 2, colors)
@@ -58,32 +58,33 @@ class ClassifierReading(NamedTuple):
     """What a classifier sees in images of one glyph.
 
     Attributes:
-        glyph: The index of the glyph.
-        sure: Whether the classifier is confident.
+        glyph_indices: The index of the glyph.
+        is_confident: Whether the classifier is confident.
         features: The features that it is based on.
     """
 
-    glyph: Int[Array, " N"]
-    sure: Bool[Array, " N"]
+    glyph_indices: Int[Array, " N"]
+    is_confident: Bool[Array, " N"]
     features: Float[Array, "N F"]
 
 
 class NearestNeighborClassifier(NamedTuple):
     """A classifier that labels an image with the nearest of 64 drawings of every glyph.
 
-    The distance is the root mean square over pixels. The classifier is confident within `reach`, which contains the
-    nearest neighbor of 99 % of other drawings. The features are the distances to the nearest drawing of every glyph.
+    The distance is the root mean square over pixels. The classifier is confident within `max_distance`, which contains
+    the nearest neighbor of 99 % of other drawings. The features are the distances to the nearest drawing of every
+    glyph.
 
     Attributes:
         drawings_GxKxP: The drawings.
-        reach: The distance up to which it is confident.
+        max_distance: The distance up to which it is confident.
     """
 
     drawings_GxKxP: Float[np.ndarray, "G K P"]
-    reach: float
+    max_distance: float
 
     @classmethod
-    def of(cls, glyphs: Sequence[str], pixels: int) -> "NearestNeighborClassifier":
+    def from_glyphs(cls, glyphs: Sequence[str], pixels: int) -> "NearestNeighborClassifier":
         """Build the classifier of images of these glyphs, `pixels` a side."""
         random = np.random.default_rng(_SEED)
 
@@ -104,4 +105,6 @@ class NearestNeighborClassifier(NamedTuple):
         square_NxM = jnp.sum(flat_NxP**2, -1, keepdims=True) + jnp.sum(known_MxP**2, -1) - 2 * flat_NxP @ known_MxP.T
         distance_NxM = jnp.sqrt(jnp.maximum(square_NxM, 0) / pixels)
         nearest_NxG = jnp.min(distance_NxM.reshape(len(flat_NxP), glyphs, -1), axis=-1)
-        return ClassifierReading(jnp.argmin(nearest_NxG, -1), jnp.min(nearest_NxG, -1) <= self.reach, nearest_NxG)
+        return ClassifierReading(
+            jnp.argmin(nearest_NxG, -1), jnp.min(nearest_NxG, -1) <= self.max_distance, nearest_NxG
+        )

@@ -11,21 +11,21 @@ class ClassifierReadings(NamedTuple):
 
     Attributes:
         glyphs: The glyph of the left and the right half.
-        sure: Whether the classifier is confident of each half.
+        is_confident: Whether the classifier is confident of each half.
         features: Features of the whole images.
     """
 
     glyphs: Int[np.ndarray, "N 2"]
-    sure: Bool[np.ndarray, "N 2"]
+    is_confident: Bool[np.ndarray, "N 2"]
     features: Float[np.ndarray, "N F"]
 
 
 def is_consistent(judged: ClassifierReadings) -> Bool[np.ndarray, " N"]:
     """Return which images show, with confidence, the same digit on both halves."""
-    return judged.sure.all(axis=1) & (judged.glyphs[:, 0] == judged.glyphs[:, 1])
+    return judged.is_confident.all(axis=1) & (judged.glyphs[:, 0] == judged.glyphs[:, 1])
 
 
-def sample_metrics(
+def generation_metrics(
     made: ClassifierReadings, drawn: ClassifierReadings, truths: Int[np.ndarray, " N"]
 ) -> dict[str, float]:
     """Compute metrics of generated images, and of the classifier itself on real images.
@@ -48,7 +48,7 @@ def sample_metrics(
     return {
         "consistency": float(is_consistent(made).mean()),
         "digit_match": float(np.mean(made.glyphs[:, 0] == made.glyphs[:, 1])),
-        "confident": float(made.sure.mean()),
+        "confident": float(made.is_confident.mean()),
         "effective_classes": float(np.exp(-np.sum(shares * np.log(shares)))),
         "frechet_distance": frechet_distance(made.features, drawn.features),
         "real/accuracy": float(np.mean(drawn.glyphs == truths[:, None])),

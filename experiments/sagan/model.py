@@ -55,11 +55,11 @@ class SaganConfig(Config, path="config.model"):
     classifier_channels: tuple[PositiveInt, ...] = ()
 
     @property
-    def halvings(self) -> int:
+    def num_halvings(self) -> int:
         """How often the sides of an image are halved."""
         return len(self.channels) - 1
 
-    def classifier(self) -> ConvolutionalClassifierConfig:
+    def classifier_config(self) -> ConvolutionalClassifierConfig:
         """Return the config of the classifier."""
         return ConvolutionalClassifierConfig(
             GridEncoderConfig(self.classifier_channels, (2,) * len(self.classifier_channels))
@@ -87,7 +87,7 @@ class Player(Module):
                 found[f"attention_{rows}_{part}"] = (getattr(block, part).kernel[...], outputs)
         return found
 
-    def directions(self, key: Key[Array, ""]) -> dict:
+    def initial_spectral_states(self, key: Key[Array, ""]) -> dict:
         """Return the initial state of every kernel's spectral norm."""
         kernels = self._own_kernels().items()
         return {
@@ -95,7 +95,7 @@ class Player(Module):
             for number, (name, (kernel, outputs)) in enumerate(kernels)
         }
 
-    def normed(self, state: Mapping[str, Any], *, train: bool) -> tuple[dict[str, Array], dict]:
+    def normalize_kernels(self, state: Mapping[str, Any], *, train: bool) -> tuple[dict[str, Array], dict]:
         """Return every kernel with a largest singular value of about 1, and the next state of the spectral norms."""
         kernels, following = {}, {}
         for name, (kernel, outputs) in self._own_kernels().items():
@@ -121,7 +121,7 @@ class Player(Module):
         maps |= single_layer_maps(name, captured, capture)
         return x
 
-    def gammas(self) -> dict[str, Array]:
+    def gamma_magnitudes(self) -> dict[str, Array]:
         """Return |gamma| of every attention."""
         return {f"gamma_{rows}": jnp.abs(getattr(self, f"attention_{rows}").gamma[0]) for rows in self.attention}
 
@@ -134,9 +134,9 @@ class Generator(Player):
 
     def __init__(self, config: SaganConfig, noise: int, shape: tuple[int, int, int], *, builder: Builder):
         height, width, colors = shape
-        stages = [f"stage_{level}" for level in reversed(range(config.halvings))]
+        stages = [f"stage_{level}" for level in reversed(range(config.num_halvings))]
         super().__init__(config, height, ("first", *stages, "last"), builder=builder)
-        self.levels = config.halvings
+        self.levels = config.num_halvings
         last = config.channels[-1]
         self.smallest = (height >> self.levels, width >> self.levels, last)
         size = self.smallest[0] * self.smallest[1] * last
@@ -153,7 +153,7 @@ class Generator(Player):
         """Return the initial states of the spectral norms and of the batch norms."""
         names = ("first_norm", *(f"norm_{level}" for level in range(self.levels)))
         return {
-            "spectral": self.directions(key),
+            "spectral": self.initial_spectral_states(key),
             "batch": {name: getattr(self, name).initial_state() for name in names},
         }
 
@@ -161,7 +161,7 @@ class Generator(Player):
         self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
     ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, CapturedAttention]]:
         """Return images from -1 to 1, the next state, and maps."""
-        kernels, spectral = self.normed(state["spectral"], train=train)
+        kernels, spectral = self.normalize_kernels(state["spectral"], train=train)
         batch = dict(state["batch"])
         maps: dict[str, CapturedAttention] = {}
         x = self.first(noise_BxZ, kernels["first"]).reshape(-1, *self.smallest)
@@ -183,9 +183,9 @@ class Discriminator(Player):
     """
 
     def __init__(self, config: SaganConfig, height: int, colors: int, *, builder: Builder):
-        stages = [f"stage_{level}" for level in range(config.halvings + 1)]
+        stages = [f"stage_{level}" for level in range(config.num_halvings + 1)]
         super().__init__(config, height, (*stages, "last"), builder=builder)
-        self.levels, inputs = config.halvings, colors
+        self.levels, inputs = config.num_halvings, colors
         for level, outputs in enumerate(config.channels):
             window = _HALF if level else _SAME
             stage = Convolution2D(inputs, ("features", outputs), (window, window), builder=builder)
@@ -195,13 +195,13 @@ class Discriminator(Player):
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Return the initial states of the spectral norms."""
-        return {"spectral": self.directions(key)}
+        return {"spectral": self.initial_spectral_states(key)}
 
     def __call__(
         self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
     ) -> tuple[Float[Array, " B"], dict, dict[str, CapturedAttention]]:
         """Return a score of every image, the next state, and maps."""
-        kernels, spectral = self.normed(state["spectral"], train=train)
+        kernels, spectral = self.normalize_kernels(state["spectral"], train=train)
         maps: dict[str, CapturedAttention] = {}
         for level in range(self.levels + 1):
             x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
@@ -223,7 +223,11 @@ class Sagan(Module):
         noise = interface.inputs["noise"].shape[-1]
         self.generator = Generator(config, noise, (height, width, colors), builder=builder)
         self.discriminator = Discriminator(config, height, colors, builder=builder)
-        judge = ConvolutionalClassifier(config.classifier(), interface, builder) if config.classifier_channels else None
+        judge = (
+            ConvolutionalClassifier(config.classifier_config(), interface, builder)
+            if config.classifier_channels
+            else None
+        )
         self.judge = judge
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -246,7 +250,7 @@ class Sagan(Module):
         """Return the generator's images; the extras have |gamma|."""
         noise = jnp.asarray(inputs["noise"], self.dtype)
         image, moved, maps = self.generator(noise, state["generator"], train=train, capture=capture)
-        return image, Aux(maps, self.generator.gammas(), {**state, "generator": moved})
+        return image, Aux(maps, self.generator.gamma_magnitudes(), {**state, "generator": moved})
 
     def score(
         self,
@@ -260,7 +264,7 @@ class Sagan(Module):
         """Return the discriminator's scores, high for real images; the extras have |gamma|."""
         image = jnp.asarray(inputs["image"], self.dtype)
         score, moved, maps = self.discriminator(image, state["discriminator"], train=train, capture=capture)
-        return score, Aux(maps, self.discriminator.gammas(), {**state, "discriminator": moved})
+        return score, Aux(maps, self.discriminator.gamma_magnitudes(), {**state, "discriminator": moved})
 
     def classify(
         self,
@@ -289,11 +293,11 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
         UserError: If the image's sides cannot be halved so often, or `attention` names a grid that does not exist.
     """
     _, height, width, _ = interface.inputs["image"].shape
-    stride = 2**config.halvings
+    stride = 2**config.num_halvings
     if height % stride or width % stride:
         raise UserError(
             f"images of {height} x {width} pixels are not divided by {stride}: config.model.channels="
-            f"{config.channels} halves their sides {config.halvings} times"
+            f"{config.channels} halves their sides {config.num_halvings} times"
         )
     grids = {height >> level: (width >> level, 2**level) for level in range(len(config.channels))}
     if unknown := [rows for rows in config.attention if rows not in grids]:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
-from experiments.sagan.data import ClassifierReading, NearestNeighborClassifier, halves, sample_pairs
-from experiments.sagan.metrics import ClassifierReadings, sample_metrics
+from experiments.sagan.data import ClassifierReading, NearestNeighborClassifier, sample_pairs, split_halves
+from experiments.sagan.metrics import ClassifierReadings, generation_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, PositiveInt, Range, UserError
@@ -85,7 +85,7 @@ class PairedDigits(BaseTask):
     def __init__(self, config: PairedDigitsConfig, directory: Path | None = None, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.directory = config, directory
-        self.nearest = NearestNeighborClassifier.of(config.digits, config.pixels)
+        self.nearest = NearestNeighborClassifier.from_glyphs(config.digits, config.pixels)
         inputs = {
             "noise": InputSpec((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
             "image": InputSpec((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.IMAGE),
@@ -108,7 +108,7 @@ class PairedDigits(BaseTask):
         canvases = sample_pairs(random, config.digits, config.batch_size, config.pixels)
         numbers = np.array([int(digit) for digit in config.digits], np.int32)
         noise = random.normal(size=(config.batch_size, config.noise)).astype(np.float32)
-        return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyphs]}
+        return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyph_indices]}
 
     def _discriminator_loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -165,10 +165,10 @@ class PairedDigits(BaseTask):
 
     def _readings(self, view: StateView, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierReading]:
         """Classify every half by the nearest drawing and, if the model has one, by its classifier."""
-        cut = halves(images)
+        cut = split_halves(images)
         nearest = self.nearest(cut)
         numbers = jnp.asarray([int(digit) for digit in self.config.digits])
-        readings = {"nearest": nearest._replace(glyph=numbers[nearest.glyph])}
+        readings = {"nearest": nearest._replace(glyph_indices=numbers[nearest.glyph_indices])}
         if JUDGE in view.variables.params:
             said, _ = view.model.apply(view.variables, {"image": cut}, method="classify", train=False)
             shares = jax.nn.softmax(said["logits"].astype(jnp.float32))
@@ -181,7 +181,7 @@ class PairedDigits(BaseTask):
         scalars: dict[str, float] = {}
         for name in judges:
             made, drawn = (ClassifierReadings(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
-            numbers = sample_metrics(made, drawn, np.asarray(found["labels"]))
+            numbers = generation_metrics(made, drawn, np.asarray(found["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
         note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
         images = unscale_pixels(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
@@ -189,7 +189,7 @@ class PairedDigits(BaseTask):
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
             (self.directory / "samples").mkdir(exist_ok=True)
-            storage_of(self.directory).replace(self.directory / where, encode_png(image_grid(images)))
+            storage_of(self.directory).replace(self.directory / where, encode_png(tile_images(images)))
             note += f"; {where}"
             image = {"image": where}
         left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(images)]
@@ -207,7 +207,7 @@ class PairedDigits(BaseTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the discriminator's maps with the real images; generated ones change during training."""
         titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
-        return shown_on(sites, "discriminator", self._shown["image"], titles)
+        return label_player_maps(sites, "discriminator", self._shown["image"], titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Generate an image for each text, a seed of its noise, and classify it by the nearest drawings.
@@ -222,9 +222,11 @@ class PairedDigits(BaseTask):
         noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise) for seed in seeds])
         inputs = {"noise": noise.astype(np.float32)}
         made, _ = jax.jit(lambda variables: view.model.apply(variables, inputs, train=False))(view.variables)
-        reading = self.nearest(halves(made))
-        digits = [self.config.digits[glyph] for glyph in np.asarray(reading.glyph)]
-        said = [digit if sure else f"{digit}?" for digit, sure in zip(digits, np.asarray(reading.sure), strict=True)]
+        reading = self.nearest(split_halves(made))
+        digits = [self.config.digits[glyph] for glyph in np.asarray(reading.glyph_indices)]
+        said = [
+            digit if sure else f"{digit}?" for digit, sure in zip(digits, np.asarray(reading.is_confident), strict=True)
+        ]
         lines = [f"{left} {right}" for left, right in zip(said[::2], said[1::2], strict=True)]
         titles = [f"noise {seed}: {line}" for seed, line in zip(seeds, lines, strict=True)]
 
@@ -234,7 +236,7 @@ class PairedDigits(BaseTask):
                 view.variables
             )
 
-        labels = shown_on(view.model.sites, "", np.asarray(made), titles)
+        labels = label_player_maps(view.model.sites, "", np.asarray(made), titles)
         return Predictions(lines, labels, look)
 
 
@@ -257,7 +259,7 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
+def tile_images(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
     """Tile gray images, with a gray line around each.
 
     Args:
@@ -273,7 +275,7 @@ def image_grid(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[n
     return padded.reshape(-1, across, rows, columns).swapaxes(1, 2).reshape(-1, across * columns)
 
 
-def shown_on(
+def label_player_maps(
     sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
 ) -> AxisLabels:
     """Label the maps of a player with images.

@@ -38,15 +38,15 @@ class RenderedText(NamedTuple):
 
     Attributes:
         text: The string.
-        middles: The centers of the squares in pixels, x to the right and y downwards.
-        turns: Their rotations in radians.
-        side: Their side in pixels.
+        glyph_centers: The centers of the squares in pixels, x to the right and y downwards.
+        glyph_angles: Their rotations in radians.
+        glyph_size: Their side in pixels.
     """
 
     text: str
-    middles: Float[np.ndarray, "N 2"]
-    turns: Float[np.ndarray, " N"]
-    side: float
+    glyph_centers: Float[np.ndarray, "N 2"]
+    glyph_angles: Float[np.ndarray, " N"]
+    glyph_size: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TextRenderer:
         pixels: The height and width of an image.
         min_length: The fewest glyphs of a string.
         max_length: The most glyphs of a string.
-        sides: The range of a glyph's side in pixels; smaller if the string would not fit.
+        glyph_size_range: The range of a glyph's side in pixels; smaller if the string would not fit.
         alphabet: The glyphs.
 
     Raises:
@@ -67,7 +67,7 @@ class TextRenderer:
     pixels: int = 56
     min_length: int = 3
     max_length: int = 5
-    sides: tuple[float, float] = (9.0, 12.0)
+    glyph_size_range: tuple[float, float] = (9.0, 12.0)
     alphabet: str = ALPHABET
 
     def __post_init__(self) -> None:
@@ -79,17 +79,18 @@ class TextRenderer:
             raise ValueError(f"alphabet={self.alphabet!r} has {unknown}, which are no capital letters or digits")
         if not self.alphabet or len(set(self.alphabet)) < len(self.alphabet):
             raise ValueError(f"alphabet={self.alphabet!r} must name at least one glyph, and none of them twice")
-        if not 1 <= self.sides[0] <= self.sides[1] <= self.pixels / 2:
+        if not 1 <= self.glyph_size_range[0] <= self.glyph_size_range[1] <= self.pixels / 2:
             raise ValueError(
-                f"sides={self.sides} of glyphs must rise, from 1 pixel to half of the image's pixels={self.pixels}"
+                f"glyph_size_range={self.glyph_size_range} must rise, from 1 pixel to half of the image's "
+                f"pixels={self.pixels}"
             )
 
-    def draw(self, random: np.random.Generator) -> str:
+    def sample_string(self, random: np.random.Generator) -> str:
         """Sample a string; glyphs may repeat."""
         count = int(random.integers(self.min_length, self.max_length + 1))
         return "".join(self.alphabet[number] for number in random.integers(0, len(self.alphabet), count))
 
-    def write(self, text: str, line: TextLine, random: np.random.Generator) -> RenderedText:
+    def place_glyphs(self, text: str, line: TextLine, random: np.random.Generator) -> RenderedText:
         """Place each glyph of a string on a line of this form, with all squares within the image.
 
         Args:
@@ -107,7 +108,7 @@ class TextRenderer:
         middles = np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])
         reach = (np.abs(np.cos(turns)) + np.abs(np.sin(turns)))[:, None] / 2
         low, high = (middles - reach).min(axis=0), (middles + reach).max(axis=0)
-        side = min(random.uniform(*self.sides), self.pixels / float((high - low).max()))
+        side = min(random.uniform(*self.glyph_size_range), self.pixels / float((high - low).max()))
         corner = random.uniform(0, 1, 2) * np.maximum(self.pixels - side * (high - low), 0)
         return RenderedText(text, side * (middles - low) + corner, turns, side)
 
@@ -161,12 +162,12 @@ def _squares(
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
     """Render every glyph in its own patch; return the patches, their upper left pixels, and the image of each."""
     drawn = sample_strokes([glyph for written in strings for glyph in written.text], random, variation)
-    middles_Nx2 = np.concatenate([written.middles for written in strings])
-    turns_N = np.concatenate([written.turns for written in strings])
-    sides_N = np.concatenate([np.full(len(written.text), written.side) for written in strings])
+    middles_Nx2 = np.concatenate([written.glyph_centers for written in strings])
+    turns_N = np.concatenate([written.glyph_angles for written in strings])
+    sides_N = np.concatenate([np.full(len(written.text), written.glyph_size) for written in strings])
     rows = [row for row, written in enumerate(strings) for _ in written.text]
     # However it is turned, a glyph that is drawn a little too large lies within.
-    patch = int(np.ceil(1.6 * text_renderer.sides[1])) + 2
+    patch = int(np.ceil(1.6 * text_renderer.glyph_size_range[1])) + 2
     corners_Nx2 = np.floor(middles_Nx2 - patch / 2).astype(int)
     cos, sin = np.cos(turns_N), np.sin(turns_N)
     turned_Nx2x2 = np.stack([np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)], axis=1)

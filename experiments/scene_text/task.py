@@ -107,7 +107,8 @@ class SceneText(ImageToSequenceTask):
         """Sample strings, the first `curved` of them along curved lines."""
         lines = [TextLine.CURVED if row < curved else TextLine.STRAIGHT for row in range(rows)]
         return self._batch(
-            [self.text_renderer.write(self.text_renderer.draw(random), line, random) for line in lines], random
+            [self.text_renderer.place_glyphs(self.text_renderer.sample_string(random), line, random) for line in lines],
+            random,
         )
 
     def _batch(self, strings: Sequence[RenderedText], random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -117,7 +118,11 @@ class SceneText(ImageToSequenceTask):
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
         for row, written in enumerate(strings):
             count = len(written.text)
-            middles[row, :count], turns[row, :count], sides[row, :count] = written.middles, written.turns, written.side
+            middles[row, :count], turns[row, :count], sides[row, :count] = (
+                written.glyph_centers,
+                written.glyph_angles,
+                written.glyph_size,
+            )
         told = self.sequences([written.text for written in strings])
         return {"image": image, "middles": middles, "turns": turns, "sides": sides, **told}
 
@@ -169,7 +174,7 @@ class SceneText(ImageToSequenceTask):
         decoding = self.decoding(request, "reads images", f"the longest string has {self.steps} glyphs")
         asked = [self._asked(text) for text in request.texts]
         random = np.random.default_rng(decoding.seed)
-        batch = self._batch([self.text_renderer.write(string, line, random) for string, line in asked], random)
+        batch = self._batch([self.text_renderer.place_glyphs(string, line, random) for string, line in asked], random)
         return self.answers(view, batch, decoding)
 
     def _asked(self, text: str) -> tuple[str, TextLine]:

@@ -49,12 +49,12 @@ class Utterance(NamedTuple):
     Attributes:
         digits: The digits.
         samples: The audio samples.
-        spans: The first sample of each digit, and the one after its last.
+        digit_spans: The first sample of each digit, and the one after its last.
     """
 
     digits: tuple[int, ...]
     samples: Float[np.ndarray, " N"]
-    spans: tuple[tuple[int, int], ...]
+    digit_spans: tuple[tuple[int, int], ...]
 
 
 class RecordingSet:

@@ -55,7 +55,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     vocab_size: int | None = None
 
     @property
-    def reduction(self) -> int:
+    def frames_per_output(self) -> int:
         """The number of frames of one output of the listener."""
         return math.prod(self.pyramid)
 
@@ -202,7 +202,7 @@ def stack_neighbors(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"],
 
 def build(config: ListenAttendSpellConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for audio and strings of any length."""
-    stride = config.audio_frontend.hop_length * config.reduction / SAMPLE_RATE
+    stride = config.audio_frontend.hop_length * config.frames_per_output / SAMPLE_RATE
     frames = Axis("frames", AxisKind.FRAMES, stride=stride)
     site = Site(SITE, Axis("target"), frames, layers=("0",), heads=("0",))
     return Model(Functional(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))

@@ -17,16 +17,16 @@ class Phone(NamedTuple):
 
     Attributes:
         formants: The formants in Hz.
-        voice: The loudness of its voice.
-        hiss: The loudness of its frication.
-        band: The band of its frication in Hz.
+        voice_amplitude: The loudness of its voice.
+        noise_amplitude: The loudness of its frication.
+        noise_band: The band of its frication in Hz.
         seconds: Its duration.
     """
 
     formants: tuple[float, float, float] = (500.0, 1500.0, 2500.0)
-    voice: float = 1.0
-    hiss: float = 0.0
-    band: tuple[float, float] = (1500.0, 3900.0)
+    voice_amplitude: float = 1.0
+    noise_amplitude: float = 0.0
+    noise_band: tuple[float, float] = (1500.0, 3900.0)
     seconds: float = 0.09
 
 
@@ -34,13 +34,15 @@ def _vowel(*formants: float, seconds: float = 0.12) -> Phone:
     return Phone((formants[0], formants[1], formants[2]), seconds=seconds)
 
 
-_PAUSE = Phone(voice=0, seconds=0.05)
-_S = Phone(voice=0, hiss=0.5, band=(2800.0, 3900.0), seconds=0.11)
+_PAUSE = Phone(voice_amplitude=0, seconds=0.05)
+_S = Phone(voice_amplitude=0, noise_amplitude=0.5, noise_band=(2800.0, 3900.0), seconds=0.11)
 _Z = Phone((300.0, 1700.0, 2500.0), 0.35, 0.35, (2700.0, 3900.0))
-_F, _TH = (Phone(voice=0, hiss=0.12, band=(low, 3900.0), seconds=0.08) for low in (700.0, 1500.0))
+_F, _TH = (
+    Phone(voice_amplitude=0, noise_amplitude=0.12, noise_band=(low, 3900.0), seconds=0.08) for low in (700.0, 1500.0)
+)
 _V = Phone((250.0, 1100.0, 2300.0), 0.4, 0.06, (700.0, 3900.0), 0.06)
-_T = Phone(voice=0, hiss=0.45, band=(2300.0, 3900.0), seconds=0.03)
-_K = Phone(voice=0, hiss=0.4, band=(1300.0, 2400.0), seconds=0.03)
+_T = Phone(voice_amplitude=0, noise_amplitude=0.45, noise_band=(2300.0, 3900.0), seconds=0.03)
+_K = Phone(voice_amplitude=0, noise_amplitude=0.4, noise_band=(1300.0, 2400.0), seconds=0.03)
 _R, _N = Phone((420.0, 1200.0, 1600.0), 0.7, seconds=0.07), Phone((250.0, 1350.0, 2350.0), 0.45, seconds=0.08)
 _W = Phone((300.0, 700.0, 2200.0), 0.6, seconds=0.06)
 
@@ -64,13 +66,13 @@ class Voice:
 
     Attributes:
         pitch: The pitch in Hz.
-        formants: The factor of all formants.
-        length: The factor of all durations.
+        formant_scale: The factor of all formants.
+        duration_scale: The factor of all durations.
     """
 
     pitch: float = 120.0
-    formants: float = 1.0
-    length: float = 1.0
+    formant_scale: float = 1.0
+    duration_scale: float = 1.0
 
     @classmethod
     def sample(cls, random: np.random.Generator) -> "Voice":
@@ -81,9 +83,10 @@ class Voice:
 
     def synthesize(self, digit: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
         """Synthesize a digit with random pitch, formants and durations; the largest sample is 0.3 to 0.9."""
-        phones, scale = _PHONES[digit], self.formants * random.normal(1, 0.02)
+        phones, scale = _PHONES[digit], self.formant_scale * random.normal(1, 0.02)
         steps = [
-            max(2, round(self.length * p.seconds * random.uniform(0.8, 1.25) * SAMPLE_RATE / _STEP)) for p in phones
+            max(2, round(self.duration_scale * p.seconds * random.uniform(0.8, 1.25) * SAMPLE_RATE / _STEP))
+            for p in phones
         ]
 
         def along(values: list[tuple[float, ...]]) -> Float[np.ndarray, "T _"]:
@@ -93,7 +96,7 @@ class Voice:
             return (padded[:-2] + 2 * held + padded[2:]) / 4
 
         jittered = [tuple(scale * random.normal(1, 0.03) * f for f in phone.formants) for phone in phones]
-        voiced = self._voiced(along(jittered), along([(phone.voice,) for phone in phones])[:, 0], random)
+        voiced = self._voiced(along(jittered), along([(phone.voice_amplitude,) for phone in phones])[:, 0], random)
         hissed = np.concatenate(
             [_hiss(phone, count * _STEP, random) for phone, count in zip(phones, steps, strict=True)]
         )
@@ -124,10 +127,10 @@ class Voice:
 
 def _hiss(phone: Phone, samples: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
     """Synthesize noise within the phone's band that swells and fades."""
-    if not phone.hiss:
+    if not phone.noise_amplitude:
         return np.zeros(samples)
     frequencies = np.fft.rfftfreq(samples, 1 / SAMPLE_RATE)
-    low, high = phone.band
+    low, high = phone.noise_band
     kept = np.fft.rfft(random.normal(size=samples)) * ((frequencies >= low) & (frequencies <= high))
     noise = np.fft.irfft(kept, samples)
-    return phone.hiss * noise / max(np.abs(noise).max(), 1e-9) * np.sqrt(np.hanning(samples))
+    return phone.noise_amplitude * noise / max(np.abs(noise).max(), 1e-9) * np.sqrt(np.hanning(samples))

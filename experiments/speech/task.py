@@ -128,7 +128,7 @@ class SpokenDigitRecognitionConfig(Config, path="config.task"):
             )
 
     @property
-    def samples(self) -> int:
+    def max_samples(self) -> int:
         """The largest number of samples of a string."""
         return round(self.max_seconds * SAMPLE_RATE)
 
@@ -142,7 +142,10 @@ class Transcription(SymbolSequenceTask):
             "transcription",
             config.output_units.symbols,
             max(len(config.output_units.spell((digit,) * config.max_digits)) for digit in range(10)),
-            {"sound": InputSpec((rows, config.samples), jnp.float32, Modality.SOUND), "lengths": InputSpec((rows,))},
+            {
+                "sound": InputSpec((rows, config.max_samples), jnp.float32, Modality.SOUND),
+                "lengths": InputSpec((rows,)),
+            },
             rows=rows,
             num_beams=config.num_beams,
             separator=config.output_units.separator,
@@ -152,7 +155,7 @@ class Transcription(SymbolSequenceTask):
 
     def batch(self, strings: Sequence[Utterance]) -> dict[str, np.ndarray]:
         """Return padded audio and targets; `begins` and `ends` are the samples of each symbol's digit."""
-        sound = np.zeros((len(strings), self.config.samples), np.float32)
+        sound = np.zeros((len(strings), self.config.max_samples), np.float32)
         begins, ends = np.zeros((2, len(strings), self.steps), np.int32)
         said = []
         for row, spoken in enumerate(strings):
@@ -160,16 +163,16 @@ class Transcription(SymbolSequenceTask):
             spelled = self.config.output_units.spell(spoken.digits)
             for step, (_, place) in enumerate(spelled):
                 if place is not None:
-                    begins[row, step], ends[row, step] = spoken.spans[place]
+                    begins[row, step], ends[row, step] = spoken.digit_spans[place]
             said.append([symbol for symbol, _ in spelled])
         lengths = np.array([len(spoken.samples) for spoken in strings], np.int32)
         return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.sequences(said)}
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the labels of the probe."""
-        return self.describe(self.probe_examples, sites)
+        return self.make_batch_labels(self.probe_examples, sites)
 
-    def describe(
+    def make_batch_labels(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
     ) -> AxisLabels:
         """Label a batch with its symbols, audio and spectrograms, and the frames of each symbol's digit.
@@ -209,13 +212,13 @@ class Transcription(SymbolSequenceTask):
         """
         longest = f"the longest string has {self.steps} symbols"
         decoding = self.decoding(request, "transcribes sound", longest)
-        batch = self.batch(self.spoken(request.texts, decoding.seed))
+        batch = self.batch(self.make_utterances(request.texts, decoding.seed))
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
-        labels = self.describe(said, view.model.sites, right_B)
+        labels = self.make_batch_labels(said, view.model.sites, right_B)
         return Predictions(self.lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
 
-    def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
+    def make_utterances(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
         """Read each .wav file, or synthesize digits.
 
         Raises:
@@ -224,7 +227,7 @@ class Transcription(SymbolSequenceTask):
         random = np.random.default_rng(seed)
         sounds = [_spoken(text, random) for text in texts]
         for text, spoken in zip(texts, sounds, strict=True):
-            if len(spoken.samples) > self.config.samples:
+            if len(spoken.samples) > self.config.max_samples:
                 raise UserError(
                     f"{text[:80]!r} lasts {len(spoken.samples) / SAMPLE_RATE:.2f} seconds: this run's sounds have "
                     f"at most {self.config.max_seconds:g}"
@@ -272,7 +275,7 @@ class SpokenDigitRecognition(Transcription):
         return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
 
     def _drawn(self, recordings: RecordingSet, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        min_digits, max_digits, longest = self.config.min_digits, self.config.max_digits, self.config.samples
+        min_digits, max_digits, longest = self.config.min_digits, self.config.max_digits, self.config.max_samples
         return self.batch(
             [
                 recordings.sample_utterance(random, min_digits=min_digits, max_digits=max_digits, longest=longest)
@@ -370,7 +373,7 @@ def make_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInte
     return Transcription(config).interface
 
 
-def read_audio(
+def encode_audio_inputs(
     config: SpokenDigitRecognitionConfig, view: StateView, kept: None, sentences: InputTexts
 ) -> EncodedInputs:
     """Encode audio that texts name or spell, with `sentences.targets` or the transcripts that the model decodes.
@@ -381,7 +384,7 @@ def read_audio(
     """
     check_input_texts(sentences._replace(targets=None))
     task = Transcription(config)
-    batch = task.batch(task.spoken(sentences.texts))
+    batch = task.batch(task.make_utterances(sentences.texts))
     if sentences.targets is None:
         rows = np.asarray(
             task.decode(
@@ -396,7 +399,9 @@ def read_audio(
                 raise UserError(f"target={target[:80]!r} has more than {task.steps - 1} symbols, as this run's longest")
     batch |= task.sequences(said)
     everywhere_wrong = np.zeros(len(said), bool)  # whose digit a symbol is nobody knows
-    return EncodedInputs(task.inputs_of(batch), "forward", task.describe(batch, view.model.sites, everywhere_wrong))
+    return EncodedInputs(
+        task.inputs_of(batch), "forward", task.make_batch_labels(batch, view.model.sites, everywhere_wrong)
+    )
 
 
 def _symbols(spelling: OutputUnits, text: str) -> list[str]:
@@ -420,5 +425,5 @@ def synthetic(config: SpokenDigitRecognitionConfig, rows_multiple: int = 1) -> S
     return SpokenDigitRecognition(config, open_spoken_digits("synthetic/num_speakers=1,num_takes=3"), rows_multiple)
 
 
-READER = InputReader(make_interface, read_audio, lambda directory: None)
+READER = InputReader(make_interface, encode_audio_inputs, lambda directory: None)
 TASK = TaskSpec(SpokenDigitRecognitionConfig, synthetic, build, READER)

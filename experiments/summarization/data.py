@@ -81,12 +81,12 @@ class Fact(NamedTuple):
 
     Attributes:
         kind: Its kind, of `KINDS`.
-        who: The person.
+        person: The person.
         place: The place.
     """
 
     kind: str
-    who: str
+    person: str
     place: str
 
 
@@ -201,7 +201,7 @@ def is_held_out(name: str) -> bool:
 
 def write_summary(facts: Iterable[Fact]) -> list[str]:
     """Return the words of the summary of these facts, each sentence ending in a stop."""
-    return [word for fact in facts for word in _filled(KINDS[fact.kind].summary, fact.who, fact.place)]
+    return [word for fact in facts for word in _filled(KINDS[fact.kind].summary, fact.person, fact.place)]
 
 
 def gold_alignments(article: Article) -> list[tuple[int, int]]:
@@ -253,12 +253,12 @@ class ExtendedVocabulary:
 
     Attributes:
         words: The words of the vocabulary.
-        unknown: The number of the unknown token.
+        unknown_id: The number of the unknown token.
         copies: Whether there is an extension.
     """
 
     words: tuple[str, ...]
-    unknown: int
+    unknown_id: int
     copies: bool
 
     @functools.cached_property
@@ -285,7 +285,7 @@ class ExtendedVocabulary:
         """
         source, copied = np.full((2, len(texts), longest), pad, np.int32)
         for row, text in enumerate(texts):
-            source[row, : len(text)] = [self.word_ids.get(word, self.unknown) for word in text]
+            source[row, : len(text)] = [self.word_ids.get(word, self.unknown_id) for word in text]
             copied[row, : len(text)] = self.encode_words(text, text)
         return {"source": source, **({"copied": copied} if self.copies else {})}
 
@@ -301,7 +301,7 @@ class ExtendedVocabulary:
         """
         beyond = self.oov_words(text) if self.copies else ()
         own = {word: number for number, word in enumerate(beyond, len(self.words))}
-        return [self.word_ids.get(word, own.get(word, self.unknown)) for word in words]
+        return [self.word_ids.get(word, own.get(word, self.unknown_id)) for word in words]
 
     def decode_words(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
         """Decode words of a summary of a text; the inverse of `encode_words`, except for unknown tokens.
@@ -314,4 +314,4 @@ class ExtendedVocabulary:
             The words.
         """
         words = (*self.words, *(self.oov_words(text) if self.copies else ()))
-        return [words[number] if number < len(words) else self.words[self.unknown] for number in numbers]
+        return [words[number] if number < len(words) else self.words[self.unknown_id] for number in numbers]

@@ -100,7 +100,7 @@ class PointerGeneratorConfig(Config, path="config.model"):
         return RecurrentConfig(width=self.width)
 
 
-class Article(NamedTuple):
+class EncodedArticle(NamedTuple):
     """What every step reads.
 
     Attributes:
@@ -186,7 +186,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         self.output = Linear((("embed", width),), (("vocabulary", self.vocabulary),), bias=True, builder=builder)
         self.switch = linear(annotations + width + embedding, "features", 1) if self.copies else None
 
-    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Article, Carry]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedArticle, Carry]:
         """Return the encoded source, and s_0: tanh of a linear map of the encoder's final states."""
         words_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(words_BxS, self.pad)
@@ -196,20 +196,22 @@ class PointerGenerator(RecurrentAttentionDecoder):
         first = CellState(jnp.tanh(self.first_hidden(last.hidden)), jnp.tanh(self.first_memory(last.memory)))
         coverage_BxS = None if self.covered is None else jnp.zeros(words_BxS.shape, h_BxSxC.dtype)
         copied_BxS = jnp.asarray(inputs["copied"]) if self.copies else None
-        return Article(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
+        return EncodedArticle(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
 
-    def step_inputs(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> StepInput:
+    def step_inputs(
+        self, state: PyTree, inputs: Inputs, source: EncodedArticle, key: Key[Array, ""] | None
+    ) -> StepInput:
         """Return the embedding of each previous word; for a copied word, that of its token in the source."""
         target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
         return StepInput(self._embedded(target_BxT, self.stream_key(key, "target")))
 
-    def next_step_input(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> StepInput:
+    def next_step_input(self, tokens_R: Int[Array, " R"], source: EncodedArticle, carry: Carry) -> StepInput:
         """Return the embeddings of the chosen words, including copied ones."""
         words_RxS, copied_RxS = repeat_rows((source.words, source.copied), len(tokens_R) // len(source.words))
         return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
     def advance(
-        self, source: Article, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+        self, source: EncodedArticle, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, StepOutput, Alignment]:
         """Compute s_t from the word and the last context, and attend."""
         state = self.decoder.step(jnp.concatenate([given.word, carry.context], axis=-1), carry.state)

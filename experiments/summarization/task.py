@@ -121,19 +121,19 @@ class SummarizationConfig(Config, path="config.task"):
     def _check(self) -> None:
         if self.min_facts > self.max_facts:
             raise UserError(f"config.task.min_facts={self.min_facts} and max_facts={self.max_facts} must rise")
-        if self.largest > len(KINDS):
+        if self.largest_num_facts > len(KINDS):
             raise UserError(
                 f"config.task.max_facts={self.max_facts} and eval_sizes={self.eval_sizes}: "
                 f"an article has at most {len(KINDS)} facts, each of another kind"
             )
-        names = self.article_generator.max_names(self.largest)
+        names = self.article_generator.max_names(self.largest_num_facts)
         if not self.oov_prob and self.num_known_names < names:
             raise UserError(
                 f"config.task.num_known_names={self.num_known_names} must be at least {names} if oov_prob=0"
             )
 
     @property
-    def largest(self) -> int:
+    def largest_num_facts(self) -> int:
         """The largest number of facts of any article."""
         return max((self.max_facts, *self.eval_sizes))
 
@@ -152,16 +152,16 @@ class Summarization(TokenSequenceTask):
         copies = config.oov_target is OOVTarget.COPIED
         self.lexicon = ExtendedVocabulary((*SPECIAL, "<unknown>", *self.article_generator.vocabulary), UNKNOWN, copies)
         self.longest, self.beyond = (
-            self.article_generator.max_article_length(config.largest),
-            self.article_generator.max_names(config.largest),
+            self.article_generator.max_article_length(config.largest_num_facts),
+            self.article_generator.max_names(config.largest_num_facts),
         )
         words = len(self.lexicon.words)
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
         asks = TRANSLATION_WITH_COPYING if copies else TRANSLATION
-        shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest)}
+        shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest_num_facts)}
         inputs = {name: InputSpec((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
         self.condition_inputs = tuple(name for name in inputs if name != "target")
-        decoded = self._steps(config.largest + _ROOM)
+        decoded = self._steps(config.largest_num_facts + _ROOM)
         self.interface = TaskInterface(
             inputs, vocabularies, PAD, BEGIN, END, output=asks.output, max_decoded_length=decoded
         )
@@ -209,7 +209,7 @@ class Summarization(TokenSequenceTask):
                 for, or a text is empty or larger than the articles of the run.
         """
         refuse_options(request, "summarizes articles")
-        steps = self._steps(self.config.largest + _ROOM)
+        steps = self._steps(self.config.largest_num_facts + _ROOM)
         decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=steps, num_beams=self.config.num_beams, length_penalty=0.0
         )

@@ -43,22 +43,22 @@ class QuestionVocabulary:
         words: The words of questions.
         answers: The answers.
         kinds: The kinds of questions.
-        longest: The most words of a question.
-        size: The side of an image in pixels.
-        side: The number of cells along it; 0 if cells are unknown.
-        relational: The kinds that lead from one cell to another.
+        max_question_length: The most words of a question.
+        image_size: The side of an image in pixels.
+        cells_per_side: The number of cells along it; 0 if cells are unknown.
+        relational_kinds: The kinds that lead from one cell to another.
     """
 
     words: tuple[str, ...]
     answers: tuple[str, ...]
     kinds: tuple[str, ...]
-    longest: int
-    size: int
-    side: int = 0
-    relational: tuple[str, ...] = ()
+    max_question_length: int
+    image_size: int
+    cells_per_side: int = 0
+    relational_kinds: tuple[str, ...] = ()
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """The number of tokens: the words and, as number 0, padding."""
         return len(self.words) + 1
 
@@ -68,14 +68,16 @@ class QuestionVocabulary:
         Raises:
             UserError: If there are no words or more than `longest`, or a word is unknown.
         """
-        if not 1 <= len(words) <= self.longest:
-            raise UserError(f"{' '.join(words)!r} has {len(words)} words: a question has 1 to {self.longest}")
+        if not 1 <= len(words) <= self.max_question_length:
+            raise UserError(
+                f"{' '.join(words)!r} has {len(words)} words: a question has 1 to {self.max_question_length}"
+            )
         for word in words:
             if word not in self.words:
                 raise UserError(f"{word!r} is no word of these questions: {suggest_nearest(word, self.words)}")
         return [self.words.index(word) + 1 for word in words]
 
-    def batch(
+    def make_batch(
         self, questions: Sequence[Question], images: UInt8[np.ndarray, "B size size 3"], rows: int | None = None
     ) -> Batch:
         """Encode questions with an image each.
@@ -90,7 +92,7 @@ class QuestionVocabulary:
         """
         count = len(questions)
         rows = count if rows is None else rows
-        tokens = np.full((rows, self.longest), PAD, np.int32)
+        tokens = np.full((rows, self.max_question_length), PAD, np.int32)
         lengths, labels, kinds = np.zeros((3, rows), np.int32)
         cells, index = np.full((rows, 2), NOWHERE, np.int32), np.full(rows, -1, np.int32)
         index[:count] = np.arange(count)

@@ -120,21 +120,23 @@ class QuestionBatches:
 
     def __init__(self, split: Split, rows: int, seed: int | None):
         self._split = split
-        self._plan = BucketPlan([Bucket(QUESTION_VOCABULARY.longest, rows, np.arange(len(split.questions)))], seed)
+        self._plan = BucketPlan(
+            [Bucket(QUESTION_VOCABULARY.max_question_length, rows, np.arange(len(split.questions)))], seed
+        )
         self.batches_per_epoch = self._plan.batches_per_epoch
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         bucket, chosen = self._plan[step]
         split = self._split
-        return QUESTION_VOCABULARY.batch(
+        return QUESTION_VOCABULARY.make_batch(
             [split.questions[int(number)] for number in chosen],
             split.images[split.image_index[chosen]],
             bucket.batch_size,
         )
 
 
-def easy_vqa(data_dir: str | None) -> EasyVqa:
+def open_easy_vqa(data_dir: str | None) -> EasyVqa:
     """Open easy-VQA from data.zip in `data_dir`, or from the folders train/ and test/ there.
 
     Raises:
@@ -161,7 +163,7 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
     return EasyVqa(parts)
 
 
-def placeholder_questions() -> EasyVqa:
+def make_placeholder_questions() -> EasyVqa:
     """Return a set with one question about one gray image in every split, without reading files."""
     question = Question(tokenize_question("what color is the shape?"), "gray", "color")
     split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))

@@ -21,7 +21,7 @@ AXES = ("answer", "grid")
 CELLS, GROUPS = ("named", "answer"), ("one_hop", "relational")
 
 
-def report(
+def question_report(
     question_vocabulary: QuestionVocabulary,
     sums: Mapping[str, Any],
     asked: tuple[Iterable[Question], Iterable[Question]] | None = None,
@@ -40,9 +40,9 @@ def report(
     count = np.asarray(sums["asked"], np.float64)
     alone = {} if asked is None else question_only_accuracy(*asked)
     groups = {"": question_vocabulary.kinds} | {f"/{kind}": (kind,) for kind in question_vocabulary.kinds}
-    if question_vocabulary.relational:
-        one_hop = tuple(kind for kind in question_vocabulary.kinds if kind not in question_vocabulary.relational)
-        groups |= zip(("/one_hop", "/relational"), (one_hop, question_vocabulary.relational), strict=True)
+    if question_vocabulary.relational_kinds:
+        one_hop = tuple(kind for kind in question_vocabulary.kinds if kind not in question_vocabulary.relational_kinds)
+        groups |= zip(("/one_hop", "/relational"), (one_hop, question_vocabulary.relational_kinds), strict=True)
     scalars = {"loss": float(sums["loss"]) / max(count.sum(), 1)}
     for name, kinds in groups.items():
         chosen = [question_vocabulary.kinds.index(kind) for kind in kinds]
@@ -74,7 +74,9 @@ def attention_sums(view: StateView, batch: Batch, question_vocabulary: QuestionV
         jnp.asarray(batch["cells"]),
         jnp.asarray(cell_positions(site.key, question_vocabulary), weights_HxBxK.dtype),
     )
-    relational_K = jnp.array([kind in question_vocabulary.relational for kind in question_vocabulary.kinds], jnp.int32)
+    relational_K = jnp.array(
+        [kind in question_vocabulary.relational_kinds for kind in question_vocabulary.kinds], jnp.int32
+    )
     counted_B = real_rows(batch) & (cells_Bx2[:, 0] >= 0)
     group_BxG = jax.nn.one_hot(relational_K[jnp.asarray(batch["kinds"])], len(GROUPS)) * counted_B[:, None]
     sums = {"asked": jnp.sum(group_BxG, axis=0)}
@@ -110,6 +112,6 @@ def cell_positions(axis: Axis, question_vocabulary: QuestionVocabulary) -> Bool[
         A mask [cell, position].
     """
     return (
-        cell_of_patch(axis, side=question_vocabulary.side, size=question_vocabulary.size)
-        == np.arange(question_vocabulary.side**2)[:, None]
+        cell_of_patch(axis, side=question_vocabulary.cells_per_side, size=question_vocabulary.image_size)
+        == np.arange(question_vocabulary.cells_per_side**2)[:, None]
     )

@@ -70,7 +70,7 @@ class SMemVQA(StatelessModule):
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
         if config.readout is not ImageReadout.NOTHING:
-            self.places = GridFeatures(config.image_encoder, config.positions, image_of(interface), builder=builder)
+            self.places = GridFeatures(config.image_encoder, config.positions, image_shape(interface), builder=builder)
             for hop in range(config.num_hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
         if config.readout is ImageReadout.ATTENTION:
@@ -101,8 +101,8 @@ class SMemVQA(StatelessModule):
         looks: list[CapturedAttention | None] = []
         if self.config.readout is not ImageReadout.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["image"], self.dtype))
-            guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
-            known_BxN, looks = self.hop(
+            guides_BxT = sample_guide_mask(real_BxT, self.config.word_dropout, keys[1])
+            known_BxN, looks = self.run_hops(
                 known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_for_site(SITE, capture)
             )
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
@@ -110,7 +110,7 @@ class SMemVQA(StatelessModule):
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
         return logits_BxC, Aux(stack_glimpses(SITE, looks), {}, state)
 
-    def hop(
+    def run_hops(
         self,
         known_BxN: Float[Array, "B N"],
         words_BxTxN: Float[Array, "B T N"],
@@ -147,7 +147,7 @@ class SMemVQA(StatelessModule):
         return known_BxN, looks
 
 
-def guides(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None) -> Bool[Array, "B T"]:
+def sample_guide_mask(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None) -> Bool[Array, "B T"]:
     """Return the words that may guide the first hop, each left out with probability `rate` but never all.
 
     The paper leaves none out. At each position only the best word learns, and softmax ignores what all positions have
@@ -186,7 +186,7 @@ def best_word(
     return jnp.where(jnp.any(guides_BxT, axis=1, keepdims=True), best_BxL, 0)
 
 
-def image_of(interface: TaskInterface) -> tuple[int, ...]:
+def image_shape(interface: TaskInterface) -> tuple[int, ...]:
     """Return the height, width and channels of the images."""
     return interface.inputs["image"].shape[1:]
 
@@ -194,7 +194,7 @@ def image_of(interface: TaskInterface) -> tuple[int, ...]:
 def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends = config.readout is ImageReadout.ATTENTION
-    sites = (grid_site(SITE, config.image_encoder, image_of(interface), config.num_hops),) if attends else ()
+    sites = (grid_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),) if attends else ()
     return Model(Functional(lambda builder: SMemVQA(config, interface, builder), precision), sites)
 
 

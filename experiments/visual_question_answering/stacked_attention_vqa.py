@@ -53,7 +53,7 @@ class StackedAttentionConfig(Config, path="config.model"):
     vocab_size: int | None = None
 
     @property
-    def seen_width(self) -> int:
+    def image_features_width(self) -> int:
         """The number of features that are read from an image."""
         return {ImageReadout.ATTENTION: self.num_glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
             self.readout
@@ -88,7 +88,7 @@ class StackedAttention(StatelessModule):
             self.of_place = Linear(features, inner, bias=True, builder=builder)
             self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
             self.glimpse = Linear(inner, (("features", config.num_glimpses),), bias=False, builder=builder)
-        read = (("features", config.seen_width + state),)
+        read = (("features", config.image_features_width + state),)
         self.classify = Linear(read, (("embed", hidden),), bias=True, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", hidden),), classes, bias=True, builder=builder)
@@ -112,8 +112,8 @@ class StackedAttention(StatelessModule):
         seen = [question_BxS]
         looks: list[CapturedAttention | None] = []
         if self.config.readout is not ImageReadout.NOTHING:
-            places_BxLxC = unit(self.places(jnp.asarray(inputs["image"], self.dtype)))
-            glimpsed_BxF, looks = self.look(
+            places_BxLxC = normalize_to_unit_length(self.places(jnp.asarray(inputs["image"], self.dtype)))
+            glimpsed_BxF, looks = self.compute_glimpses(
                 places_BxLxC, question_BxS, tuple(keys[4:]), capture_for_site(SITE, capture)
             )
             seen = [glimpsed_BxF, question_BxS]
@@ -122,7 +122,7 @@ class StackedAttention(StatelessModule):
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
         return logits_BxC, Aux(stack_glimpses(SITE, looks), {}, state)
 
-    def look(
+    def compute_glimpses(
         self,
         places_BxLxC: Float[Array, "B L C"],
         question_BxS: Float[Array, "B S"],
@@ -144,7 +144,7 @@ class StackedAttention(StatelessModule):
         return jnp.concatenate(glimpses, axis=-1), looks
 
 
-def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+def normalize_to_unit_length(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     """Normalize vectors: x / max(|x|, 1e-6)."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
 

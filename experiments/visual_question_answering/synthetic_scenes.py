@@ -89,10 +89,10 @@ class SceneQuestions(Config, path="scenes"):
         question_vocabulary, kind, each = self.question_vocabulary, self.scene_generator, self.questions_per_scene
 
         def draw(random: np.random.Generator) -> Batch:
-            drawn = [self.draw(random, each) for _ in range(-(-rows // each))]
+            drawn = [self.sample_scene(random, each) for _ in range(-(-rows // each))]
             questions = [question for _, asked in drawn for question in asked]
             images = np.repeat(render_scene(kind, [items for items, _ in drawn], random), each, axis=0)
-            return question_vocabulary.batch(questions[:rows], images[:rows])
+            return question_vocabulary.make_batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
 
@@ -104,7 +104,7 @@ class SceneQuestions(Config, path="scenes"):
         """Return the questions of a split without their images; for training, a sample of 10,000."""
         return [
             self.scene_and_question(split, number)[1]
-            for number in range(_COUNTED if split == "train" else self.size(split))
+            for number in range(_COUNTED if split == "train" else self.num_questions(split))
         ]
 
     def test_image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
@@ -122,7 +122,7 @@ class SceneQuestions(Config, path="scenes"):
         """Return nothing: no file is read."""
         return {}
 
-    def size(self, split: str) -> int:
+    def num_questions(self, split: str) -> int:
         """Return the number of questions of a split."""
         return {"validation": self.validation, "test": self.test}[split]
 
@@ -136,10 +136,10 @@ class SceneQuestions(Config, path="scenes"):
         Returns:
             The scene and the question.
         """
-        items, (question,) = self.draw(np.random.default_rng((_SEEDS[split], 0, number)), 1)
+        items, (question,) = self.sample_scene(np.random.default_rng((_SEEDS[split], 0, number)), 1)
         return items, question
 
-    def draw(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
+    def sample_scene(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
         """Sample a scene in which some item has a neighbor, and questions about it.
 
         Args:
@@ -153,7 +153,7 @@ class SceneQuestions(Config, path="scenes"):
         while not all(name in by_kind for name in RELATIONAL):
             items = kind.draw(random)
             by_kind.clear()
-            for question in all_questions(kind, items):
+            for question in generate_questions(kind, items):
                 by_kind[question.kind].append(question)
         questions = []
         for _ in range(count):
@@ -172,20 +172,20 @@ class _HeldOut(Sequence[Batch]):
     rows: int
 
     def __len__(self) -> int:
-        return math.ceil(self.questions.size(self.split) / self.rows)
+        return math.ceil(self.questions.num_questions(self.split) / self.rows)
 
     def __getitem__(self, number):
         if not 0 <= number < len(self):
             raise IndexError(number)
         first = number * self.rows
-        last = min(first + self.rows, self.questions.size(self.split))
+        last = min(first + self.rows, self.questions.num_questions(self.split))
         drawn = [self.questions.scene_and_question(self.split, each) for each in range(first, last)]
         random = np.random.default_rng((_SEEDS[self.split], 1, number))
         images = render_scene(self.questions.scene_generator, [items for items, _ in drawn], random)
-        return self.questions.question_vocabulary.batch([question for _, question in drawn], images, self.rows)
+        return self.questions.question_vocabulary.make_batch([question for _, question in drawn], images, self.rows)
 
 
-def all_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
+def generate_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
     """Yield all questions about a scene that have one right answer: those that name an item unambiguously.
 
     Args:
@@ -221,7 +221,7 @@ def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:
     return Question(tuple(text.split()), answer, kind, cells)
 
 
-def scene_questions(options: str) -> SceneQuestions:
+def parse_scene_questions(options: str) -> SceneQuestions:
     """Build the questions of options such as "min_items=4,test=500".
 
     Raises:

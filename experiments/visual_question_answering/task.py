@@ -12,9 +12,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from experiments.visual_question_answering.data import Question, QuestionSet, QuestionVocabulary, tokenize_question
-from experiments.visual_question_answering.easy_vqa_data import easy_vqa, placeholder_questions
-from experiments.visual_question_answering.metrics import AXES, attention_report, attention_sums, cell_positions, report
-from experiments.visual_question_answering.synthetic_scenes import scene_questions
+from experiments.visual_question_answering.easy_vqa_data import make_placeholder_questions, open_easy_vqa
+from experiments.visual_question_answering.metrics import (
+    AXES,
+    attention_report,
+    attention_sums,
+    cell_positions,
+    question_report,
+)
+from experiments.visual_question_answering.synthetic_scenes import parse_scene_questions
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, UserError, suggest_nearest
 from transformer.data.batches import BatchSource
@@ -59,12 +65,12 @@ def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
     Raises:
         UserError: If the name is unknown, or files are missing or invalid.
     """
-    check_name(name)
+    check_question_set_name(name)
     kind, _, options = name.partition("/")
-    return scene_questions(options) if kind == "scenes" else easy_vqa(data_dir)
+    return parse_scene_questions(options) if kind == "scenes" else open_easy_vqa(data_dir)
 
 
-def check_name(name: str) -> None:
+def check_question_set_name(name: str) -> None:
     """Check the name of a question set.
 
     Raises:
@@ -102,7 +108,7 @@ class VisualQuestionAnsweringConfig(Config, path="config.task"):
     num_probe_examples: NumDisplayedExamples = 6
 
     def _check(self) -> None:
-        check_name(self.dataset)
+        check_question_set_name(self.dataset)
 
 
 class VisualQuestionAnswering(BaseTask):
@@ -114,12 +120,12 @@ class VisualQuestionAnswering(BaseTask):
         rows, question_vocabulary = config.batch_size, self.question_vocabulary
         inputs = {
             "image": InputSpec(
-                (rows, question_vocabulary.size, question_vocabulary.size, 3), jnp.float32, Modality.IMAGE
+                (rows, question_vocabulary.image_size, question_vocabulary.image_size, 3), jnp.float32, Modality.IMAGE
             ),
-            "tokens": InputSpec((rows, question_vocabulary.longest)),
+            "tokens": InputSpec((rows, question_vocabulary.max_question_length)),
             "lengths": InputSpec((rows,)),
         }
-        vocabularies = {"tokens": question_vocabulary.vocabulary, "classes": len(question_vocabulary.answers)}
+        vocabularies = {"tokens": question_vocabulary.vocab_size, "classes": len(question_vocabulary.answers)}
         self.interface = TaskInterface(inputs, vocabularies, pad_id=0, output=VISUAL_QUESTION_ANSWERING.output)
         self.objectives = (Objective("answering", self._loss),)
         splits = {split: questions.held_out_batches(split, rows) for split in ("validation", "test")}
@@ -167,10 +173,10 @@ class VisualQuestionAnswering(BaseTask):
 
         def finish(sums: Mapping[str, Any], rows: object) -> Any:
             asked = (self.questions.split_questions("train"), self.questions.split_questions(split)) if at_end else None
-            return report(self.question_vocabulary, sums, asked)
+            return question_report(self.question_vocabulary, sums, asked)
 
         found = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
-        if self.question_vocabulary.side:
+        if self.question_vocabulary.cells_per_side:
             found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, required_axes=AXES))
         return tuple(found)
 
@@ -197,7 +203,7 @@ class VisualQuestionAnswering(BaseTask):
         ]
         answers = [self.question_vocabulary.answers[label] for label in shown["labels"]]
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
-        return make_labels(self.question_vocabulary, sites, shown["image"], titles, shown["cells"])
+        return make_axis_labels(self.question_vocabulary, sites, shown["image"], titles, shown["cells"])
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Return the most probable answer to each question, with its probability.
@@ -217,16 +223,16 @@ class VisualQuestionAnswering(BaseTask):
             Question(words, self.question_vocabulary.answers[0], self.question_vocabulary.kinds[0])
             for _, words in asked
         ]
-        batch = self.question_vocabulary.batch(unknown, np.stack([image for image, _ in asked]))
+        batch = self.question_vocabulary.make_batch(unknown, np.stack([image for image, _ in asked]))
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = describe_top_classes(logits_BxC, self.question_vocabulary.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
-        labels = make_labels(self.question_vocabulary, view.model.sites, batch["image"], titles, None)
+        labels = make_axis_labels(self.question_vocabulary, view.model.sites, batch["image"], titles, None)
         return Predictions(lines, labels, make_capture_function(view, inputs))
 
 
-def make_labels(
+def make_axis_labels(
     question_vocabulary: QuestionVocabulary,
     sites: Sequence[Site],
     image_BxYxXx3: Float[np.ndarray, "B Y X 3"],
@@ -249,7 +255,7 @@ def make_labels(
     """
     looking = sites_between(sites, *AXES)
     links = {}
-    if cells_Bx2 is not None and question_vocabulary.side:
+    if cells_Bx2 is not None and question_vocabulary.cells_per_side:
         links = {
             site.name: tuple(_links(cell_positions(site.key, question_vocabulary), cells) for cells in cells_Bx2)
             for site in looking
@@ -275,7 +281,7 @@ def build(config: VisualQuestionAnsweringConfig, directory: Path, rows_multiple:
 
 def synthetic(config: VisualQuestionAnsweringConfig, rows_multiple: int = 1) -> VisualQuestionAnswering:
     """Build the task without files: synthetic scenes as they are, or one placeholder question for easy-VQA."""
-    questions = placeholder_questions() if config.dataset == "easy_vqa" else open_questions(config.dataset)
+    questions = make_placeholder_questions() if config.dataset == "easy_vqa" else open_questions(config.dataset)
     return VisualQuestionAnswering(config, questions, rows_multiple)
 
 

@@ -121,7 +121,7 @@ ALGORITHMS = {
     "name": "contract",
     "task": {
         "name": "experiments.neural_turing_machine.task",
-        "bits": 2,
+        "num_bits": 2,
         "max_size": 3,
         "bucket_lengths": (8,),
         "eval_sizes": (2, 4),
@@ -576,7 +576,7 @@ CASES = (
                 "family": "experiments.neural_turing_machine.ntm",
                 "width": 8,
                 "write_heads": 2,
-                "slots": 6,
+                "num_slots": 6,
                 "slot_width": 4,
             }
         },

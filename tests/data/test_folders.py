@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.few_shot.data import open_characters
+from experiments.few_shot.data import open_character_set
 from experiments.speech.data import open_spoken_digits
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
@@ -313,7 +313,7 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
         archive.writestr("images_background/Greek/alpha.png", IMAGE)
     for act in (
         lambda: open_image_dataset("omniglot", data_dir=str(tmp_path)),
-        lambda: open_characters("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), image_size=4),
+        lambda: open_character_set("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), image_size=4),
     ):
         refused(act, "alpha.png is not named as .png files of this set are")
 

@@ -29,9 +29,9 @@ VECTORS: dict[str, Any] = {
     "task": {
         "name": "experiments.neural_turing_machine.task",
         "problem": "copy",
-        "bits": 3,
+        "num_bits": 3,
         "batch_size": 4,
-        "longest": 3,
+        "max_size": 3,
         "eval_sizes": [2],
         "num_eval_examples": 4,
     },

@@ -114,18 +114,18 @@ def test_every_answer_and_its_sources_are_those_found_another_way(name: str) -> 
         words = corpus.sample(random)
         questions_found = corpus.find_questions(words)
         found = {
-            question.position: (question.answer, [set(positions) for positions in question.sources])
+            question.position: (question.answer, [set(positions) for positions in question.source_positions])
             for question in questions_found
         }
         assert found == OTHERWISE[name](words), " ".join(words)
         assert questions_found
         assert {*words, *(question.answer for question in questions_found)} <= known
-        assert all(len(question.sources) == len(corpus.sources) for question in questions_found)
+        assert all(len(question.source_positions) == len(corpus.source_descriptions) for question in questions_found)
         # What has to be read stands before, so that a causal head can.
         assert all(
             at <= question.position
             for question in questions_found
-            for positions in question.sources
+            for positions in question.source_positions
             for at in positions
         )
         lengths.add(len(words))
@@ -138,7 +138,7 @@ def test_a_pronoun_means_the_last_noun_that_agrees_with_it() -> None:
     meant = {"he": "boy", "she": "queen", "it": "goat", "they": "children"}
     for pronoun, answer in meant.items():
         (question,) = open_corpus("coreference").find_questions([*text.split(), pronoun])
-        assert (question.answer, question.sources) == (answer, ((text.split().index(answer),),))
+        assert (question.answer, question.source_positions) == (answer, ((text.split().index(answer),),))
     famous = ["the", "dog", "left", "the", "street", "because", "it", "was", "tired"]
     (question,) = open_corpus("coreference_by_clue").find_questions(famous)
     assert (famous[question.position], question.answer) == ("it", "dog")
@@ -225,9 +225,9 @@ def test_one_head_answers_one_of_four_texts_wrong_however_it_weighs_two_places_a
         ("brackets/num_kinds=9", "brackets.num_kinds=9 must be at most 4"),
         ("two_offset_copy/near_offset=4", "two_offset_copy.far_offset=4 must be above near_offset=4"),
         ("coreference/sentences=1", "sentences=1 must be at least 2"),
-        ("agreement/attractors=0", "attractors=0"),
+        ("agreement/max_attractors=0", "max_attractors=0"),
         ("motifs/max_gap=40", "max_gap=40 must be at most 12"),
-        ("sorting/letters=two", "as in sorting/letters=10"),
+        ("sorting/num_letters=two", "as in sorting/num_letters=10"),
         ("sorting/vocabulary=2", "unknown key sorting.vocabulary"),
     ],
 )

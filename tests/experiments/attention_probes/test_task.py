@@ -15,9 +15,9 @@ from experiments.attention_probes.task import (
     AttentionProbes,
     AttentionProbesConfig,
     Direction,
-    gold_hits,
+    count_gold_hits,
+    encode_user_texts,
     make_interface,
-    read_texts,
 )
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
@@ -105,7 +105,7 @@ def test_a_text_is_right_if_all_its_answers_are(task: AttentionProbes) -> None:
 
 def test_no_text_is_both_trained_on_and_held_out() -> None:
     """Of the 15,600 texts of three letters a third is drawn in 100 steps."""
-    sorting = AttentionProbes(AttentionProbesConfig("sorting/letters=3", batch_size=64, num_eval_examples=64))
+    sorting = AttentionProbes(AttentionProbesConfig("sorting/num_letters=3", batch_size=64, num_eval_examples=64))
     held_out = {
         bytes(row) for each in sorting.evaluations for batch in each.batches for row in np.asarray(batch["tokens"])
     } | {bytes(row) for row in np.asarray(sorting.probe_batch["tokens"])}
@@ -178,7 +178,7 @@ def test_a_hit_is_a_row_whose_largest_weight_is_gold() -> None:
     weights[0, 0, 0] = [[0.2, 0.5, 0.3], [0.9, 0.1, 0.0], [0.1, 0.2, 0.7]]
     gold = np.zeros((2, 3, 3), bool)
     gold[0, 0, 1] = gold[0, 1, 1] = gold[0, 2, [0, 2]] = True
-    np.testing.assert_array_equal(gold_hits(jnp.asarray(weights), jnp.asarray(gold)), [[2.0]])
+    np.testing.assert_array_equal(count_gold_hits(jnp.asarray(weights), jnp.asarray(gold)), [[2.0]])
 
 
 def test_links_name_what_a_head_reads_that_follows_them(task: AttentionProbes) -> None:
@@ -206,7 +206,7 @@ def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_ant
             for at, word in enumerate(words)
             if word == corpus.baseline_answers(words, question.position)["nearest_noun"]
         )
-        for head, key in ((0, question.sources[0][0]), (1, nearest)):
+        for head, key in ((0, question.source_positions[0][0]), (1, nearest)):
             weights[example, :, head, question.position] = np.eye(length)[key]
     reads, baseline_answers = classify_heads(Rows(tuple(range(length)), weights), site, labels)[:2]
     assert reads.plays
@@ -228,7 +228,7 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Atten
     ):
         with pytest.raises(UserError, match=kind_of_cue.replace("?", r"\?")):
             task.predict(view, PredictionRequest([wrong]))
-    reading = read_texts(task.config, view, None, InputTexts([text]))
+    reading = encode_user_texts(task.config, view, None, InputTexts([text]))
     assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
     assert TASK.input_reader is not None
     assert TASK.input_reader.make_interface(task.config, None) == task.interface

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from experiments.captioning.data import caption_words, max_caption_length, noun_positions, parse_scene, write_caption
+from experiments.captioning.data import (
+    caption_vocabulary,
+    max_caption_length,
+    noun_positions,
+    parse_scene,
+    write_caption,
+)
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem
 
 KIND = SceneGenerator()
@@ -17,7 +23,7 @@ def test_a_caption_names_the_items_in_reading_order() -> None:
 
 
 def test_every_word_of_a_caption_is_known_and_it_has_no_more_than_the_longest() -> None:
-    random, known = np.random.default_rng(0), caption_words(KIND)
+    random, known = np.random.default_rng(0), caption_vocabulary(KIND)
     assert len(set(known)) == len(known)
     lengths, used = set(), set()
     for _ in range(300):

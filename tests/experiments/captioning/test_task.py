@@ -14,7 +14,7 @@ from experiments.captioning.metrics import (
     attention_mass_report,
     caption_report,
     corpus_bleu,
-    doubly_stochastic,
+    doubly_stochastic_penalty,
     named_cell_mask,
 )
 from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
@@ -169,7 +169,7 @@ def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     counts = np.array([[True, True, False], [True, False, True]])
     first = 0.5**2 + 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 8)
     second = 35.0
-    assert float(doubly_stochastic(weights, counts)[0, 0]) == pytest.approx(first + second)
+    assert float(doubly_stochastic_penalty(weights, counts)[0, 0]) == pytest.approx(first + second)
 
 
 def test_the_report_of_looking_is_of_the_head_with_most_mass() -> None:

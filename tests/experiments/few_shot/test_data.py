@@ -10,9 +10,9 @@ from PIL import Image
 
 from experiments.few_shot.data import (
     RotationAugmentation,
-    draw_characters,
-    open_characters,
-    placeholder_characters,
+    make_placeholder_characters,
+    open_character_set,
+    render_characters,
     sample_episodes,
 )
 from transformer.config import UserError
@@ -68,7 +68,7 @@ def test_alphabets_are_held_out_whole(tmp_path: Path) -> None:
     background = tmp_path / "images_background.zip"
     for number, alphabet in enumerate(("Aa", "Bb", "Cc", "Dd", "Ee"), 1):
         write_alphabet(background, alphabet, number)
-    opened = open_characters("omniglot", data_dir=str(tmp_path), image_size=2)
+    opened = open_character_set("omniglot", data_dir=str(tmp_path), image_size=2)
     assert {split: each.shape for split, each in opened.splits.items()} == {
         "train": (3, 3, 2, 2),
         "validation": (3, 3, 2, 2),
@@ -78,41 +78,41 @@ def test_alphabets_are_held_out_whole(tmp_path: Path) -> None:
     # Ink is bright: the paper was.
     np.testing.assert_array_equal(opened.splits["train"][1, :, 0, 0], 255 - 20 - np.arange(1, 4))
     write_alphabet(tmp_path / "images_evaluation.zip", "Zz", 2)
-    opened = open_characters("omniglot/validation=2", data_dir=str(tmp_path), image_size=2)
+    opened = open_character_set("omniglot/validation=2", data_dir=str(tmp_path), image_size=2)
     assert opened.split_note == "train: Aa, Bb, Cc; validation: Dd, Ee; test: Zz"
     with pytest.raises(UserError, match="leaves no alphabet to train on"):
-        open_characters("omniglot/validation=5", data_dir=str(tmp_path), image_size=2)
+        open_character_set("omniglot/validation=5", data_dir=str(tmp_path), image_size=2)
     write_alphabet(background, "Ff", 1, num_drawers=2)
     with pytest.raises(UserError, match="from 2 to 3 drawings"):
-        open_characters("omniglot", data_dir=str(tmp_path), image_size=2)
+        open_character_set("omniglot", data_dir=str(tmp_path), image_size=2)
 
 
 def test_characters_are_held_out_of_all_alphabets(tmp_path: Path) -> None:
     for archive, alphabet, count in (("background", "Aa", 5), ("background", "Bb", 4), ("evaluation", "Aa", 3)):
         write_alphabet(tmp_path / f"images_{archive}.zip", alphabet, count)
     name = "omniglot_characters/validation=2,test=4"
-    opened = open_characters(name, data_dir=str(tmp_path), image_size=2)
+    opened = open_character_set(name, data_dir=str(tmp_path), image_size=2)
     assert [len(opened.splits[split]) for split in ("train", "validation", "test")] == [6, 2, 4]
     every = np.concatenate([255 - opened.splits[split][:, 0, 0, 0] for split in opened.splits])
     assert sorted(every) == sorted(20 * np.array([1, 2, 3, 4, 5, 1, 2, 3, 4, 1, 2, 3]) + 1)
-    again = open_characters(name, data_dir=str(tmp_path), image_size=2)
+    again = open_character_set(name, data_dir=str(tmp_path), image_size=2)
     np.testing.assert_array_equal(opened.splits["test"], again.splits["test"])
-    other = open_characters(name + ",seed=1", data_dir=str(tmp_path), image_size=2)
+    other = open_character_set(name + ",seed=1", data_dir=str(tmp_path), image_size=2)
     assert (other.splits["test"] != opened.splits["test"]).any()
     with pytest.raises(UserError, match="leaves none of 12 characters to train on"):
-        open_characters("omniglot_characters/test=10,validation=2", data_dir=str(tmp_path), image_size=2)
+        open_character_set("omniglot_characters/test=10,validation=2", data_dir=str(tmp_path), image_size=2)
 
 
 def test_characters_drawn_here_are_told_apart_by_what_their_hands_share() -> None:
-    drawings = draw_characters(np.random.default_rng(0), 6, 4, 14)
+    drawings = render_characters(np.random.default_rng(0), 6, 4, 14)
     assert (drawings.shape, drawings.dtype) == ((6, 4, 14, 14), np.uint8)
-    np.testing.assert_array_equal(drawings, draw_characters(np.random.default_rng(0), 6, 4, 14))
+    np.testing.assert_array_equal(drawings, render_characters(np.random.default_rng(0), 6, 4, 14))
     flat = drawings.reshape(24, -1) / 255
     far = np.linalg.norm(flat[:, None] - flat[None], axis=-1)
     assert (far[~np.eye(24, dtype=bool)] > 0.5).all()
     same = np.kron(np.eye(6, dtype=bool), np.ones((4, 4), bool))
     assert far[same & ~np.eye(24, dtype=bool)].mean() < 0.8 * far[~same].mean()
-    opened = open_characters("strokes/train=3,validation=2,test=1,num_drawers=2", data_dir=None, image_size=9)
+    opened = open_character_set("strokes/train=3,validation=2,test=1,num_drawers=2", data_dir=None, image_size=9)
     assert [len(opened.splits[split]) for split in ("train", "validation", "test")] == [3, 2, 1]
     assert len({each.tobytes() for split in opened.splits.values() for each in split}) == 6
 
@@ -131,23 +131,23 @@ def test_characters_drawn_here_are_told_apart_by_what_their_hands_share() -> Non
 )
 def test_unfit_names_are_refused(name: str, data_dir: str | None, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        open_characters(name, data_dir=data_dir, image_size=8)
+        open_character_set(name, data_dir=data_dir, image_size=8)
 
 
 def test_made_up_characters_have_the_shapes_asked_for() -> None:
-    assert placeholder_characters("omniglot", classes=5, num_drawers=2, image_size=7).splits["test"].shape == (
+    assert make_placeholder_characters("omniglot", classes=5, num_drawers=2, image_size=7).splits["test"].shape == (
         5,
         2,
         7,
         7,
     )
     with pytest.raises(UserError, match="is unknown"):
-        placeholder_characters("glyphs", classes=5, num_drawers=2, image_size=7)
+        make_placeholder_characters("glyphs", classes=5, num_drawers=2, image_size=7)
 
 
 @pytest.mark.slow
 def test_the_archives_of_omniglot(shared_data: Path) -> None:
-    opened = open_characters("omniglot", data_dir=str(shared_data / "omniglot"), image_size=14)
+    opened = open_character_set("omniglot", data_dir=str(shared_data / "omniglot"), image_size=14)
     assert [each.shape[:2] for each in opened.splits.values()] == [(157, 20), (26, 20), (59, 20)]
-    opened = open_characters("omniglot_characters", data_dir=str(shared_data / "omniglot"), image_size=14)
+    opened = open_character_set("omniglot_characters", data_dir=str(shared_data / "omniglot"), image_size=14)
     assert [each.shape[:2] for each in opened.splits.values()] == [(162, 20), (20, 20), (60, 20)]

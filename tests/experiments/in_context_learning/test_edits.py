@@ -58,11 +58,11 @@ def test_episodes_are_of_their_split(unseen: bool) -> None:
     random, edits, rules = np.random.default_rng(0), StringEdits(8, 3, 4), set()
     for _ in range(80):
         episode = edits.sample(random, 4, unseen=unseen)
-        rules.add(episode.rule)
-        assert tuple(episode.rule.split(", ")) in edit_programs(3, 4)[unseen]
+        rules.add(episode.rule_name)
+        assert tuple(episode.rule_name.split(", ")) in edit_programs(3, 4)[unseen]
         assert len({source for source, _ in episode.pairs}) == 4
         for source, target in episode.pairs:
-            assert target == apply_edits(tuple(episode.rule.split(", ")), source)
+            assert target == apply_edits(tuple(episode.rule_name.split(", ")), source)
             assert is_held_out(source) == unseen
             assert set(target) <= set(edits.alphabet)
             assert len(source) + len(target) + 2 <= edits.max_pair_length

@@ -28,7 +28,7 @@ def drawn(count: int, *, unseen: bool, pairs: int = 5, seed: int = 0) -> list[Ep
 
 
 def table_of(episode: Episode) -> dict[str, str]:
-    letters, image = episode.rule.split(" to ")
+    letters, image = episode.rule_name.split(" to ")
     return dict(zip(letters, image, strict=True))
 
 
@@ -53,7 +53,7 @@ def test_answers_are_those_of_one_map_and_unseen_ones_are_held_out(unseen: bool)
         table = table_of(episode)
         assert len(set(table)) == len(set(table.values())) == 6
         assert set("".join(table).upper() + "".join(table.values())) <= set("ABCDEFGH")
-        assert is_held_out(episode.rule) == unseen
+        assert is_held_out(episode.rule_name) == unseen
         for source, target in episode.pairs:
             assert [table[letter] for letter in source] == list(target)
 
@@ -90,14 +90,14 @@ def test_what_is_bayes_optimal_is_the_share_of_all_maps_that_fit() -> None:
             asked, target = episode.pairs[known]
             fitting = []
             for image in itertools.permutations("ABCDE", 4):
-                table = str.maketrans(episode.rule.split(" to ")[0], "".join(image))
+                table = str.maketrans(episode.rule_name.split(" to ")[0], "".join(image))
                 if all(source.translate(table) == made for source, made in episode.pairs[:known]):
                     fitting.append(asked.translate(table))
             share = fitting.count(target) / len(fitting)
             assert share == max(fitting.count(answer) for answer in fitting) / len(fitting)
             assert maps.bayes_optimal_accuracy(episode, known) == pytest.approx(share)
             # The order of what is shown says nothing.
-            turned = Episode((*episode.pairs[:known][::-1], episode.pairs[known]), episode.rule)
+            turned = Episode((*episode.pairs[:known][::-1], episode.pairs[known]), episode.rule_name)
             assert maps.bayes_optimal_accuracy(turned, known) == pytest.approx(share)
             seen.add(share)
     assert len(seen) > 3

@@ -5,7 +5,7 @@ import pytest
 
 from experiments.in_context_learning.linear_functions import (
     FunctionBatch,
-    interleave,
+    interleave_points_and_values,
     least_squares,
     ridge_regression,
     sample_functions,
@@ -36,7 +36,7 @@ def test_of_some_functions_few_dimensions_are_used() -> None:
 
 
 def test_vectors_are_points_and_what_is_shown_in_turn() -> None:
-    vectors = interleave(DRAWN)
+    vectors = interleave_points_and_values(DRAWN)
     assert vectors.shape == (6, 18, 5)
     np.testing.assert_allclose(vectors[:, ::2, :4], DRAWN.points, rtol=1e-6)
     np.testing.assert_allclose(vectors[:, 1::2, 4], DRAWN.noisy_values, rtol=1e-6)

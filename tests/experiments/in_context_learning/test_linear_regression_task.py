@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from experiments.in_context_learning.linear_functions import FunctionBatch, least_squares, sample_functions
-from experiments.in_context_learning.linear_regression_task import LinearRegression, LinearRegressionConfig, report
+from experiments.in_context_learning.linear_regression_task import (
+    LinearRegression,
+    LinearRegressionConfig,
+    regression_report,
+)
 from transformer.config import UserError
 from transformer.tasks.task import StateView
 
@@ -74,7 +78,7 @@ def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: Li
 def test_a_report_by_hand() -> None:
     functions = FunctionBatch(np.ones((2, 3, 1)), np.array([[2.0] * 3, [4.0] * 3]), np.array([[2.0, 4, 0], [4, 4, 0]]))
     answers = np.array([[1.0, 2, 2], [1, 2, 5]])
-    scalars = report(functions, answers, noise=1.0).scalars
+    scalars = regression_report(functions, answers, noise=1.0).scalars
     assert [scalars[f"squared_error_{known}"] for known in (0, 1, 2)] == [(1 + 9) / 2, (0 + 4) / 2, (0 + 1) / 2]
     # Means of what was shown: 3 and 4 behind two examples; ridge divides their sums by one more.
     assert scalars["least_squares_2"] == pytest.approx((1 + 0) / 2)
@@ -85,14 +89,14 @@ def test_a_report_by_hand() -> None:
 
 def test_nothing_is_compared_with_least_squares_that_is_without_fault() -> None:
     functions = sample_functions(np.random.default_rng(0), 4, 7, 3, 0.0)
-    scalars = report(functions, functions.values * 1.01, 0.0).scalars
+    scalars = regression_report(functions, functions.values * 1.01, 0.0).scalars
     assert scalars["least_squares_6"] < 1e-20
     assert "error_over_least_squares" not in scalars
 
 
 def test_no_method_undercuts_the_least_error_on_the_whole() -> None:
     functions = sample_functions(np.random.default_rng(0), 3000, 7, 3, 1.0)
-    scalars = report(functions, least_squares(functions), 1.0).scalars
+    scalars = regression_report(functions, least_squares(functions), 1.0).scalars
     assert scalars["error_over_least_squares"] == 1
     assert scalars["bayes_optimal_6"] < 0.9 * scalars["least_squares_6"]
     # The excess of least squares behind k examples of d dimensions is d / (k - d - 1).

@@ -13,7 +13,7 @@ from experiments.in_context_learning.task import (
     InContextLearningConfig,
     Problem,
     build,
-    correct_answers,
+    count_correct_answers,
     synthetic,
 )
 from transformer.attention import Axis, Site
@@ -88,7 +88,7 @@ def test_an_answer_is_right_if_all_of_it_is() -> None:
     labels = np.int32([[5, 1, 2, 3, 4, 3], [5, 2, 2, 3, 1, 3]])
     batch = {"labels": labels, "shots": np.int32([[-1, 0, 0, -1, 1, 1], [-1, 0, 0, -1, 1, 1]])}
     said = np.int32([[0, 1, 2, 0, 4, 3], [5, 2, 2, 3, 1, 2]])  # the second one's answer behind one pair lacks its end
-    assert correct_answers(np.eye(6)[said], batch, (0, 1)).tolist() == [2, 1]
+    assert count_correct_answers(np.eye(6)[said], batch, (0, 1)).tolist() == [2, 1]
 
 
 def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:

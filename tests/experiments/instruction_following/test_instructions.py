@@ -134,7 +134,7 @@ def test_drawn_instructions_can_be_followed_are_read_as_they_were_meant_and_vary
         for number in range(1, count):
             begins = walk.places[walk.clause_of_action.index(number)]
             if not any(clause.template.moves_forward for clause in instruction.clauses[number - 1 : number + 1]):
-                assert maze.floor_ahead(begins) == NONE  # a wall ahead: one can do nothing but turn
+                assert maze.floor_index_ahead(begins) == NONE  # a wall ahead: one can do nothing but turn
     assert len(forms) == 11
 
 

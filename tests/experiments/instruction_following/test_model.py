@@ -147,7 +147,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     config = CASES[name]
     rows, steps, words = len(SOURCE), TARGET.shape[1], SOURCE.shape[1]
     # The sum over words has no parameters.
-    total = 2 * steps * words * config.read * config.aligner.attends
+    total = 2 * steps * words * config.context_width * config.aligner.attends
     uses = {"encoder": words, "keys": words, "vector": steps * words}
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
         names = [entry.key for entry in path]

@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.neural_turing_machine.memory import Write, content_addressing, sharpen, shift, write_slots
+from experiments.neural_turing_machine.memory import (
+    WriteParameters,
+    content_addressing,
+    sharpen_weightings,
+    shift_weightings,
+    write_slots,
+)
 
 SLOTS = 16
 
@@ -24,14 +30,14 @@ def test_sharpening_neither_overflows_nor_gives_nan(power: float) -> None:
     weights_HxN = weightings()
     given = jnp.asarray(weights_HxN[None], jnp.float32)
     powers = jnp.full((1, len(weights_HxN)), power)
-    sharp = np.asarray(sharpen(given, powers))[0]
+    sharp = np.asarray(sharpen_weightings(given, powers))[0]
     np.testing.assert_allclose(sharp.sum(-1), 1, atol=1e-5)
     # Divided by the largest first, so that float64 holds every power of what float32 can tell from nothing.
     scaled = (weights_HxN / weights_HxN.max(axis=-1, keepdims=True)) ** power
     np.testing.assert_allclose(sharp, scaled / scaled.sum(axis=-1, keepdims=True), rtol=2e-3, atol=1e-6)
 
     def first(weights: jax.Array, powers: jax.Array) -> jax.Array:
-        return jnp.sum(sharpen(weights, powers)[..., 3])
+        return jnp.sum(sharpen_weightings(weights, powers)[..., 3])
 
     for gradient in jax.grad(first, argnums=(0, 1))(given, powers):
         assert np.isfinite(gradient).all()
@@ -40,7 +46,7 @@ def test_sharpening_neither_overflows_nor_gives_nan(power: float) -> None:
 def test_the_derivative_of_sharpening_at_zero_weight_is_that_of_the_quotient() -> None:
     """With gamma = 1, w / sum w: a slot of weight zero still has a derivative."""
     one_hot = jnp.asarray(np.eye(4)[None, None, 1], jnp.float32)
-    jacobian = jax.jacobian(lambda w: sharpen(w, jnp.ones((1, 1))))(one_hot)[0, 0, :, 0, 0]
+    jacobian = jax.jacobian(lambda w: sharpen_weightings(w, jnp.ones((1, 1))))(one_hot)[0, 0, :, 0, 0]
     np.testing.assert_allclose(jacobian, np.eye(4) - np.eye(4)[1][:, None], atol=1e-6)
 
 
@@ -49,7 +55,7 @@ def test_a_shift_moves_around_the_ring(reach: int) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 3))
     for place in range(2 * reach + 1):
         moves = np.broadcast_to(np.eye(2 * reach + 1)[place], (2, 3, 2 * reach + 1))
-        moved = shift(jnp.asarray(weights), jnp.asarray(moves))
+        moved = shift_weightings(jnp.asarray(weights), jnp.asarray(moves))
         expected = np.zeros_like(weights)
         for slot in range(5):
             expected[..., (slot + place - reach) % 5] += weights[..., slot]
@@ -67,5 +73,5 @@ def test_content_finds_the_likest_slot_whatever_its_length_and_zero_slots_are_li
 def test_all_heads_erase_before_any_adds() -> None:
     memory = jnp.ones((1, 2, 1))
     weights = jnp.asarray([[[1.0, 0.0], [1.0, 0.5]]])
-    change = Write(jnp.asarray([[[0.5], [1.0]]]), jnp.asarray([[[3.0], [4.0]]]))
+    change = WriteParameters(jnp.asarray([[[0.5], [1.0]]]), jnp.asarray([[[3.0], [4.0]]]))
     np.testing.assert_allclose(write_slots(memory, weights, change)[0, :, 0], [7.0, 0.5 + 2.0])

@@ -30,7 +30,7 @@ INTERFACE = TaskInterface(
     {"bits": BITS_OUT},
     output=BIT_SEQUENCE_PREDICTION.output,
 )
-SMALL = {"width": 5, "slots": 7, "slot_width": 3}
+SMALL = {"width": 5, "num_slots": 7, "slot_width": 3}
 CONFIGS = [
     NTMConfig(Controller.FEED_FORWARD, **SMALL),
     NTMConfig(Controller.LSTM, **SMALL),
@@ -52,7 +52,7 @@ def expected_of(config: NTMConfig, params: Any, x_TxI: np.ndarray) -> oracle.Tra
     """The oracle's, which is given the slots that are no parameters."""
     if config.memory_init is MemoryInit.CONSTANT:
         assert "memory" not in params
-        params = {**params, "memory": np.full((config.slots, config.slot_width), 1e-6)}
+        params = {**params, "memory": np.full((config.num_slots, config.slot_width), 1e-6)}
     return oracle.run(machine(config), params, x_TxI)
 
 
@@ -96,7 +96,7 @@ def test_the_machine_is_the_papers_step_by_step(config: NTMConfig) -> None:
         close(logits[row, :length], expected.logits)
         for site, part in ((READ, slice(0, config.read_heads)), (WRITE, slice(config.read_heads, None))):
             maps = np.asarray(aux.maps[site].weights)
-            assert maps.shape == (1, B, len(range(config.heads)[part]), T, config.slots)
+            assert maps.shape == (1, B, len(range(config.num_heads)[part]), T, config.num_slots)
             close(maps[0, row, :, :length], np.moveaxis(expected.weights[:, part], 0, 1))
             close(maps[0, row, :, :length].sum(-1), np.ones((*maps.shape[2:3], length)))
 
@@ -167,7 +167,7 @@ def expected_count(config: NTMConfig, inputs: int, outputs: int) -> int:
     """By the paper's parts: controller, what heads are moved by, output, and what a sequence begins with."""
     read, heads = config.read_heads * config.slot_width, config.read_heads + config.write_heads
     controller = (inputs + read + 1) * config.width
-    memory_init = config.slots * config.slot_width + read + heads * config.slots
+    memory_init = config.num_slots * config.slot_width + read + heads * config.num_slots
     if config.controller is Controller.LSTM:
         controller = 4 * (inputs + read + config.width + 1) * config.width
         memory_init += 2 * config.width
@@ -233,8 +233,8 @@ def test_flops_are_those_of_its_formula(config: Any, expected: int, again: int) 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"slots": 0}, r"config\.model\.slots=0 must be at least 1"),
-        ({"shift_range": 4, "slots": 8}, r"config\.model\.shift_range=4 must go .*\.slots=8"),
+        ({"num_slots": 0}, r"config\.model\.num_slots=0 must be at least 1"),
+        ({"shift_range": 4, "num_slots": 8}, r"config\.model\.shift_range=4 must go .*\.num_slots=8"),
         ({"shift_range": -1}, r"config\.model\.shift_range=-1"),
         ({"read_heads": 0}, r"config\.model\.read_heads=0"),
     ],

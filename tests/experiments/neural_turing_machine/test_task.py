@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.neural_turing_machine.task import Algorithms, parse_bits, report
+from experiments.neural_turing_machine.task import Algorithms, parse_bits, size_report
 from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
@@ -19,7 +19,7 @@ from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
-    "bits": 3,
+    "num_bits": 3,
     "batch_size": 4,
     "max_size": 6,
     "bucket_lengths": (5, 9),
@@ -34,7 +34,9 @@ def task_of(**values: Any) -> Any:
 
 
 def view_of(task: Algorithms) -> StateView:
-    config = model_config({"family": "experiments.neural_turing_machine.ntm", "width": 6, "slots": 8, "slot_width": 4})
+    config = model_config(
+        {"family": "experiments.neural_turing_machine.ntm", "width": 6, "num_slots": 8, "slot_width": 4}
+    )
     model = build_model(config, task.interface, Precision())
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
@@ -53,7 +55,7 @@ def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -
     max_size = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).training_batches(0)
     assert {max_size[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
     # A length beyond the longest sequence is what the model is told of.
-    wide = task_of(lengths=(16,))
+    wide = task_of(bucket_lengths=(16,))
     assert wide.interface.inputs["vectors"].shape == wide.training_batches(3)[0]["vectors"].shape == (4, 16, 4)
 
 
@@ -96,7 +98,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
 
 @pytest.mark.slow
 def test_n_grams_are_measured_above_the_optimum() -> None:
-    task = task_of(problem="n_grams", bits=None, context=2, min_size=9, max_size=9, eval_sizes=(9, 20))
+    task = task_of(problem="n_grams", num_bits=None, context_length=2, min_size=9, max_size=9, eval_sizes=(9, 20))
     evaluation = task.evaluations[1]
     view = view_of(task)
     sums, _ = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0)))(evaluation.batches[0])
@@ -104,7 +106,7 @@ def test_n_grams_are_measured_above_the_optimum() -> None:
     optimal = float(evaluation.batches[0]["optimum"].sum() / np.log(2) / 6)
     assert said["optimal_bits_per_sequence/20"] == pytest.approx(optimal, rel=1e-6)
     assert said["above_optimum/20"] == pytest.approx(said["bits_per_sequence/20"] / optimal - 1, rel=1e-6)
-    assert "above_optimum/7" not in report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
+    assert "above_optimum/7" not in size_report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
 
 
 def test_a_text_of_bits_is_answered_by_as_many_words_with_maps_of_its_steps() -> None:
@@ -135,7 +137,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
         ({"problem": "associative_recall"}, r"min_size=1 and max_size=6 must rise, from at least 2"),
         ({"eval_sizes": (4, 4)}, r"eval_sizes=\(4, 4\) must be different sizes of at least 1"),
         ({"num_probe_examples": 0}, r"num_probe_examples=0 must be at least 1"),
-        ({"repeats": 3}, r"repeats=3 is nothing that problem=copy has"),
+        ({"max_repeats": 3}, r"max_repeats=3 is nothing that problem=copy has"),
     ],
 )
 def test_impossible_sizes_are_refused(values: dict[str, Any], message: str) -> None:

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from experiments.pointer_networks.data import (
-    areas,
     convex_hull,
     delaunay_triangulation,
-    draw_points,
     is_simple_polygon,
     perimeters,
     rotate_to_lowest,
+    sample_points,
     shortest_tours,
+    signed_areas,
 )
 
 
 def points_of(seed: int, count: int, rows: int = 1) -> np.ndarray:
-    return draw_points(np.random.default_rng(seed), rows, count)
+    return sample_points(np.random.default_rng(seed), rows, count)
 
 
 def exact(points: np.ndarray) -> list[tuple[Fraction, Fraction]]:
@@ -127,12 +127,12 @@ def test_a_tour_of_one_number_of_points_is_that_of_a_row_alone() -> None:
 
 def test_areas_are_those_of_the_triangles_from_the_origin() -> None:
     triangle = np.float32([[0, 0], [1, 0], [0, 0.5]])
-    assert areas(triangle) == 0.25
-    assert areas(triangle[::-1]) == -0.25
+    assert signed_areas(triangle) == 0.25
+    assert signed_areas(triangle[::-1]) == -0.25
     for points in points_of(7, 8, 5):
         plane, corners = exact(points), convex_hull(points)
         fan = sum(turn(plane[corners[0]], plane[a], plane[b]) for a, b in itertools.pairwise(corners[1:]))
-        assert areas(points[list(corners)]) == pytest.approx(float(fan) / 2, abs=1e-14)
+        assert signed_areas(points[list(corners)]) == pytest.approx(float(fan) / 2, abs=1e-14)
 
 
 def test_polygons_whose_edges_cross_are_not_simple() -> None:

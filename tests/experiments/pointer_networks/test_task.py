@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.pointer_networks.data import convex_hull, delaunay_triangulation, shortest_tours
-from experiments.pointer_networks.decoding import Problem, decode_answers, indices_of
+from experiments.pointer_networks.decoding import Problem, decode_answers, decode_point_indices
 from experiments.pointer_networks.metrics import geometry_metrics
 from experiments.pointer_networks.model import FAMILY, SITE, PointerNetworkConfig
 from experiments.pointer_networks.task import Geometry, GeometryConfig, PointOrder, make_batch
@@ -132,7 +132,7 @@ def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, n
             )
         )(batch)
         assert np.isfinite(rollout.scores[:, 0]).all()
-        said = [indices_of(row) for row in np.asarray(rollout.tokens[:, 0])]
+        said = [decode_point_indices(row) for row in np.asarray(rollout.tokens[:, 0])]
         pairs = zip(said, batch["lengths"], strict=True)
         found[constrained] = [
             valid(problem, answer[: len(answer) // 3 * 3] if not ended else answer, True, points)
@@ -149,7 +149,7 @@ def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Pr
     """Beams that are short of hypotheses go on with impossible ones, which may be made of padding."""
     task = task_of(problem)
     view, batch = view_of(task), task.training_batches(2)[0]
-    decoding = DecodingConfig(max_new_tokens=problem.steps(6), num_beams=4, length_penalty=0.0)
+    decoding = DecodingConfig(max_new_tokens=problem.max_answer_steps(6), num_beams=4, length_penalty=0.0)
     said = jax.jit(lambda batch: decode_answers(view, batch, problem, decoding, constrained=True))
     padding = np.arange(6) >= batch["lengths"][:, None]
     filled = batch | {"points": np.where(padding[..., None], np.float32(np.nan), batch["points"])}
@@ -161,7 +161,7 @@ def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Pr
 @pytest.mark.parametrize("problem", Problem)
 def test_some_token_is_allowed_behind_whatever_tokens_came(problem: Problem) -> None:
     lengths = np.int32([3, 5])
-    rule, tokens = problem.rule(lengths), np.random.default_rng(0).integers(0, 6, (12, 40))
+    rule, tokens = problem.token_rule(lengths), np.random.default_rng(0).integers(0, 6, (12, 40))
     tokens[:, 20:] = np.maximum(tokens[:, 20:], 1)  # half of the rows never end
     state = rule.start(40, 6)
     for tokens_R in tokens:
@@ -262,7 +262,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
     assert labels.tokens["points"][1][1:] == ("0 (0.10, 0.20)", "1 (0.50, 0.90)", "2 (0.70, 0.30)")
     assert labels.tokens["target"][0] == (*map(str, flat), "end")
     weights = answers.capture_maps(Capture((SITE,)))[SITE].weights
-    assert weights.shape[1:4] == (2, 1, problem.steps(5))
+    assert weights.shape[1:4] == (2, 1, problem.max_answer_steps(5))
     np.testing.assert_allclose(weights[0, 0, 0, : len(flat) + 1].sum(-1), 1, atol=1e-5)
 
 

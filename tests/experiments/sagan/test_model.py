@@ -151,7 +151,7 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     halves = IMAGE[:, :, :8]
     said, aux = model.apply(variables, {"image": halves}, method="classify", train=False)
     inputs = {"image": InputSpec(halves.shape, jnp.float32, Modality.IMAGE)}
-    alone = registry.build(CONFIG.classifier(), TaskInterface(inputs, {"classes": 10}), Precision())
+    alone = registry.build(CONFIG.classifier_config(), TaskInterface(inputs, {"classes": 10}), Precision())
     expected, _ = alone.apply(
         variables._replace(params=variables.params["judge"], state={}), {"image": halves}, train=False
     )

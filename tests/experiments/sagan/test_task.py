@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.sagan.data import NearestNeighborClassifier, halves, sample_pairs
-from experiments.sagan.metrics import ClassifierReadings, frechet_distance, is_consistent, sample_metrics
-from experiments.sagan.task import PairedDigits, PairedDigitsConfig, image_grid
+from experiments.sagan.data import NearestNeighborClassifier, sample_pairs, split_halves
+from experiments.sagan.metrics import ClassifierReadings, frechet_distance, generation_metrics, is_consistent
+from experiments.sagan.task import PairedDigits, PairedDigitsConfig, tile_images
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.model import leaves_by_path
@@ -68,7 +68,7 @@ def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
     assert np.abs(left - right).max(axis=(1, 2, 3)).min() > 0.1
     np.testing.assert_array_equal(batch["image"], task.training_batches(0)[0]["image"])
     assert np.any(batch["noise"] != task.training_batches(0)[1]["noise"])
-    cut = np.asarray(halves(jnp.asarray(batch["image"])))
+    cut = np.asarray(split_halves(jnp.asarray(batch["image"])))
     np.testing.assert_array_equal(cut[::2], left)
     np.testing.assert_array_equal(cut[1::2], right)
 
@@ -76,13 +76,13 @@ def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
 def test_the_nearest_drawing_reads_drawn_digits_and_is_not_sure_of_anything_else() -> None:
     random = np.random.default_rng(5)
     names = list(DIGITS) * 20
-    judge = NearestNeighborClassifier.of(tuple(DIGITS), 16)
+    judge = NearestNeighborClassifier.from_glyphs(tuple(DIGITS), 16)
     images = 2 * draw_glyphs(names, 16, random)[..., None] - 1
     reading = judge(jnp.asarray(images))
-    assert np.mean(np.asarray(reading.glyph) == np.arange(200) % 10) > 0.97
-    assert np.mean(reading.sure) > 0.96
+    assert np.mean(np.asarray(reading.glyph_indices) == np.arange(200) % 10) > 0.97
+    assert np.mean(reading.is_confident) > 0.96
     for other in (np.zeros_like(images[:3]), random.uniform(-1, 1, (3, 16, 16, 1)), -images[:3]):
-        assert not np.any(judge(jnp.asarray(other)).sure)
+        assert not np.any(judge(jnp.asarray(other)).is_confident)
     distance = np.sqrt(np.mean((images[0].reshape(-1) - judge.drawings_GxKxP) ** 2, axis=-1)).min(axis=-1)
     np.testing.assert_allclose(reading.features[0], distance, atol=1e-4)
 
@@ -91,7 +91,7 @@ def test_a_judge_of_canvases_by_hand() -> None:
     glyphs, sure = np.array([[3, 3], [3, 5], [4, 4], [5, 5]]), np.array([[1, 1], [1, 1], [1, 0], [1, 1]], bool)
     made = ClassifierReadings(glyphs, sure, np.random.default_rng(0).normal(size=(4, 2)))
     assert is_consistent(made).tolist() == [True, False, False, True]
-    numbers = sample_metrics(made, made, np.array([3, 3, 4, 4]))
+    numbers = generation_metrics(made, made, np.array([3, 3, 4, 4]))
     assert numbers["consistency"] == 0.5
     assert numbers["digit_match"] == 0.75
     assert numbers["confident"] == 7 / 8
@@ -104,14 +104,14 @@ def test_a_judge_of_canvases_by_hand() -> None:
 
 def test_drawn_canvases_are_consistent_and_mixed_ones_are_not() -> None:
     random = np.random.default_rng(1)
-    judge = NearestNeighborClassifier.of("0147", 16)
+    judge = NearestNeighborClassifier.from_glyphs("0147", 16)
     canvases = sample_pairs(random, "0147", 40, 16)
     mixed = np.concatenate([canvases.images[:, :, :16], np.roll(canvases.images, 1, axis=0)[:, :, 16:]], axis=2)
     for images, expected in (
         (canvases.images, np.ones(40, bool)),
-        (mixed, canvases.glyphs == np.roll(canvases.glyphs, 1)),
+        (mixed, canvases.glyph_indices == np.roll(canvases.glyph_indices, 1)),
     ):
-        reading = judge(halves(jnp.asarray(images)))
+        reading = judge(split_halves(jnp.asarray(images)))
         judged = ClassifierReadings(*(np.asarray(part).reshape(40, 2, -1)[..., 0] for part in reading))
         assert np.mean(is_consistent(judged) == expected) > 0.9
 
@@ -225,7 +225,7 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(
 
 def test_a_wall_has_each_image_at_its_place() -> None:
     pixels = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
-    wall = image_grid(pixels, across=4)
+    wall = tile_images(pixels, across=4)
     assert wall.shape == (3 * 4, 4 * 5)
     assert [[int(wall[4 * row + 1, 5 * column + 1]) for column in range(4)] for row in range(3)] == [
         [0, 1, 2, 3],

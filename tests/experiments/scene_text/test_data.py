@@ -14,9 +14,9 @@ KIND = TextRenderer()
 def corners(written: RenderedText) -> np.ndarray:
     """The corners of each glyph's square [N, 4, 2], left upper first, then clockwise."""
     found = []
-    for (x, y), turn in zip(written.middles, written.turns, strict=True):
-        along = written.side / 2 * np.array([np.cos(turn), np.sin(turn)])
-        down = written.side / 2 * np.array([-np.sin(turn), np.cos(turn)])
+    for (x, y), turn in zip(written.glyph_centers, written.glyph_angles, strict=True):
+        along = written.glyph_size / 2 * np.array([np.cos(turn), np.sin(turn)])
+        down = written.glyph_size / 2 * np.array([-np.sin(turn), np.cos(turn)])
         signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
         found.append([(x, y) + right * along + below * down for right, below in signs])
     return np.array(found)
@@ -26,22 +26,22 @@ def corners(written: RenderedText) -> np.ndarray:
 def test_squares_lie_within_the_image_side_by_side_along_the_line(line: TextLine) -> None:
     random, counts, bends = np.random.default_rng(0), set(), []
     for _ in range(300):
-        written = KIND.write(KIND.draw(random), line, random)
+        written = KIND.place_glyphs(KIND.sample_string(random), line, random)
         counts.add(len(written.text))
         assert set(written.text) <= set(KIND.alphabet)
-        assert len(written.middles) == len(written.turns) == len(written.text)
+        assert len(written.glyph_centers) == len(written.glyph_angles) == len(written.text)
         assert corners(written).min() >= -1e-9
         assert corners(written).max() <= KIND.pixels + 1e-9
-        assert 5 < written.side <= KIND.sides[1]
-        steps = np.diff(written.middles, axis=0)
-        distances = np.linalg.norm(steps, axis=1) / written.side
+        assert 5 < written.glyph_size <= KIND.glyph_size_range[1]
+        steps = np.diff(written.glyph_centers, axis=0)
+        distances = np.linalg.norm(steps, axis=1) / written.glyph_size
         assert (distances > 0.99).all()
         assert (distances < 1.16).all()
         # The next glyph stands to the right of each, as this one and that one are turned on the mean.
         directions = np.unwrap(np.arctan2(steps[:, 1], steps[:, 0]))
-        between = (written.turns[1:] + written.turns[:-1]) / 2
+        between = (written.glyph_angles[1:] + written.glyph_angles[:-1]) / 2
         np.testing.assert_allclose(np.cos(directions - between), 1, atol=1e-9)
-        bends.append(np.abs(np.diff(written.turns)).max())
+        bends.append(np.abs(np.diff(written.glyph_angles)).max())
     assert counts == {3, 4, 5}
     assert max(bends) == 0 if line is TextLine.STRAIGHT else min(bends) > np.radians(25)
 
@@ -54,9 +54,9 @@ def test_glyphs_of_curved_strings_alone_stand_above_one_another(
     random = np.random.default_rng(1)
     stacked = 0
     for _ in range(200):
-        written = KIND.write(KIND.draw(random), line, random)
-        across = np.sort(written.middles[:, 0])
-        stacked += bool((np.diff(across) < 0.6 * written.side).any())
+        written = KIND.place_glyphs(KIND.sample_string(random), line, random)
+        across = np.sort(written.glyph_centers[:, 0])
+        stacked += bool((np.diff(across) < 0.6 * written.glyph_size).any())
     assert least <= stacked / 200 <= max_length
 
 
@@ -65,7 +65,7 @@ def test_a_glyph_is_painted_where_its_square_stands() -> None:
     kind = dataclasses.replace(KIND, pixels=40)
     for text, line, seed in (("PT2", TextLine.CURVED, 3), ("KAJ", TextLine.STRAIGHT, 4), ("RGF", TextLine.CURVED, 5)):
         random = np.random.default_rng(seed)
-        written = kind.write(text, line, random)
+        written = kind.place_glyphs(text, line, random)
         image = render_text(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
         bright = (image - np.median(image)) / (np.percentile(image, 99.5) - np.median(image))
         expected = np.zeros((40, 40))
@@ -73,10 +73,10 @@ def test_a_glyph_is_painted_where_its_square_stands() -> None:
         own = rasterize_strokes(*drawn, 200)
         for row in range(40):
             for column in range(40):
-                for number, ((x, y), turn) in enumerate(zip(written.middles, written.turns, strict=True)):
+                for number, ((x, y), turn) in enumerate(zip(written.glyph_centers, written.glyph_angles, strict=True)):
                     away = np.array([column + 0.5 - x, row + 0.5 - y])
-                    along = away @ [np.cos(turn), np.sin(turn)] / written.side + 0.5
-                    down = away @ [-np.sin(turn), np.cos(turn)] / written.side + 0.5
+                    along = away @ [np.cos(turn), np.sin(turn)] / written.glyph_size + 0.5
+                    down = away @ [-np.sin(turn), np.cos(turn)] / written.glyph_size + 0.5
                     if 0 <= along < 1 and 0 <= down < 1:
                         share = own[number, int(200 * down), int(200 * along)]
                         expected[row, column] = max(expected[row, column], share)
@@ -87,7 +87,7 @@ def test_a_glyph_is_painted_where_its_square_stands() -> None:
 
 
 def test_no_image_is_like_another_and_each_is_a_function_of_its_generator() -> None:
-    written = KIND.write("A4K", TextLine.CURVED, np.random.default_rng(0))
+    written = KIND.place_glyphs("A4K", TextLine.CURVED, np.random.default_rng(0))
     one, other = render_text(KIND, [written, written], np.random.default_rng(1))
     assert (one != other).any()
     again = render_text(KIND, [written, written], np.random.default_rng(1))

@@ -110,12 +110,12 @@ def test_digits_stand_in_their_spans_and_silence_between_them() -> None:
     takes = [np.full(count, 0.5, np.float32) for count in (300, 200)]
     spoken = joined([7, 1], takes, np.random.default_rng(0))
     inside = np.zeros(len(spoken.samples), bool)
-    for (begin, end), take in zip(spoken.spans, takes, strict=True):
+    for (begin, end), take in zip(spoken.digit_spans, takes, strict=True):
         assert end - begin == len(take)
         inside[begin:end] = True
     assert np.abs(spoken.samples[inside] - 0.5).max() < 0.01
     assert 0 < np.abs(spoken.samples[~inside]).max() < 0.01
-    assert 0.05 * SAMPLE_RATE - 1 <= spoken.spans[1][0] - spoken.spans[0][1] <= 0.2 * SAMPLE_RATE
+    assert 0.05 * SAMPLE_RATE - 1 <= spoken.digit_spans[1][0] - spoken.digit_spans[0][1] <= 0.2 * SAMPLE_RATE
 
 
 def test_a_string_is_of_one_speaker_and_short_enough() -> None:
@@ -129,8 +129,8 @@ def test_a_string_is_of_one_speaker_and_short_enough() -> None:
         spoken = recordings.sample_utterance(random, min_digits=2, max_digits=4, longest=3000)
         assert 2 <= len(spoken.digits) <= 4
         assert len(spoken.samples) <= 3000
-        assert [end - begin - 100 for begin, end in spoken.spans] == list(spoken.digits)
-        (speaker,) = {bool(spoken.samples[begin:end].mean() > 0.5) for begin, end in spoken.spans}
+        assert [end - begin - 100 for begin, end in spoken.digit_spans] == list(spoken.digits)
+        (speaker,) = {bool(spoken.samples[begin:end].mean() > 0.5) for begin, end in spoken.digit_spans}
         seen.add(speaker)
     assert len(seen) == 2
     with pytest.raises(UserError, match=r"none of 100 strings of 2 to 4 digits by \w+ lasts 0.025 seconds"):

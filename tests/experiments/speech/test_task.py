@@ -133,7 +133,7 @@ def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigi
     longest = max(map(len, labels.tokens["frames"]))
     assert labels.spectrograms["frames"].shape == (2, 40, 8 * longest)
     # Nothing is known of what a wrong transcript's letters are about.
-    other = task.describe(batch, (SITE,), np.array([True, False]))
+    other = task.make_batch_labels(batch, (SITE,), np.array([True, False]))
     assert len(other.links["decoder/attention"][0]) > 0
     assert other.links["decoder/attention"][1] == ()
 
@@ -178,8 +178,8 @@ def test_strings_of_more_digits_than_the_run_has_are_refused_though_they_are_sho
         )
         count = len(spelling.spell((3,) * max_digits))
         with pytest.raises(UserError, match=f"has more than the {count} symbols .* digits, such as {max_digits}"):
-            Transcription(given).spoken(["3" * (max_digits + 1)])
-        assert len(Transcription(given).spoken(["3" * max_digits])) == 1
+            Transcription(given).make_utterances(["3" * (max_digits + 1)])
+        assert len(Transcription(given).make_utterances(["3" * max_digits])) == 1
 
 
 def test_digits_are_in_order_where_their_first_letters_are(

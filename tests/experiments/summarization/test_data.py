@@ -53,11 +53,11 @@ def test_articles_have_their_facts_their_names_and_links(unseen: bool) -> None:
             assert told[said] == article.words[read]
         # The sentence of a name is one that tells its fact.
         for fact, places in zip(article.facts, article.name_positions, strict=True):
-            assert set(places) == {fact.who, fact.place}
-            sentence = " ".join(article.words).split(" . ")[article.words[: places[fact.who]].count(".")]
-            forms = [form.format(who=fact.who, place=fact.place) for form in KINDS[fact.kind].article]
+            assert set(places) == {fact.person, fact.place}
+            sentence = " ".join(article.words).split(" . ")[article.words[: places[fact.person]].count(".")]
+            forms = [form.format(who=fact.person, place=fact.place) for form in KINDS[fact.kind].article]
             assert sentence.removesuffix(" .") in forms
-        first = [places[fact.who] for fact, places in zip(article.facts, article.name_positions, strict=True)]
+        first = [places[fact.person] for fact, places in zip(article.facts, article.name_positions, strict=True)]
         orders.add(tuple(np.argsort(first)))
     assert fresh == pytest.approx(60 * 12 * 0.5, abs=60)
     assert len(orders) > 15
@@ -72,13 +72,13 @@ def test_what_tells_no_fact_is_told_apart() -> None:
 
 def test_words_beyond_the_vocabulary_have_numbers_of_their_text() -> None:
     text = ["Bado", "the", "Timo", "saw", "Bado"]
-    lexicon = ExtendedVocabulary(("<pad>", "<unknown>", "the", "saw"), unknown=1, copies=True)
+    lexicon = ExtendedVocabulary(("<pad>", "<unknown>", "the", "saw"), unknown_id=1, copies=True)
     read = lexicon.encode_articles([text, ["the"]], 6, 0)
     assert read["source"].tolist() == [[1, 2, 1, 3, 1, 0], [2, 0, 0, 0, 0, 0]]
     assert read["copied"].tolist() == [[4, 2, 5, 3, 4, 0], [2, 0, 0, 0, 0, 0]]
     assert lexicon.encode_words(["Timo", "saw", "Kesto"], text) == [5, 3, 1]
     assert lexicon.decode_words([5, 3, 4, 1, 7], text) == ["Timo", "saw", "Bado", "<unknown>", "<unknown>"]
-    alike = ExtendedVocabulary(lexicon.words, unknown=1, copies=False)
+    alike = ExtendedVocabulary(lexicon.words, unknown_id=1, copies=False)
     assert set(alike.encode_articles([text], 6, 0)) == {"source"}
     assert alike.encode_words(["Timo", "saw"], text) == [1, 3]
     # A model whose tables are padded has numbers beyond the vocabulary: no words that it could not say.

@@ -32,7 +32,7 @@ def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none(
         asked("red ?", "no", "yes_no", 5),
     ]
     images = np.arange(36).reshape(3, 2, 2, 3).astype(np.uint8)
-    batch = QUESTION_VOCABULARY.batch(questions, images, 4)
+    batch = QUESTION_VOCABULARY.make_batch(questions, images, 4)
     assert batch["tokens"].tolist() == [[2, 3, 4, 1], [5, 2, 3, 1], [4, 1, 0, 0], [0, 0, 0, 0]]
     assert batch["lengths"].tolist() == [4, 4, 2, 0]
     assert batch["labels"].tolist() == [2, 1, 0, 0]
@@ -42,7 +42,7 @@ def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none(
     assert batch["image"].dtype == np.float32
     np.testing.assert_array_equal(batch["image"][:3], images / np.float32(127.5) - 1)
     assert (batch["image"][3] == 0).all()
-    assert QUESTION_VOCABULARY.vocabulary == 6
+    assert QUESTION_VOCABULARY.vocab_size == 6
 
 
 def test_every_pixel_comes_back_from_its_scale() -> None:

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 from experiments.visual_question_answering.data import question_only_accuracy
-from experiments.visual_question_answering.easy_vqa_data import QUESTION_VOCABULARY, easy_vqa, placeholder_questions
+from experiments.visual_question_answering.easy_vqa_data import (
+    QUESTION_VOCABULARY,
+    make_placeholder_questions,
+    open_easy_vqa,
+)
 from transformer.config import UserError
 
 REAL = Path(__file__).parents[3].parent / "shared/data/easy-vqa"
@@ -32,7 +36,7 @@ def write(folder: Path, images: int = 10) -> Path:
 
 
 def test_a_tenth_of_the_images_validates_with_all_that_is_asked_about_them(tmp_path: Path) -> None:
-    opened = easy_vqa(str(write(tmp_path)))
+    opened = open_easy_vqa(str(write(tmp_path)))
     sizes = {name: (len(split.questions), len(split.images)) for name, split in opened.splits.items()}
     assert sizes == {"train": (18, 9), "validation": (2, 1), "test": (4, 2)}
     assert "18 train, 2 validation, 4 test questions" in opened.description
@@ -55,11 +59,11 @@ def test_a_tenth_of_the_images_validates_with_all_that_is_asked_about_them(tmp_p
 
 
 def test_an_archive_holds_what_folders_hold(tmp_path: Path) -> None:
-    of_folders = easy_vqa(str(write(tmp_path / "folders")))
+    of_folders = open_easy_vqa(str(write(tmp_path / "folders")))
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         for file in sorted((tmp_path / "folders").rglob("*.*")):
             archive.write(file, file.relative_to(tmp_path / "folders"))
-    assert easy_vqa(str(tmp_path)).fingerprint() == of_folders.fingerprint()
+    assert open_easy_vqa(str(tmp_path)).fingerprint() == of_folders.fingerprint()
 
 
 def damaged(folder: Path, what: str) -> str | None:
@@ -109,13 +113,13 @@ def damaged(folder: Path, what: str) -> str | None:
 def test_files_that_are_not_as_published_are_refused(tmp_path: Path, what: str, message: str) -> None:
     given = damaged(write(tmp_path, 2), what)
     with pytest.raises(UserError, match=message):
-        easy_vqa(given)
+        open_easy_vqa(given)
 
 
 def test_the_made_up_set_has_the_shapes_of_the_real_one(tmp_path: Path) -> None:
     real, made = (
-        easy_vqa(str(write(tmp_path))).training_batches(4, 0)[0],
-        placeholder_questions().training_batches(4, 0)[0],
+        open_easy_vqa(str(write(tmp_path))).training_batches(4, 0)[0],
+        make_placeholder_questions().training_batches(4, 0)[0],
     )
     assert {name: (values.shape, values.dtype) for name, values in real.items()} == {
         name: (values.shape, values.dtype) for name, values in made.items()
@@ -125,7 +129,7 @@ def test_the_made_up_set_has_the_shapes_of_the_real_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="easy-VQA is not beside the checkout")
 def test_the_published_set_has_the_published_numbers() -> None:
-    opened = easy_vqa(str(REAL))
+    opened = open_easy_vqa(str(REAL))
     assert len(opened.split_questions("train")) + len(opened.split_questions("validation")) == 38_575
     assert len(opened.split_questions("test")) == 9_673
     words = {word for split in opened.splits.values() for each in split.questions for word in each.words}

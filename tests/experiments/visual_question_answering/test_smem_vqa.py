@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SMemVQAConfig, guides
+from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SMemVQAConfig, sample_guide_mask
 from tests.experiments.visual_question_answering.questions import (
     IMAGES,
     INTERFACE,
@@ -96,7 +96,9 @@ def test_words_left_out_of_the_first_hop_are_as_many_as_the_rate_says_and_never_
     """Of T real words the set S is left with probability rate^(T-|S|) (1-rate)^|S|, one alone with rate^T / T more."""
     lengths, draws = np.array([3, 2, 1, 0]), 4000
     real = np.arange(4) < lengths[:, None]
-    kept = jax.vmap(lambda key: guides(jnp.asarray(real), rate, key))(jax.random.split(jax.random.key(3), draws))
+    kept = jax.vmap(lambda key: sample_guide_mask(jnp.asarray(real), rate, key))(
+        jax.random.split(jax.random.key(3), draws)
+    )
     for row, length in enumerate(lengths):
         assert not np.any(kept[:, row, length:])
         numbers = np.asarray(kept[:, row, :length]) @ (2 ** np.arange(length))

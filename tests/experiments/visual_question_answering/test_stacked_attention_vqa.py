@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.stacked_attention_vqa import FAMILY, SITE, StackedAttentionConfig, unit
+from experiments.visual_question_answering.stacked_attention_vqa import (
+    FAMILY,
+    SITE,
+    StackedAttentionConfig,
+    normalize_to_unit_length,
+)
 from tests.experiments.visual_question_answering.questions import (
     IMAGES,
     INTERFACE,
@@ -78,8 +83,8 @@ def test_padding_has_no_effect_on_logits_or_gradients() -> None:
 
 def test_a_place_without_features_has_length_zero_and_finite_gradients() -> None:
     x = jnp.array([[3.0, 4.0], [0.0, 0.0]])
-    np.testing.assert_allclose(unit(x), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
-    assert np.isfinite(jax.grad(lambda x: unit(x)[:, 0].sum())(x)).all()
+    np.testing.assert_allclose(normalize_to_unit_length(x), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    assert np.isfinite(jax.grad(lambda x: normalize_to_unit_length(x)[:, 0].sum())(x)).all()
 
 
 @pytest.mark.slow

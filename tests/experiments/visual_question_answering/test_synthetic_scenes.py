@@ -6,7 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.synthetic_scenes import ONE_HOP, RELATIONAL, SceneQuestions, all_questions
+from experiments.visual_question_answering.synthetic_scenes import (
+    ONE_HOP,
+    RELATIONAL,
+    SceneQuestions,
+    generate_questions,
+)
 from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import SHAPES
@@ -53,7 +58,7 @@ def test_every_question_about_a_scene_has_the_one_right_answer(one_of_each: bool
     random, count = np.random.default_rng(0), 0
     for _ in range(60):
         items = kind.draw(random)
-        for question in all_questions(kind, items):
+        for question in generate_questions(kind, items):
             count += 1
             assert right_answers(" ".join(question.words), items) == [(question.answer, question.cells)]
     assert count > 1000
@@ -70,7 +75,9 @@ def test_no_relational_question_of_a_scene_is_missing() -> None:
             for second in items
             if step(*divmod(first.cell, 3)) == divmod(second.cell, 3)
         ]
-        asked = [question for question in all_questions(SMALL.scene_generator, items) if question.kind in RELATIONAL]
+        asked = [
+            question for question in generate_questions(SMALL.scene_generator, items) if question.kind in RELATIONAL
+        ]
         # By shape and by color of the one, for shape and color of the other.
         assert len({question.words for question in asked}) == len(asked) == 4 * len(pairs)
         assert {question.cells for question in asked} == {(first.cell, second.cell) for _, first, second in pairs}
@@ -87,7 +94,7 @@ def test_half_of_the_questions_are_relational_and_no_answer_prevails() -> None:
         assert max(answers.values()) < 2 * count / len(answers)
     assert {question.answer for question in questions} == set(SMALL.question_vocabulary.answers)
     assert {word for question in questions for word in question.words} == set(SMALL.question_vocabulary.words)
-    assert max(len(question.words) for question in questions) == SMALL.question_vocabulary.longest
+    assert max(len(question.words) for question in questions) == SMALL.question_vocabulary.max_question_length
 
 
 def test_training_batches_are_those_of_seed_and_step_and_show_what_is_asked_about() -> None:

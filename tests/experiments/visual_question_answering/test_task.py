@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.metrics import attention_report, attention_sums, cell_positions, report
+from experiments.visual_question_answering.metrics import (
+    attention_report,
+    attention_sums,
+    cell_positions,
+    question_report,
+)
 from experiments.visual_question_answering.task import VisualQuestionAnswering
 from tests import programs
 from transformer.attention import Axis, AxisKind, Capture, Site
@@ -88,7 +93,7 @@ def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAn
 
 def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestionAnswering) -> None:
     sums = {"loss": 30.0, "asked": [4, 2, 0, 3, 1], "right": [1, 2, 0, 3, 0]}
-    found = report(task.question_vocabulary, sums)
+    found = question_report(task.question_vocabulary, sums)
     assert found.scalars == pytest.approx(
         {
             "loss": 3.0,
@@ -103,7 +108,7 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestion
     )
     assert found.note == "10 questions"
     questions = task.questions.split_questions("test")
-    beside = report(
+    beside = question_report(
         task.question_vocabulary, {"loss": 0.0, "asked": [1, 1, 1, 1, 2], "right": [0] * 5}, (questions, questions)
     )
     # Who has seen the very questions is right where no two with the same words differ.
