@@ -14,7 +14,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Print the page."""
-    from transformer.costs.backend_support import support_page
+    from transformer.costs.backend_support_page import support_page
 
     print(support_page(), end="")
 

@@ -13,7 +13,7 @@ from transformer.config import UserError
 
 if TYPE_CHECKING:
     from transformer.costs.pods.aot_compile import AotReport
-    from transformer.costs.pods.mesh_search import CompiledCandidate, Suggestion
+    from transformer.costs.pods.mesh_and_remat_search import CompiledCandidate, Suggestion
     from transformer.training.config import ExperimentConfig
 
 
@@ -77,7 +77,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _search(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
-    from transformer.costs.pods.mesh_search import search_meshes
+    from transformer.costs.pods.mesh_and_remat_search import search_meshes
 
     results = []
     for tried in search_meshes(experiment, topology, tries):
@@ -91,7 +91,7 @@ def report_entry(report: "AotReport") -> dict[str, Any]:
     import jax
 
     from transformer.costs.compiled_program import collective_totals
-    from transformer.costs.pods.mesh_search import suggest_smaller_step
+    from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
 
     program, expected, experiment = report.program, report.step_estimate, report.experiment
     return {
@@ -151,7 +151,7 @@ def _remat(experiment: "ExperimentConfig") -> str | None:
 
 def report_text(report: "AotReport") -> str:
     """Format a report as text."""
-    from transformer.costs.pods.mesh_search import suggest_smaller_step
+    from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
 
     experiment = report.experiment
     lines = [

@@ -185,7 +185,7 @@ def read_records(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file is not one that `write_records` writes.
     """
-    from transformer.json_files import parse_dataclass, read_json_object
+    from transformer.json_reading import parse_dataclass, read_json_object
 
     if not path.exists():
         return {}

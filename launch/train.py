@@ -105,10 +105,10 @@ def main(arguments: Arguments) -> None:
                 rewind=rewind,
             )
         if is_primary():
-            print(what_next(workdir, values), flush=True)
+            print(describe_next_commands(workdir, values), flush=True)
 
 
-def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
+def describe_next_commands(workdir: Path, config: Mapping[str, Any]) -> str:
     """Return the commands that one runs next on a completed run of this config."""
     from transformer.trust import trust_flags
 

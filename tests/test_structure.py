@@ -19,7 +19,7 @@ ORDER = (
     "logical_axes",
     "config",
     "command_invocation",
-    "json_files",
+    "json_reading",
     "private_folders",
     "terminal",
     "text_lines",

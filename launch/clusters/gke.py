@@ -9,8 +9,8 @@ from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,
+    check_flag_value,
     check_max_restarts,
-    check_word,
     require_shared_storage,
     require_tool,
     run_launcher,
@@ -159,11 +159,11 @@ def _pod(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str)
 def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
-    words = train_words(check_word("python", arguments.python), training)
+    words = train_words(check_flag_value("python", arguments.python), training)
     joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.num_hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,
-        "image": check_word("image", arguments.image),
+        "image": check_flag_value("image", arguments.image),
         # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
         "command": [*(word.replace("$", "$$") for word in words), *(joined if tpu.num_hosts > 1 else ())],
         "env": [
@@ -178,7 +178,7 @@ def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name
         "resources": {"limits": {"google.com/tpu": str(tpu.chips_per_host)}},
     }
     if arguments.checkout_dir:
-        container["workingDir"] = check_word("checkout_dir", arguments.checkout_dir)
+        container["workingDir"] = check_flag_value("checkout_dir", arguments.checkout_dir)
     return container
 
 

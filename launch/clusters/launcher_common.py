@@ -191,7 +191,7 @@ def parse_extra_options(text: str | None) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check_word(flag: str, value: str) -> str:
+def check_flag_value(flag: str, value: str) -> str:
     """Return the value of a flag if no tool can mistake it for a flag of its own.
 
     Args:

@@ -9,7 +9,7 @@ from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,
-    check_word,
+    check_flag_value,
     parse_extra_options,
     require_tool,
     run_launcher,
@@ -121,14 +121,14 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
         f"--signal=B:USR1@{warning}",
     ]
     enter = (
-        (f"cd -- {shlex.quote(check_word('checkout_dir', arguments.checkout_dir))} || exit",)
+        (f"cd -- {shlex.quote(check_flag_value('checkout_dir', arguments.checkout_dir))} || exit",)
         if arguments.checkout_dir
         else ()
     )
     # jax would give each process of a Slurm job one GPU, whatever their number.
     devices = ",".join(map(str, range(share.gpus_per_node)))
     command = shlex.join(
-        ("srun", "--kill-on-bad-exit=1", *train_words(check_word("python", arguments.python), training))
+        ("srun", "--kill-on-bad-exit=1", *train_words(check_flag_value("python", arguments.python), training))
     )
     lines = [
         "#!/bin/bash",

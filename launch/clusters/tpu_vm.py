@@ -11,8 +11,8 @@ from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,
+    check_flag_value,
     check_max_restarts,
-    check_word,
     parse_extra_options,
     require_shared_storage,
     require_tool,
@@ -121,8 +121,8 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
     Returns:
         The calls.
     """
-    place: tuple[str, ...] = (f"--zone={check_word('zone', arguments.zone)}",)
-    place += (f"--project={check_word('project', arguments.project)}",) if arguments.project else ()
+    place: tuple[str, ...] = (f"--zone={check_flag_value('zone', arguments.zone)}",)
+    place += (f"--project={check_flag_value('project', arguments.project)}",) if arguments.project else ()
     queued = ("gcloud", "compute", "tpus", "queued-resources")
     create = (
         *(*queued, "create", name, *place, f"--node-id={name}"),
@@ -130,8 +130,8 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
         *(("--spot",) if arguments.spot else ()),
         *parse_extra_options(arguments.options),
     )
-    enter = f"cd -- {shlex.quote(check_word('checkout_dir', arguments.checkout_dir))}"
-    command = shlex.join(train_words(check_word("python", arguments.python), training))
+    enter = f"cd -- {shlex.quote(check_flag_value('checkout_dir', arguments.checkout_dir))}"
+    command = shlex.join(train_words(check_flag_value("python", arguments.python), training))
     ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
     return GcloudCommands(
         name=name,

@@ -18,7 +18,7 @@ from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
-from transformer.costs.backend_support import all_variants, table_masks
+from transformer.costs.backend_support_page import all_variants, table_masks
 
 LONGEST = 5
 # A multiple of the 1 / 65,536 to which a rate is realized.

@@ -34,7 +34,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.costs.backend_support import all_variants
+from transformer.costs.backend_support_page import all_variants
 
 KEY = jax.random.key(3)
 # To compile a program costs far more than to run it once. So operations run one by one, and Python runs their loops;

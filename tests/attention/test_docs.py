@@ -32,7 +32,7 @@ from transformer.attention.masks import MASK_FIELDS, Mask
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.costs.backend_support import DIFFERENTIATION_MODES, describe_values, table_masks
+from transformer.costs.backend_support_page import DIFFERENTIATION_MODES, describe_values, table_masks
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")

@@ -26,7 +26,7 @@ from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.sharded_attention import attention_sharding
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction_mass
-from transformer.costs.backend_support import table_masks
+from transformer.costs.backend_support_page import table_masks
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 
 RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER

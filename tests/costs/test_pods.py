@@ -13,7 +13,7 @@ import pytest
 from transformer.config import UserError
 from transformer.costs.chips import TPU_CHIPS
 from transformer.costs.compiled_program import CollectiveTotal, collective_totals
-from transformer.costs.pods import mesh_search
+from transformer.costs.pods import mesh_and_remat_search
 from transformer.costs.pods.aot_compile import (
     AotReport,
     compile_ahead_of_time,
@@ -21,7 +21,7 @@ from transformer.costs.pods.aot_compile import (
     parse_needed_bytes,
     topology_of,
 )
-from transformer.costs.pods.mesh_search import (
+from transformer.costs.pods.mesh_and_remat_search import (
     Candidate,
     CompiledCandidate,
     fitting_candidates,
@@ -231,9 +231,10 @@ def test_advice_for_divided_experts_keeps_them_divided() -> None:
 
 def test_a_mesh_divides_the_experts_part_of_the_state_by_their_axis() -> None:
     model = experiment().model
-    formulas = mesh_search._StepFormulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
+    formulas = mesh_and_remat_search._StepFormulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
     sharding = ShardingConfig(data=1, fsdp=2, expert=3, rules="fsdp")
-    assert formulas.least_bytes(sharding, mesh_search.Remat.FULL) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
+    full = mesh_and_remat_search.Remat.FULL
+    assert formulas.least_bytes(sharding, full) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
 
 
 def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
@@ -290,7 +291,7 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
         fits = policy == "attention" or experiment.sharding.fsdp == 1
         return report._replace(device_memory_bytes=None, program=object()) if fits else report  # type: ignore[arg-type]
 
-    monkeypatch.setattr(mesh_search, "compile_ahead_of_time", proven)
+    monkeypatch.setattr(mesh_and_remat_search, "compile_ahead_of_time", proven)
     found = list(search_meshes(experiment(), "cpu:2", 10))
     assert all(isinstance(each, CompiledCandidate) for each in found)
     assert [(each.candidate.sharding.fsdp, each.candidate.remat.value) for each in found if each.report.fits] == [

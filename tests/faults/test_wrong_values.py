@@ -21,7 +21,7 @@ from tests.faults.originals import TRANSLATION
 from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from transformer.config import RunConfig, UserError, from_config
-from transformer.json_files import read_dataclass
+from transformer.json_reading import read_dataclass
 from transformer.maps.report.head_history import read_head_statistics
 from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.launcher_common import check_word, parse_extra_options, run_launcher, run_name, shell_line
+from launch.clusters.launcher_common import check_flag_value, parse_extra_options, run_launcher, run_name, shell_line
 from transformer.config import UserError
 
 ENGINES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
@@ -186,7 +186,7 @@ def test_options_are_words_of_the_form_key_value():
 @pytest.mark.parametrize("value", ["", "-x", "--wrap=x", "a\nb"])
 def test_words_that_a_tool_would_take_for_flags_are_refused(value):
     with pytest.raises(UserError, match="--image='"):
-        check_word("image", value)
+        check_flag_value("image", value)
 
 
 @settings(max_examples=25)

@@ -10,7 +10,7 @@ import pytest
 
 from launch import cli, compile, compile_experiments
 from launch.config_files import load_config
-from transformer.costs.pods import aot_compile, mesh_search
+from transformer.costs.pods import aot_compile, mesh_and_remat_search
 from transformer.costs.topologies import parse_topology
 from transformer.training.config import resolve_config
 
@@ -121,7 +121,10 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
     assert [row.endswith("fits") for row in rows] == [True, True]
     assert best.startswith("best: --config.sharding.rules=")
     assert said.err.count("compiled ") == 2
-    assert len(mesh_search.possible_meshes(resolve_config(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
+    assert (
+        len(mesh_and_remat_search.possible_meshes(resolve_config(load_config(config.partition("=")[2]).to_dict()), 2))
+        == 3
+    )
     words = best.removeprefix("best: ").split()
     assert cli.run(compile.COMMAND, compile.main, [config, *words]) == 0
 

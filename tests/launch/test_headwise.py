@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch import headwise
-from launch.train import what_next
+from launch.train import describe_next_commands
 from transformer.config import UserError
 from transformer.runs.run_directory import RunDirectory
 
@@ -80,7 +80,7 @@ def test_a_command_takes_its_own_words(root: Path, capsys: pytest.CaptureFixture
 @pytest.mark.usefixtures("started")
 def test_what_is_printed_names_the_console_script(tmp_path: Path) -> None:
     config = {"task": {"name": "translation"}, "model": {"family": "lab.mine"}}
-    assert what_next(Path("my run"), config) == (
+    assert describe_next_commands(Path("my run"), config) == (
         "complete; write the page of its heads: headwise maps '--workdir=my run' --trust=lab.mine\n"
         "          evaluate it again: headwise evaluate '--workdir=my run' --trust=lab.mine"
     )
@@ -93,7 +93,7 @@ def test_commands_are_named_in_one_place(root: Path) -> None:
     allowed = {
         "transformer/command_invocation.py",
         "transformer/module_registry.py",  # the advice to work in a clone
-        "transformer/costs/backend_support.py",  # pages of the documentation
+        "transformer/costs/backend_support_page.py",  # pages of the documentation
         "launch/clusters/launcher_common.py",  # of another machine, which may have a checkout
     }
     named = set()

@@ -18,7 +18,7 @@ import launch.train
 from launch import cli
 from launch.flag_parsing import parse_arguments
 from launch.retrain_command import retrain_command
-from launch.train import what_next
+from launch.train import describe_next_commands
 from tests.training.written_run import CONFIG, MODEL, with_params, write_run
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trials import make_trial
@@ -68,7 +68,7 @@ def call(name: str, *words: str) -> int:
 
 def test_what_is_said_of_a_complete_run(own: tuple[Path, dict[str, Any]], capfd: pytest.CaptureFixture[str]) -> None:
     run, config = own
-    commands = printed(what_next(run, config))
+    commands = printed(describe_next_commands(run, config))
     assert [name for name, *_ in commands] == ["maps", "evaluate"]
     for words in commands:
         assert call(*words) == 0, capfd.readouterr().err

@@ -16,7 +16,7 @@ from transformer.attention.capture import TopWeights
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.config import UserError
 from transformer.data.wav import encode_wav
-from transformer.json_files import parse_dataclass
+from transformer.json_reading import parse_dataclass
 from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.capture_plan import StoredMaps, Tiers, map_levels, quantize_maps

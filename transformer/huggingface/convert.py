@@ -23,7 +23,7 @@ from transformer.huggingface.parameter_conversion import (
     tensors_to_params,
 )
 from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
-from transformer.json_files import read_json_object
+from transformer.json_reading import read_json_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import PyTree, leaves_by_path

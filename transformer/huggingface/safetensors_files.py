@@ -17,7 +17,7 @@ import safetensors
 import safetensors.numpy
 
 from transformer.config import UserError, convert_value
-from transformer.json_files import open_regular_file, read_json_object
+from transformer.json_reading import open_regular_file, read_json_object
 from transformer.storage.disk_errors import disk_failure
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

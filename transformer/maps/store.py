@@ -35,7 +35,7 @@ from jaxtyping import Float, Int
 from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
-from transformer.json_files import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
+from transformer.json_reading import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
 from transformer.maps.capture_plan import Level, Sizes, StoredMaps, Tiers, map_levels, statistic_names
 from transformer.maps.checksums import (
     CorruptMapsError,

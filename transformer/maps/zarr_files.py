@@ -13,7 +13,7 @@ import tensorstore
 
 from transformer.attention.sites import Site
 from transformer.config import MatchesPattern, Range, UserError
-from transformer.json_files import parse_dataclass, read_json
+from transformer.json_reading import parse_dataclass, read_json
 from transformer.maps.capture_plan import Level
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels

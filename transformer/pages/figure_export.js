@@ -4,7 +4,7 @@ import { themeColor } from "./color_scale.js";
 import { context2d, createHtml, createSvg, exportDefaults, setAttributes } from "./dom.js";
 import { highlightStop } from "./figure.js";
 import { showInvisible, truncate } from "./formatting.js";
-import { labelWidth, legendKeyParts, svgText, xmlText } from "./plot_marks.js";
+import { labelWidth, legendKeyParts, svgText, xmlText } from "./markers_and_legends.js";
 
 /** @import { CellValue, Figure, SeriesStyle } from "./types.js" */
 

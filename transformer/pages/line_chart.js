@@ -3,7 +3,7 @@
 import { createSvg } from "./dom.js";
 import { addFigure } from "./figure.js";
 import { formatOrDash, formatValue, isNumber, pluralize, showInvisible } from "./formatting.js";
-import { cross, labelWidth, marker, svgText, tooltipRow, tooltipTitle } from "./plot_marks.js";
+import { cross, labelWidth, marker, svgText, tooltipRow, tooltipTitle } from "./markers_and_legends.js";
 import {
   drawAxes,
   isSameValue,

@@ -2,7 +2,7 @@
 
 import { createSvg } from "./dom.js";
 import { formatCompact, withMinusSign } from "./formatting.js";
-import { labelWidth, svgText } from "./plot_marks.js";
+import { labelWidth, svgText } from "./markers_and_legends.js";
 
 /** @import { Axes, Box, Scale } from "./types.js" */
 

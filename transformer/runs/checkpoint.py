@@ -21,7 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
-from transformer.json_files import read_dataclass, read_regular_file
+from transformer.json_reading import read_dataclass, read_regular_file
 from transformer.runs.checkpoint_files import (
     StoredLeaf,
     UnreadableArray,

@@ -18,7 +18,7 @@ import tensorstore
 from etils.epath import gpath
 
 from transformer.config import MatchesPattern, Range, UserError
-from transformer.json_files import MAX_BYTES, parse_dataclass, parse_json, read_json_object
+from transformer.json_reading import MAX_BYTES, parse_dataclass, parse_json, read_json_object
 from transformer.runs.checksums import Digest, compute_digests, compute_local_digests
 from transformer.storage.paths import storage_of
 

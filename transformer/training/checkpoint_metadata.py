@@ -15,7 +15,7 @@ import numpy as np
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
-from transformer.json_files import parse_dataclass, read_regular_file
+from transformer.json_reading import parse_dataclass, read_regular_file
 from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
 from transformer.runs.run_directory import RunDirectory, flatten_to_json
 from transformer.training.build import TrainingComponents

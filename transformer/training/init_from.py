@@ -20,7 +20,7 @@ from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.huggingface.convert import OpenedModel, open_model_folder
-from transformer.json_files import read_json_object
+from transformer.json_reading import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf

@@ -13,7 +13,7 @@ import numpy as np
 from transformer.command_invocation import shell_command
 from transformer.config import NonNegativeInt, UserError, to_config
 from transformer.data.batches import BatchSource
-from transformer.json_files import parse_dataclass, read_json_object
+from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.models.model import leaves_by_path
 from transformer.runs.distributed import is_primary, run_on_primary
 from transformer.runs.exceptions import NonFiniteError, RunFailed

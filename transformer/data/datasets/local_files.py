@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.json_files import parse_json, read_regular_file, require_object
+from transformer.json_reading import parse_json, read_regular_file, require_object
 from transformer.terminal import escape_control_characters
 from transformer.text_lines import split_lines
 

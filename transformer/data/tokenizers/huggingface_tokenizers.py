@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
-from transformer.json_files import read_json_object
+from transformer.json_reading import read_json_object
 from transformer.text_lines import split_lines
 
 _END_OF_TEXT = "<|endoftext|>"

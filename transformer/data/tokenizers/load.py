@@ -7,7 +7,7 @@ import tokenizers
 from transformer.config import UserError
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
-from transformer.json_files import read_dataclass, read_regular_file
+from transformer.json_reading import read_dataclass, read_regular_file
 
 type AnyTokenizer = Tokenizer | MarianTokenizer
 """Any tokenizer; their methods are the same."""

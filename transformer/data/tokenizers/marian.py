@@ -13,7 +13,7 @@ import numpy as np
 from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
 from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
 from transformer.data.tokenizers.tokenizer import ids_by_role, language_tags, save_roles, up_to_end
-from transformer.json_files import read_json_object
+from transformer.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
 _SOURCE, _TARGET, _VOCABULARY = "source.spm", "target.spm", "vocab.json"

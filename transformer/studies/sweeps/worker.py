@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from transformer.config import NonNegativeFloat, UserError
-from transformer.json_files import read_dataclass
+from transformer.json_reading import read_dataclass
 from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_records import (
     MetricName,

@@ -3,7 +3,7 @@
 
 import { createHtml, exportDefaults } from "../../pages/dom.js";
 import { showInvisible } from "../../pages/formatting.js";
-import { legendKey, MARKER_SHAPES, tooltipRow } from "../../pages/plot_marks.js";
+import { legendKey, MARKER_SHAPES, tooltipRow } from "../../pages/markers_and_legends.js";
 import { ablation } from "./page_data.js";
 
 /** @import { Child, Point } from "../../pages/types.js" */

@@ -13,7 +13,7 @@ import {
   withSpaces,
 } from "../../pages/formatting.js";
 import { seedCountText } from "../../pages/line_chart.js";
-import { colorBarParts, labelWidth, marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
+import { colorBarParts, labelWidth, marker, svgText, tooltipTitle } from "../../pages/markers_and_legends.js";
 import { isSameValue, tickLabels, verticalAxisName } from "../../pages/scales.js";
 import { armStyle, armTooltipRow, visibleArms } from "./arms.js";
 import { ablation } from "./page_data.js";

@@ -12,7 +12,7 @@ import {
   withSpaces,
 } from "../../pages/formatting.js";
 import { addLineChart } from "../../pages/line_chart.js";
-import { marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
+import { marker, svgText, tooltipTitle } from "../../pages/markers_and_legends.js";
 import { isSameValue, linearScale, logScale, PLOT_MARGIN } from "../../pages/scales.js";
 import { armSeries, armStyle, armTooltipRow, visibleArms } from "./arms.js";
 import { ablation } from "./page_data.js";

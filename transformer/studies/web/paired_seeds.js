@@ -3,7 +3,7 @@
 import { byId, createHtml, createSvg, find } from "../../pages/dom.js";
 import { addFigure, redrawAllFigures } from "../../pages/figure.js";
 import { formatOrDash, isNumber, pluralize, showInvisible, truncate, withSpaces } from "../../pages/formatting.js";
-import { cross, labelWidth, marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
+import { cross, labelWidth, marker, svgText, tooltipTitle } from "../../pages/markers_and_legends.js";
 import {
   linearScale,
   logScale,

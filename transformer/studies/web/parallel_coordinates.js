@@ -4,7 +4,7 @@
 import { createHtml, createSvg, ownValue } from "../../pages/dom.js";
 import { addFigure } from "../../pages/figure.js";
 import { isNumber, pluralize, truncate, withSpaces } from "../../pages/formatting.js";
-import { labelWidth, svgText } from "../../pages/plot_marks.js";
+import { labelWidth, svgText } from "../../pages/markers_and_legends.js";
 import { isSameValue, linearScale, logScale, needsLogScale } from "../../pages/scales.js";
 import { sweep } from "./page_data.js";
 import { addPanel, formatTunedValue, shortKey, tunedKeys } from "./panels_and_tables.js";

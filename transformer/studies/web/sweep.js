@@ -3,7 +3,7 @@
 import { byId, createHtml, createSvg, ownValue } from "../../pages/dom.js";
 import { addFigure, redrawAllFigures } from "../../pages/figure.js";
 import { formatOrDash, isNumber, pluralize, showInvisible, truncate, withSpaces } from "../../pages/formatting.js";
-import { labelWidth, svgText } from "../../pages/plot_marks.js";
+import { labelWidth, svgText } from "../../pages/markers_and_legends.js";
 import { drawAxes, linearScale, logScale, needsLogScale, PLOT_MARGIN, verticalAxisWidth } from "../../pages/scales.js";
 import { sweep } from "./page_data.js";
 import {

@@ -4,7 +4,7 @@
 import { cssColor } from "../../pages/color_scale.js";
 import { createHtml, createSvg, exportDefaults, ownValue } from "../../pages/dom.js";
 import { formatOrDash, isNumber, showInvisible, withSpaces } from "../../pages/formatting.js";
-import { tooltipTitle } from "../../pages/plot_marks.js";
+import { tooltipTitle } from "../../pages/markers_and_legends.js";
 import { sweep } from "./page_data.js";
 import {
   addPanel,

@@ -3,7 +3,7 @@
 import { createHtml, createSvg } from "../../../pages/dom.js";
 import { addFigure, redrawFigure } from "../../../pages/figure.js";
 import { pluralize } from "../../../pages/formatting.js";
-import { marker, tooltipTitle } from "../../../pages/plot_marks.js";
+import { marker, tooltipTitle } from "../../../pages/markers_and_legends.js";
 import { drawAxes, linearScale, PLOT_MARGIN, verticalAxisWidth } from "../../../pages/scales.js";
 import { formatMeasurement, headName, loadStatisticsTable, nearestColumn, scaleRange } from "./head_statistics.js";
 import { data } from "./page_data.js";

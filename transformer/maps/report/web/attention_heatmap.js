@@ -4,7 +4,7 @@
 import { context2d, createHtml, createSvg } from "../../../pages/dom.js";
 import { axisTicks, loadSpectrogram, siteAxis, tickForCell } from "./axes.js";
 import { paintPlane } from "./canvas_pixels.js";
-import { columnMarginal, rowMarginal } from "./marginals.js";
+import { columnMarginal, rowMarginal } from "./row_and_column_bars.js";
 import { splitWordStart } from "./tokens.js";
 
 /** @import { Attributes } from "../../../pages/types.js" */

@@ -7,7 +7,7 @@ import { darkScheme, oklabToRgb } from "../../../pages/color_scale.js";
 import { byId, context2d, createHtml, createSvg, focusChild, focusedChild, smallButton } from "../../../pages/dom.js";
 import { standaloneSvg } from "../../../pages/figure_export.js";
 import { truncate } from "../../../pages/formatting.js";
-import { labelWidth, svgText } from "../../../pages/plot_marks.js";
+import { labelWidth, svgText } from "../../../pages/markers_and_legends.js";
 import { cellAt, cellCenter, clearHeatmap, tickLabel } from "./attention_heatmap.js";
 import { axisTicks, cellName, siteAxis } from "./axes.js";
 import { largestWeights } from "./captions.js";

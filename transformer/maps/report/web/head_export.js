@@ -4,7 +4,7 @@ import { cssColor, themeColor } from "../../../pages/color_scale.js";
 import { byId, createHtml, createSvg } from "../../../pages/dom.js";
 import { downloadCsv, downloadDrawing, standaloneSvg } from "../../../pages/figure_export.js";
 import { formatNumber, showInvisible, truncate } from "../../../pages/formatting.js";
-import { colorBarParts, svgText } from "../../../pages/plot_marks.js";
+import { colorBarParts, svgText } from "../../../pages/markers_and_legends.js";
 import { heatmap, negativeMarks } from "./attention_heatmap.js";
 import { attentionLines, attentionLinesSvg, lineHeads } from "./attention_lines.js";
 import { cellRange } from "./axes.js";

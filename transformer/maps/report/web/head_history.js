@@ -12,7 +12,7 @@ import {
   showTooltip,
 } from "../../../pages/dom.js";
 import { formatNumber, truncate } from "../../../pages/formatting.js";
-import { renderColorBar } from "../../../pages/plot_marks.js";
+import { renderColorBar } from "../../../pages/markers_and_legends.js";
 import { tickLabels } from "../../../pages/scales.js";
 import { drawHeadCurve } from "./head_curve.js";
 import { numberedName } from "./head_grid.js";

@@ -4,7 +4,7 @@ import { byId, context2d, createHtml, createSvg } from "../../../pages/dom.js";
 import { formatNumber, withSpaces } from "../../../pages/formatting.js";
 import { loadImages, positionName, siteAxis } from "./axes.js";
 import { poolingText } from "./captions.js";
-import { columnMeans } from "./marginals.js";
+import { columnMeans } from "./row_and_column_bars.js";
 import { data } from "./page_data.js";
 
 /** @import { Attributes } from "../../../pages/types.js" */

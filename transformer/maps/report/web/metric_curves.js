@@ -4,7 +4,7 @@ import { byId, createHtml, find, ownValue } from "../../../pages/dom.js";
 import { redrawFigure } from "../../../pages/figure.js";
 import { formatNumber, showInvisible, withSpaces } from "../../../pages/formatting.js";
 import { addLineChart } from "../../../pages/line_chart.js";
-import { legendKey, MARKER_SHAPES } from "../../../pages/plot_marks.js";
+import { legendKey, MARKER_SHAPES } from "../../../pages/markers_and_legends.js";
 import { linearScale } from "../../../pages/scales.js";
 import { data } from "./page_data.js";
 

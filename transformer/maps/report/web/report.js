@@ -15,7 +15,7 @@ import {
 } from "../../../pages/dom.js";
 import { markFigure, redrawAllFigures } from "../../../pages/figure.js";
 import { formatNumber, showInvisible, truncate } from "../../../pages/formatting.js";
-import { renderColorBar } from "../../../pages/plot_marks.js";
+import { renderColorBar } from "../../../pages/markers_and_legends.js";
 import { drawAttentionDistance } from "./attention_distance.js";
 import { drawHeatmap, heatmap } from "./attention_heatmap.js";
 import {
