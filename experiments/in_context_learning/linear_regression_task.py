@@ -34,10 +34,10 @@ from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux,
 
 @dataclasses.dataclass(frozen=True)
 class LinearRegressionConfig(Config, path="config.task"):
-    """In-context linear regression: functions with 2 x dimensions + 1 points each, shown as x_1, y_1, x_2, ...
+    """In-context linear regression: functions with 2 x num_dimensions + 1 points each, shown as x_1, y_1, x_2, ...
 
     Attributes:
-        dimensions: The dimensions of x.
+        num_dimensions: The dimensions of x.
         noise: The standard deviation of the noise on the values shown. With 0, least squares makes no errors once there
             are as many examples as dimensions, so that the model cannot be compared with it.
         min_dimensions: If given, training functions use a uniform number of dimensions from it to all.
@@ -49,7 +49,7 @@ class LinearRegressionConfig(Config, path="config.task"):
         UserError: If a value is out of range.
     """
 
-    dimensions: PositiveInt = 8
+    num_dimensions: PositiveInt = 8
     noise: NonNegativeFloat = 1.0
     min_dimensions: PositiveInt | None = None
     batch_size: BatchSize = 64
@@ -57,19 +57,21 @@ class LinearRegressionConfig(Config, path="config.task"):
     num_probe_examples: NumDisplayedExamples = 2
 
     def _check(self) -> None:
-        if self.min_dimensions is not None and self.min_dimensions > self.dimensions:
+        if self.min_dimensions is not None and self.min_dimensions > self.num_dimensions:
             raise UserError(
-                f"config.task.min_dimensions={self.min_dimensions} must be at most dimensions={self.dimensions}"
+                f"config.task.min_dimensions={self.min_dimensions} must be at most num_dimensions={self.num_dimensions}"
             )
 
     @property
     def num_points(self) -> int:
-        """The number of points of a function: each is predicted from 0 to 2 x dimensions examples."""
-        return 2 * self.dimensions + 1
+        """The number of points of a function: each is predicted from 0 to 2 x num_dimensions examples."""
+        return 2 * self.num_dimensions + 1
 
     def sample(self, random: np.random.Generator, min_dimensions: int | None = None) -> FunctionBatch:
         """Sample a batch of functions."""
-        return sample_functions(random, self.batch_size, self.num_points, self.dimensions, self.noise, min_dimensions)
+        return sample_functions(
+            random, self.batch_size, self.num_points, self.num_dimensions, self.noise, min_dimensions
+        )
 
 
 class LinearRegression(BaseTask):
@@ -78,7 +80,7 @@ class LinearRegression(BaseTask):
     def __init__(self, config: LinearRegressionConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config = config
-        shape = (config.batch_size, 2 * config.num_points, config.dimensions + 1)
+        shape = (config.batch_size, 2 * config.num_points, config.num_dimensions + 1)
         inputs = {"vectors": InputSpec(shape, jnp.float32, Modality.POINTS)}
         self.interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("next_value", self._loss),)

@@ -34,14 +34,14 @@ Kernels = Mapping[str, Array]
 class SaganConfig(Config, path="config.model"):
     """The configuration of both players and of an optional fixed classifier.
 
-    After the convolution that produces a grid named in `attention`, each player attends within it. The classifier is a
+    After the convolution that produces a grid named in `attention_grids`, each player attends within it. The classifier is a
     `convolutional_classifier` with stages of stride 2 under "judge/"; it is never trained and takes its parameters from
     another run by config.initialize_from.
 
     Attributes:
         channels: Channels of the whole image, of half of its sides, a quarter and so on: the discriminator goes from
             the first to the last, the generator back.
-        attention: The grids with attention, by their number of rows.
+        attention_grids: The grids with attention, by their number of rows.
         reduction: The factor by which attention reduces the features of queries and keys.
         classifier_channels: Channels of the classifier's stages; empty for no classifier.
 
@@ -50,7 +50,7 @@ class SaganConfig(Config, path="config.model"):
     """
 
     channels: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=2)] = (32, 64, 128)
-    attention: Annotated[tuple[int, ...], TupleLimits(distinct=True)] = ()
+    attention_grids: Annotated[tuple[int, ...], TupleLimits(distinct=True)] = ()
     reduction: PositiveInt = 8
     classifier_channels: tuple[PositiveInt, ...] = ()
 
@@ -71,8 +71,8 @@ class Player(Module):
 
     def __init__(self, config: SaganConfig, height: int, normed: tuple[str, ...], *, builder: Builder):
         self.grids = {height >> level: channels for level, channels in enumerate(config.channels)}
-        self.attention, self.normed_layers = config.attention, normed
-        for rows in config.attention:
+        self.attention, self.normed_layers = config.attention_grids, normed
+        for rows in config.attention_grids:
             block = GridAttention(self.grids[rows], reduction=config.reduction, builder=builder)
             setattr(self, f"attention_{rows}", block)
 
@@ -290,7 +290,7 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
     """Build the model for images of the task's size, with an attention module for every attention of each player.
 
     Raises:
-        UserError: If the image's sides cannot be halved so often, or `attention` names a grid that does not exist.
+        UserError: If the image's sides cannot be halved so often, or `attention_grids` names a grid that does not exist.
     """
     _, height, width, _ = interface.inputs["image"].shape
     stride = 2**config.num_halvings
@@ -300,14 +300,14 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
             f"{config.channels} halves their sides {config.num_halvings} times"
         )
     grids = {height >> level: (width >> level, 2**level) for level in range(len(config.channels))}
-    if unknown := [rows for rows in config.attention if rows not in grids]:
+    if unknown := [rows for rows in config.attention_grids if rows not in grids]:
         raise UserError(
-            f"config.model.attention={config.attention} names grids by their rows: there is none of {unknown[0]}, only "
+            f"config.model.attention_grids={config.attention_grids} names grids by their rows: there is none of {unknown[0]}, only "
             f"of {', '.join(map(str, grids))}"
         )
     sites = []
     for player, shown in (("generator", "sample"), ("discriminator", "canvas")):
-        for rows in config.attention:
+        for rows in config.attention_grids:
             columns, step = grids[rows]
             axis = Axis(f"{shown}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
             sites.append(Site(f"{player}/self_{rows}", axis, axis, layers=("0",), heads=("0",)))

@@ -47,7 +47,7 @@ class PairedDigitsConfig(Config, path="config.task"):
     Attributes:
         digits: The digits.
         pixels: The height of an image in pixels.
-        noise: The dimensions of the latent noise.
+        noise_size: The dimensions of the latent noise.
         batch_size: Images in a batch.
         num_eval_examples: Samples to evaluate, rounded up to whole batches.
         confidence: The probability from which the model's own classifier is confident of a half's digit.
@@ -60,7 +60,7 @@ class PairedDigitsConfig(Config, path="config.task"):
 
     digits: str = "0123456789"
     pixels: Annotated[int, Range(8, 2**12, ": smaller digits are not told apart")] = 16
-    noise: PositiveInt = 32
+    noise_size: PositiveInt = 32
     batch_size: BatchSize = 64
     num_eval_examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
     confidence: Fraction = 0.9
@@ -87,7 +87,7 @@ class PairedDigits(BaseTask):
         self.config, self.directory = config, directory
         self.nearest = NearestNeighborClassifier.from_glyphs(config.digits, config.pixels)
         inputs = {
-            "noise": InputSpec((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
+            "noise": InputSpec((config.batch_size, config.noise_size), jnp.float32, Modality.POINTS),
             "image": InputSpec((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.IMAGE),
         }
         # A judge may be a run of image_classification, which knows all digits.
@@ -107,7 +107,7 @@ class PairedDigits(BaseTask):
         config = self.config
         canvases = sample_pairs(random, config.digits, config.batch_size, config.pixels)
         numbers = np.array([int(digit) for digit in config.digits], np.int32)
-        noise = random.normal(size=(config.batch_size, config.noise)).astype(np.float32)
+        noise = random.normal(size=(config.batch_size, config.noise_size)).astype(np.float32)
         return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyph_indices]}
 
     def _discriminator_loss(
@@ -219,7 +219,7 @@ class PairedDigits(BaseTask):
         """
         refuse_decoding(request, "makes canvases from noise")
         seeds = [_seed(text) for text in request.texts]
-        noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise) for seed in seeds])
+        noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise_size) for seed in seeds])
         inputs = {"noise": noise.astype(np.float32)}
         made, _ = jax.jit(lambda variables: view.model.apply(variables, inputs, train=False))(view.variables)
         reading = self.nearest(split_halves(made))

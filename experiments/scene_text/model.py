@@ -48,13 +48,13 @@ class ShowAttendReadConfig(Config, path="config.model"):
         encoder: The convolutions.
         width: Features of both LSTMs.
         layers: Layers of both LSTMs.
-        attention: What attention scores and reads.
+        attention_input: What attention scores and reads.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     width: PositiveInt = 512
     layers: NumLayers = 2
-    attention: AttentionInput = AttentionInput.NEIGHBORS
+    attention_input: AttentionInput = AttentionInput.NEIGHBORS
 
     @property
     def recurrent(self) -> RecurrentConfig:
@@ -84,7 +84,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         self.embedding = Embedding(vocabulary, width, builder=builder)
         self.decoder = RecurrentStack(config.recurrent, width, builder=builder)
         self.attention = AttentionCell(AttentionCellConfig(), width, seen, builder=builder)
-        around = config.attention is AttentionInput.NEIGHBORS
+        around = config.attention_input is AttentionInput.NEIGHBORS
         sums = (("groups", len(_NEIGHBORS)), ("features", width))
         self.neighbors = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
         read = (("features", width + seen),)
@@ -97,7 +97,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         _, encoded = self.encoder(columns_BxWxC)
         holistic_BxF = self.holistic(encoded[-1].hidden)
         _, first = self.decoder.step(holistic_BxF, self.decoder.initial(len(holistic_BxF), self.dtype))
-        if self.config.attention is AttentionInput.COLUMNS:
+        if self.config.attention_input is AttentionInput.COLUMNS:
             return self.attention.prepare(columns_BxWxC), first
         places_BxLxC = grid_BxVxWxC.reshape(len(grid_BxVxWxC), -1, grid_BxVxWxC.shape[-1])
         memory = self.attention.prepare(with_logical_constraint(places_BxLxC, "batch", None, None))
@@ -172,7 +172,7 @@ def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Pre
         UserError: If the strides of the convolutions do not divide the image.
     """
     seen = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
-    if config.attention is AttentionInput.COLUMNS:
+    if config.attention_input is AttentionInput.COLUMNS:
         assert seen.shape is not None
         seen = Axis("columns", AxisKind.STEPS, size=seen.shape[1])
     site = Site(SITE, Axis("target"), seen, layers=("0",), heads=("0",))

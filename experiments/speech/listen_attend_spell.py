@@ -38,7 +38,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
         speller_width: Features of the decoder's LSTMs.
         speller_layers: Number of the decoder's LSTMs.
         embedding: Features of the character embeddings.
-        attention: The dimension of the space in which states and frames are compared.
+        attention_width: The dimension of the space in which states and frames are compared.
         scheduled_sampling: The probability that training feeds the speller its own sample instead of the true
             character.
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
@@ -50,7 +50,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     speller_width: PositiveInt = 512
     speller_layers: NumLayers = 2
     embedding: PositiveInt = 64
-    attention: PositiveInt = 128
+    attention_width: PositiveInt = 128
     scheduled_sampling: Rate = 0.1
     vocab_size: int | None = None
 
@@ -129,9 +129,11 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         def layer(inputs: int, name: str, outputs: int) -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=True, builder=builder)
 
-        self.phi = layer(config.speller_width, "embed", config.attention)
-        self.psi = layer(annotations, "embed", config.attention)
-        self.attention = AttentionCell(config.attention_cell, config.attention, config.attention, builder=builder)
+        self.phi = layer(config.speller_width, "embed", config.attention_width)
+        self.psi = layer(annotations, "embed", config.attention_width)
+        self.attention = AttentionCell(
+            config.attention_cell, config.attention_width, config.attention_width, builder=builder
+        )
         self.hidden_layer = layer(config.speller_width + annotations, "embed", config.speller_width)
         self.output = layer(config.speller_width, "vocabulary", vocabulary)
 

@@ -34,7 +34,7 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
 
     Attributes:
         audio_frontend: The log-mel frames.
-        kernel: The positions that each convolution reads.
+        kernel_size: The positions that each convolution reads.
         channels: Features of the first convolution.
 
     Raises:
@@ -42,7 +42,7 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
-    kernel: PositiveInt = 5
+    kernel_size: PositiveInt = 5
     channels: PositiveInt = 256
 
     def encoded_length(self, samples: int) -> int:
@@ -66,7 +66,7 @@ class SpeechTransformer(EncoderDecoder):
         builder = builder.with_rule(Initialize(config.initialization))
 
         def convolution(inputs: int, name: str, outputs: int, stride: int) -> Convolution1D:
-            window = Window(config.kernel, stride)
+            window = Window(config.kernel_size, stride)
             return Convolution1D(inputs, (name, outputs), window, activation=ConvolutionActivation.GLU, builder=builder)
 
         self.first = convolution(config.audio_frontend.num_mel_bins, "features", config.channels, _STRIDES[0])

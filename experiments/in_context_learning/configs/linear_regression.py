@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
             "checkpoint_every": 1000,
             "task": {
                 "name": "experiments.in_context_learning.linear_regression_task",
-                "dimensions": DIMENSIONS,
+                "num_dimensions": DIMENSIONS,
                 "min_dimensions": 1,
             },
             "model": {"family": "regression_decoder", "max_length": 4 * DIMENSIONS + 2, "scan_unroll": 4},

@@ -56,7 +56,7 @@ def get_config(arm: Literal["attention", "convolutions", "classifier"] = "attent
             "model": {
                 "family": "experiments.sagan.model",
                 "channels": (16, 32, 64),
-                "attention": ARMS[arm],
+                "attention_grids": ARMS[arm],
                 "classifier_channels": CLASSIFIER_CHANNELS,
             },
             # Adam and two time scales as the paper has them; its rates, 1e-4 and 4e-4, are for longer runs.

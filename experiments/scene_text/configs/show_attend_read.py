@@ -19,11 +19,11 @@ from typing import Literal
 from ml_collections import ConfigDict
 
 
-def get_config(attention: Literal["neighbors", "columns", "plain"] = "neighbors") -> ConfigDict:
+def get_config(attention_input: Literal["neighbors", "columns", "plain"] = "neighbors") -> ConfigDict:
     """Build the config: batches of 32 new strings; three stages with a residual block each make a grid of 14 x 14."""
     config = ConfigDict(
         {
-            "name": f"curved_text_{attention}",
+            "name": f"curved_text_{attention_input}",
             "seed": 1,
             "steps": 3000,
             "maps_every": 100,
@@ -45,6 +45,6 @@ def get_config(attention: Literal["neighbors", "columns", "plain"] = "neighbors"
             "topology": "cpu:1",
         }
     )
-    if attention != "neighbors":
-        config.model.attention = attention
+    if attention_input != "neighbors":
+        config.model.attention_input = attention_input
     return config

@@ -42,7 +42,7 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
                 "speller_width": 96,
                 "speller_layers": 1,
                 "embedding": 16,
-                "attention": 48,
+                "attention_width": 48,
                 "audio_frontend": {
                     "spec_augment": {
                         "num_frequency_masks": 2,

@@ -18,7 +18,9 @@ from transformer.tasks.task import StateView
 
 @pytest.fixture(scope="module")
 def task() -> LinearRegression:
-    return LinearRegression(LinearRegressionConfig(dimensions=3, batch_size=8, num_eval_examples=24, min_dimensions=1))
+    return LinearRegression(
+        LinearRegressionConfig(num_dimensions=3, batch_size=8, num_eval_examples=24, min_dimensions=1)
+    )
 
 
 def of_model(answers: Any) -> StateView:
@@ -104,7 +106,8 @@ def test_no_method_undercuts_the_least_error_on_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"dimensions": 0}, {"noise": -1.0}, {"min_dimensions": 9}, {"batch_size": 0}, {"num_eval_examples": 0}]
+    "wrong",
+    [{"num_dimensions": 0}, {"noise": -1.0}, {"min_dimensions": 9}, {"batch_size": 0}, {"num_eval_examples": 0}],
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):

@@ -16,7 +16,7 @@ from transformer.models import registry
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 
-CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, classifier_channels=(4,))
+CONFIG = SaganConfig((4, 6, 8), attention_grids=(4, 2), reduction=2, classifier_channels=(4,))
 RANDOM = np.random.default_rng(0)
 NOISE = RANDOM.normal(size=(3, 5)).astype(np.float32)
 IMAGE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
@@ -184,8 +184,8 @@ def test_flops_count_every_product() -> None:
     [
         ({"channels": (4,)}, "channels=.* at least 2 values"),
         ({"channels": (4, 0)}, r"channels\[1\]=0 must be at least 1"),
-        ({"attention": (4, 4)}, "attention=.* different values"),
-        ({"attention": (3,)}, "only of 8, 4, 2"),
+        ({"attention_grids": (4, 4)}, "attention_grids=.* different values"),
+        ({"attention_grids": (3,)}, "only of 8, 4, 2"),
         ({"reduction": 0}, "reduction"),
         ({"classifier_channels": (0,)}, "classifier_channels"),
         ({"channels": (4, 4, 4, 4, 4)}, "not divided by 16"),

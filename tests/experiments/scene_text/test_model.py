@@ -36,7 +36,7 @@ INTERFACE = TaskInterface(
 )
 # A grid of 3 x 4 places.
 CONFIG = ShowAttendReadConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, layers=2)
-CASES = {each.value: dataclasses.replace(CONFIG, attention=each) for each in AttentionInput}
+CASES = {each.value: dataclasses.replace(CONFIG, attention_input=each) for each in AttentionInput}
 
 
 def model_of(config: ShowAttendReadConfig, precision: str = "float64") -> Model:
@@ -76,7 +76,7 @@ def told(
         pooled[column] = [max(v[row, column, feature] for row in range(rows)) for feature in range(features)]
         holistic = encoder.read(pooled[column])
     decoder.read(holistic @ weights["holistic"]["kernel"])
-    if config.attention is AttentionInput.COLUMNS:
+    if config.attention_input is AttentionInput.COLUMNS:
         v = pooled[None]
         rows = 1
     score = {name: weights["attention"]["score"][name][0] for name in ("keys", "queries", "vector")}
@@ -89,7 +89,11 @@ def told(
                 inner = v[i, j] @ score["keys"] + h @ score["queries"]
                 around = [(p, q) for p in (-1, 0, 1) for q in (-1, 0, 1) if (p, q) != (0, 0)]
                 for number, (p, q) in enumerate(around):
-                    if config.attention is AttentionInput.NEIGHBORS and 0 <= i + p < rows and 0 <= j + q < columns:
+                    if (
+                        config.attention_input is AttentionInput.NEIGHBORS
+                        and 0 <= i + p < rows
+                        and 0 <= j + q < columns
+                    ):
                         inner = inner + v[i + p, j + q] @ weights["neighbors"]["kernel"][:, number]
                 e[i, j] = np.tanh(inner) @ score["vector"]
         alpha = softmax(e)

@@ -29,7 +29,7 @@ def task() -> SceneText:
 
 def model_of(task: SceneText, attention: AttentionInput = AttentionInput.NEIGHBORS) -> Model:
     """Over 8 x 8 places, or 8 columns."""
-    config = ShowAttendReadConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention=attention)
+    config = ShowAttendReadConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention_input=attention)
     return FAMILY.build(config, task.interface, Precision())
 
 

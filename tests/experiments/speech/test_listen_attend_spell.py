@@ -44,7 +44,7 @@ CONFIG = ListenAttendSpellConfig(
     speller_width=4,
     speller_layers=2,
     embedding=3,
-    attention=5,
+    attention_width=5,
 )
 
 

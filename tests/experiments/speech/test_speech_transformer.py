@@ -33,7 +33,7 @@ CONFIG = SpeechTransformerConfig(
     dropout=0.0,
     max_length=8,
     audio_frontend=LogMelConfig(num_mel_bins=3),
-    kernel=3,
+    kernel_size=3,
     channels=5,
 )
 

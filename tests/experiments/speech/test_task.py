@@ -61,7 +61,7 @@ def view_of(task: SpokenDigitRecognition) -> StateView:
         "speller_width": 4,
         "speller_layers": 1,
         "embedding": 2,
-        "attention": 3,
+        "attention_width": 3,
     }
     model = FAMILY.build(ListenAttendSpellConfig(**small), task.interface, Precision())
     shapes, normal = model.functional.shapes(), np.random.default_rng(0).normal
