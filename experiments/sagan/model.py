@@ -34,9 +34,9 @@ Kernels = Mapping[str, Array]
 class SaganConfig(Config, path="config.model"):
     """The configuration of both players and of an optional fixed classifier.
 
-    After the convolution that produces a grid named in `attention_grids`, each player attends within it. The classifier is a
-    `convolutional_classifier` with stages of stride 2 under "judge/"; it is never trained and takes its parameters from
-    another run by config.initialize_from.
+    After the convolution that produces a grid named in `attention_grids`, each player attends within it. The classifier
+    is a `convolutional_classifier` with stages of stride 2 under "judge/"; it is never trained and takes its parameters
+    from another run by config.initialize_from.
 
     Attributes:
         channels: Channels of the whole image, of half of its sides, a quarter and so on: the discriminator goes from
@@ -290,7 +290,8 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
     """Build the model for images of the task's size, with an attention module for every attention of each player.
 
     Raises:
-        UserError: If the image's sides cannot be halved so often, or `attention_grids` names a grid that does not exist.
+        UserError: If the image's sides cannot be halved so often, or `attention_grids` names a grid that does not
+            exist.
     """
     _, height, width, _ = interface.inputs["image"].shape
     stride = 2**config.num_halvings
@@ -302,8 +303,8 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
     grids = {height >> level: (width >> level, 2**level) for level in range(len(config.channels))}
     if unknown := [rows for rows in config.attention_grids if rows not in grids]:
         raise UserError(
-            f"config.model.attention_grids={config.attention_grids} names grids by their rows: there is none of {unknown[0]}, only "
-            f"of {', '.join(map(str, grids))}"
+            f"config.model.attention_grids={config.attention_grids} names grids by their rows: there is none of "
+            f"{unknown[0]}, only of {', '.join(map(str, grids))}"
         )
     sites = []
     for player, shown in (("generator", "sample"), ("discriminator", "canvas")):
