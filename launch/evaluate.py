@@ -48,7 +48,7 @@ def main(arguments: Arguments) -> None:
         "data_dir": arguments.data_dir,
         "eval_parameters": arguments.parameters,
         "num_cloze_questions": arguments.num_questions,
-        "shots": num_shots_of(arguments),
+        "shots": parse_num_shots(arguments),
         "num_beams": arguments.num_beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,
@@ -69,7 +69,7 @@ def main(arguments: Arguments) -> None:
             print(f"  {name:<34} {value:.4f}")
 
 
-def num_shots_of(arguments: Arguments) -> tuple[int, ...] | None:
+def parse_num_shots(arguments: Arguments) -> tuple[int, ...] | None:
     """Parse --num_shots; None if the config decides.
 
     Raises:

@@ -14,7 +14,7 @@ from tests.oracles import experts as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
-from transformer.costs.model_sizes import active_parameters
+from transformer.costs.model_sizes import count_active_parameters
 from transformer.huggingface.convert import find_conversion
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement
@@ -234,8 +234,8 @@ def test_all_parameters_and_those_that_a_position_meets() -> None:
     whole = count_parameters(dense.functional.shapes())
     assert count_parameters(shapes) == whole + 5 * network + router
     sizes = {path: leaf.size for path, leaf in leaves_by_path(shapes).items()}
-    assert active_parameters(config, sizes) == whole + network + router
-    assert active_parameters(object(), sizes) == sum(sizes.values())
+    assert count_active_parameters(config, sizes) == whole + network + router
+    assert count_active_parameters(object(), sizes) == sum(sizes.values())
 
 
 def test_other_formats_refuse_experts_in_one_line() -> None:

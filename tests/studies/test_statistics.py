@@ -14,7 +14,7 @@ from transformer.studies.ablations.statistics import (
     holm_correction,
     interquartile_interval,
     interquartile_mean,
-    pairs_needed,
+    num_pairs_needed,
     permutation_p,
     statistical_power,
     t_test,
@@ -262,7 +262,7 @@ def test_power_of_no_difference_is_the_level() -> None:
 # Cohen's small, medium and large effect, and one more, by tables of the paired t test at 80 % and 5 %.
 @pytest.mark.parametrize(("effect", "pairs"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
 def test_pairs_needed_as_published(effect: float, pairs: int) -> None:
-    assert pairs_needed(effect) == pairs
+    assert num_pairs_needed(effect) == pairs
     assert statistical_power(pairs, effect) >= 0.8 > statistical_power(pairs - 1, effect)
 
 
@@ -271,15 +271,15 @@ def test_what_is_detectable_is_what_the_pairs_are_needed_for() -> None:
         for level in (0.05, 0.0125):
             effect = detectable_effect(n, level)
             assert statistical_power(n, effect, level) == pytest.approx(0.8)
-            assert pairs_needed(1.0001 * effect, level) == n
+            assert num_pairs_needed(1.0001 * effect, level) == n
     # Two pairs, far out, where a library's noncentral t is not a number: nearly all of the noise is in the estimated
     # deviation |Z|, and effect sqrt(2) / |Z| > 50.92 in 80 % of studies where effect is 50.92 x 1.2816 / sqrt(2).
     assert detectable_effect(2, 0.0125) == pytest.approx(46.15, abs=0.1)
-    assert pairs_needed(1e9) == 2
+    assert num_pairs_needed(1e9) == 2
 
 
 def test_what_has_no_power_is_refused() -> None:
     with pytest.raises(ValueError, match="two pairs or more"):
         statistical_power(1, 1.0)
     with pytest.raises(ValueError, match="difference of zero"):
-        pairs_needed(0.0)
+        num_pairs_needed(0.0)

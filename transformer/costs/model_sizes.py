@@ -41,7 +41,7 @@ def model_size(name: str) -> ModelSize:
     return ModelSize(count_parameters(shapes), matrices, flops)
 
 
-def active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
+def count_active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
     """Return the number of parameters that are used for a token; of experts, the selected fraction.
 
     Args:

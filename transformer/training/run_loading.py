@@ -11,7 +11,7 @@ import jax
 
 from transformer.command_invocation import shell_command
 from transformer.config import UserError
-from transformer.costs.model_sizes import active_parameters
+from transformer.costs.model_sizes import count_active_parameters
 from transformer.data.datasets.tfds_preparation import allow_downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
@@ -351,7 +351,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
         step=step,
         num_parameters_by_part=_by_part(sizes),
         num_state_elements=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
-        num_active_parameters=active_parameters(experiment.model, sizes),
+        num_active_parameters=count_active_parameters(experiment.model, sizes),
         flops=flops_counter(components)(abstract_batch(components.task)),
     )
 

@@ -22,12 +22,12 @@ from transformer.studies.ablations.hyperparameter_selection import (
     STUCK,
     StudyResults,
     arrange_results,
-    best,
+    best_value,
     has_ended,
     is_better,
     is_finished,
     tuning_seeds,
-    worst,
+    worst_value,
 )
 from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
@@ -290,7 +290,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
     for of_values in zip(*costs, strict=True):  # by task
         known = [cost for cost in of_values if cost is not None]
         if len(known) == len(of_values):
-            least = best(study.spec, known)
+            least = best_value(study.spec, known)
             losses.append(statistics.fmean(abs(cost - least) for cost in known))
     complete = len(losses) == len(study.spec.tasks)
     return {"key": key, "points": points, "sensitivity": statistics.fmean(losses) if complete else None}
@@ -323,7 +323,7 @@ def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) 
         return None
     finals = [initial for cell in cells if cell.state == DIVERGED]
     finals += [
-        best(study.spec, (cell.selection_value, initial))
+        best_value(study.spec, (cell.selection_value, initial))
         for cell in cells
         if is_finished(cell) and cell.selection_value is not None
     ]
@@ -338,10 +338,10 @@ def _initial(study: StudyResults, arm: str, task: str) -> float | None:
         if has_ended(cell) and (points := _finite(cell.curves.get(study.spec.selection_metric, ())))
     ]
     if of_finished := [value for done, value in first if done]:
-        return worst(study.spec, of_finished)
+        return worst_value(study.spec, of_finished)
     if first:
         # Of runs that all diverged the least is nearest to a model that has not yet learned anything.
-        return best(study.spec, [value for _, value in first])
+        return best_value(study.spec, [value for _, value in first])
     return None
 
 

@@ -19,7 +19,7 @@ from transformer.studies.ablations.statistics import (
     discrete_step,
     fisher_exact_p,
     holm_correction,
-    pairs_needed,
+    num_pairs_needed,
     permutation_p,
     t_test,
 )
@@ -242,7 +242,7 @@ def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis
     detectable = test.standard_deviation * detectable_effect(test.sample_size, level)
     wanted = {*round_numbers_below(detectable), *(() if notable is None else (notable,))}
     needed = tuple(
-        (difference, max(MIN_SEEDS_FOR_VERDICT, pairs_needed(difference / test.standard_deviation, level)))
+        (difference, max(MIN_SEEDS_FOR_VERDICT, num_pairs_needed(difference / test.standard_deviation, level)))
         for difference in sorted(wanted, reverse=True)
     )
     return PowerAnalysis(test.standard_deviation, level, detectable, needed)

@@ -112,12 +112,12 @@ def is_better(spec: Ablation, value: float, other: float) -> bool:
     return value < other if spec.direction is Direction.MINIMIZE else value > other
 
 
-def best(spec: Ablation, values: Iterable[float]) -> float:
+def best_value(spec: Ablation, values: Iterable[float]) -> float:
     """Return the best of some values of the study's metrics."""
     return min(values) if spec.direction is Direction.MINIMIZE else max(values)
 
 
-def worst(spec: Ablation, values: Iterable[float]) -> float:
+def worst_value(spec: Ablation, values: Iterable[float]) -> float:
     """Return the worst of some values of the study's metrics."""
     return max(values) if spec.direction is Direction.MINIMIZE else min(values)
 

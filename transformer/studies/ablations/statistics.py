@@ -285,7 +285,7 @@ def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
     return float(optimize.brentq(lambda effect: statistical_power(n, effect, significance) - POWER, 0.0, highest))
 
 
-def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
+def num_pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
     """Return the fewest pairs, at least two, that detect a difference with 80 % power.
 
     Args:

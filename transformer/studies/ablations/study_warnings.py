@@ -10,7 +10,7 @@ from transformer.studies.ablations.hyperparameter_selection import (
     FAILED,
     STUCK,
     StudyResults,
-    best,
+    best_value,
     has_ended,
     is_better,
     is_finished,
@@ -108,8 +108,8 @@ def _target_missed(study: StudyResults) -> Iterator[str]:
     never = f"The target {spec.selection_metric}={spec.target:g} is never reached"
     if not seen:
         yield f"{never}: no run measured it."
-    elif is_better(spec, spec.target, best(spec, seen)):
-        yield f"{never}: the best of all is {best(spec, seen):.4g}."
+    elif is_better(spec, spec.target, best_value(spec, seen)):
+        yield f"{never}: the best of all is {best_value(spec, seen):.4g}."
 
 
 def _at_the_edge(study: StudyResults) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
 
 
-def untried(study: StudyResults, pair: Comparison) -> str:
+def describe_untried_values(study: StudyResults, pair: Comparison) -> str:
     """Warn if either arm chose a value at the edge of those tried, so that a verdict may change beyond it."""
     told = [
         f"{join_words(arms)} chose the {word} {key} tried, {end}"

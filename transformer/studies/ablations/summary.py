@@ -6,7 +6,7 @@ from typing import Any
 from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, PowerAnalysis
 from transformer.studies.ablations.hyperparameter_selection import StudyResults, rank_best_first
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher_exact_p
-from transformer.studies.ablations.study_warnings import untried
+from transformer.studies.ablations.study_warnings import describe_untried_values
 from transformer.studies.ablations.text import (
     corrected_p,
     difference_in_words,
@@ -140,7 +140,7 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
         test, f"{corrected_p(pair)}; {pair.num_seeds} paired seeds", of=study.spec.reported_metric
     )
     verdict = f"{pair.arm_name} is {pair.verdict} than {against}{where} by {size}"
-    return f"{verdict}{divergence_note(study, pair)}.{untried(study, pair)}"
+    return f"{verdict}{divergence_note(study, pair)}.{describe_untried_values(study, pair)}"
 
 
 def _could_see(power: PowerAnalysis | None, notable: float | None, n: int) -> str:
