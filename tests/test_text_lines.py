@@ -115,7 +115,7 @@ def test_texts_that_are_cut_lose_nothing(tmp_path: Path) -> None:
         whole = "".join(f"{line}\n" for n in range(40) for line in random_lines(seed * 40 + n, blank=True))
         (tmp_path / "book.txt").write_bytes(whole.encode())
         read = read_files(tmp_path / "book.txt")
-        assert not read.by_name
+        assert not read.named_splits
         assert "".join(text for split in ("train", "validation", "test") for text in read.splits[split]) == whole
 
 

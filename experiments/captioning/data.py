@@ -29,13 +29,13 @@ def write_caption(scene_generator: SceneGenerator, items: Sequence[SceneItem]) -
     """
     said: list[str] = []
     for item in sorted(items):
-        said += [*((COMMA,) if said else ()), item.color, item.shape, *scene_generator.place(item.cell).split()]
+        said += [*((COMMA,) if said else ()), item.color, item.shape, *scene_generator.place(item.cell_index).split()]
     return tuple(said)
 
 
 def noun_positions(items: Sequence[SceneItem]) -> tuple[tuple[int, int], ...]:
     """Return, for each item, the index of its noun in the caption and the cell where it lies."""
-    return tuple((5 * number + 1, item.cell) for number, item in enumerate(sorted(items)))
+    return tuple((5 * number + 1, item.cell_index) for number, item in enumerate(sorted(items)))
 
 
 def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, ...]:
@@ -57,7 +57,7 @@ def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, 
         raise ValueError(
             f"it has {len(items)} items, and scenes have {scene_generator.min_items} to {scene_generator.max_items}"
         )
-    for what, seen in (("cell", {item.cell for item in items}), ("kind", {item[1:] for item in items})):
+    for what, seen in (("cell", {item.cell_index for item in items}), ("kind", {item[1:] for item in items})):
         if len(seen) < len(items):
             raise ValueError(f"two of its items are of one {what}")
     return tuple(sorted(items))

@@ -171,7 +171,7 @@ class Captioner(RecurrentAttentionDecoder):
         self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None
     ) -> StepInput:
         """Return the word embeddings, and in training of hard attention which captions are read softly."""
-        given, key = super().step_inputs(state, inputs, source, key), self.stream_key(key, "soft")
+        given, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "soft")
         if key is None or not self.config.soft_attention_probability:
             return given
         return given._replace(

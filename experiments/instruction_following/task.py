@@ -288,7 +288,7 @@ class InstructionFollowing(SymbolSequenceTask):
             right.append(END in row and end == walk.places[-1])
             where = f"ends at {_place_name(world.maze, end)}" if END in row else "does not stop"
             asked = "as asked" if right[-1] else f"asked for {_place_name(world.maze, walk.places[-1])}"
-            lines.append(f"{' '.join(self.said_in(row)) or 'stays'}: {where}, {asked}")
+            lines.append(f"{' '.join(self.decode_symbols(row)) or 'stays'}: {where}, {asked}")
         labels = self._describe(told, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
         return Predictions(lines, labels, make_capture_function(view, self.inputs_of(said)))
 
@@ -320,7 +320,7 @@ class InstructionFollowing(SymbolSequenceTask):
     def _places(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
         """Return the place of each action of a row of `axis_labels`, and where the last one leads."""
         places = [walk.places[0]]
-        for action in self.said_in(row):
+        for action in self.decode_symbols(row):
             places.append(maze.place_after(places[-1], ACTIONS.index(action)))
         return places
 

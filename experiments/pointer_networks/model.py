@@ -73,7 +73,7 @@ class PointerNetworkConfig(Config, path="config.model"):
                 "config.model.encoder.layers: each begins with the state of one of those"
             )
         wanted, first = self.encoder.output_width, self.encoder.layers - self.decoder_layers
-        widths = [self.encoder.width_of(layer) for layer in range(first, self.encoder.layers)]
+        widths = [self.encoder.layer_output_width(layer) for layer in range(first, self.encoder.layers)]
         alike = [width == wanted for width in widths]
         if not all(alike):
             raise UserError(

@@ -140,7 +140,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
         """Return h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, SpecAugment is applied."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
-        frontend, masked_by = self.config.audio_frontend, self.stream_key(key, "hearing")
+        frontend, masked_by = self.config.audio_frontend, self.random_stream_key(key, "hearing")
         frames_BxFxM, frames_B = log_mel_features(sound, lengths_B, frontend, dtype=self.dtype, key=masked_by)
         h_BxUxC, lengths_B = self.listener(frames_BxFxM, frames_B)
         memory = self.attention.prepare(jnp.tanh(self.psi(h_BxUxC)), lengths_B)
@@ -154,7 +154,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None
     ) -> StepInput:
         """Return the characters, and in training where the speller reads its own sample instead."""
-        given, key = super().step_inputs(state, inputs, source, key), self.stream_key(key, "own")
+        given, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "own")
         if key is None or not self.config.scheduled_sampling:
             return given
         return given._replace(own=sample_own_words(key, self.config.scheduled_sampling, jnp.asarray(inputs["target"])))

@@ -99,7 +99,7 @@ class SpeechTransformer(EncoderDecoder):
         x_BxSxE, lengths_B = log_mel_features(sound, lengths_B, self.config.audio_frontend, dtype=self.dtype, key=key)
         for convolution in (self.first, self.second):
             x_BxSxE = convolution(x_BxSxE, lengths_B)
-            lengths_B = convolution.window.outputs(lengths_B)
+            lengths_B = convolution.window.num_outputs(lengths_B)
         return x_BxSxE, lengths_B
 
 

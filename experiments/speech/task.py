@@ -306,7 +306,7 @@ class SpokenDigitRecognition(Transcription):
 
     def _written(self, rows: Array | np.ndarray) -> list[str]:
         """Return strings without the separator of digits, as they are scored."""
-        return ["".join(self.said_in(row)) for row in np.asarray(rows)]
+        return ["".join(self.decode_symbols(row)) for row in np.asarray(rows)]
 
     def _listening(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
         """Sum the monotonicity of attention over symbols with sound, all symbols, and the first of each digit.
@@ -391,7 +391,7 @@ def encode_audio_inputs(
                 view, batch, DecodingConfig(max_new_tokens=task.steps, num_beams=config.num_beams, length_penalty=0.0)
             )
         )
-        said = [task.said_in(row) for row in rows]
+        said = [task.decode_symbols(row) for row in rows]
     else:
         said = [_symbols(config.output_units, target) for target in sentences.targets]
         for target, symbols in zip(sentences.targets, said, strict=True):

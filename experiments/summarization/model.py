@@ -190,7 +190,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         """Return the encoded source, and s_0: tanh of a linear map of the encoder's final states."""
         words_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(words_BxS, self.pad)
-        h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.stream_key(key, "source")), lengths_B)
+        h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.random_stream_key(key, "source")), lengths_B)
         memory = self.attention.prepare(h_BxSxC, lengths_B)
         assert last.memory is not None
         first = CellState(jnp.tanh(self.first_hidden(last.hidden)), jnp.tanh(self.first_memory(last.memory)))
@@ -203,7 +203,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
     ) -> StepInput:
         """Return the embedding of each previous word; for a copied word, that of its token in the source."""
         target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
-        return StepInput(self._embedded(target_BxT, self.stream_key(key, "target")))
+        return StepInput(self._embedded(target_BxT, self.random_stream_key(key, "target")))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: EncodedArticle, carry: Carry) -> StepInput:
         """Return the embeddings of the chosen words, including copied ones."""
@@ -283,7 +283,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return dropout(
             self.output_features(steps.inputs, steps.outputs),
             self.config.dropout,
-            self.stream_key(steps.key, "readout"),
+            self.random_stream_key(steps.key, "readout"),
         )
 
     def _switch(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:

@@ -195,26 +195,26 @@ def generate_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iter
     Yields:
         The questions.
     """
-    at = {item.cell: item for item in items}
+    at = {item.cell_index: item for item in items}
     for item in items:
         names = []
         if sum(other.shape == item.shape for other in items) == 1:
             names.append(item.shape)
-            yield _asked(f"what color is the {item.shape} ?", item.color, "color", item.cell)
+            yield _asked(f"what color is the {item.shape} ?", item.color, "color", item.cell_index)
         if sum(other.color == item.color for other in items) == 1:
             names.append(f"{item.color} thing")
-            yield _asked(f"what shape is {item.color} ?", item.shape, "shape", item.cell)
+            yield _asked(f"what shape is {item.color} ?", item.shape, "shape", item.cell_index)
         for name, (relation, (down, right)) in itertools.product(names, RELATIONS.items()):
-            row, column = item.cell // kind.grid_size + down, item.cell % kind.grid_size + right
+            row, column = item.cell_index // kind.grid_size + down, item.cell_index % kind.grid_size + right
             if not (0 <= row < kind.grid_size and 0 <= column < kind.grid_size):
                 continue
             if (other := at.get(row * kind.grid_size + column)) is not None:
-                cells = (item.cell, other.cell)
+                cells = (item.cell_index, other.cell_index)
                 where = f"{relation} the {name} ?"
                 yield _asked(f"what color is the thing {where}", other.color, "neighbor_color", *cells)
                 yield _asked(f"what shape is {where}", other.shape, "neighbor_shape", *cells)
         for name in names:
-            yield _asked(f"where is the {name} ?", kind.place(item.cell), "place", item.cell)
+            yield _asked(f"where is the {name} ?", kind.place(item.cell_index), "place", item.cell_index)
 
 
 def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:

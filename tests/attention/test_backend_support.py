@@ -333,7 +333,7 @@ MACHINES = {
     "gpu": dataclasses.replace(CPU, platform="gpu", dtype="bfloat16"),
     "gpu in float32": dataclasses.replace(CPU, platform="gpu"),
     "one tpu": dataclasses.replace(CPU, platform="tpu", dtype="bfloat16"),
-    "many tpus": dataclasses.replace(CPU, platform="tpu", dtype="bfloat16", devices=8),
+    "many tpus": dataclasses.replace(CPU, platform="tpu", dtype="bfloat16", num_devices=8),
     "odd length": dataclasses.replace(CPU, platform="tpu", queries=100),
     "float64": dataclasses.replace(CPU, dtype="float64"),
     "long": dataclasses.replace(CPU, queries=2**15, keys=2**15),

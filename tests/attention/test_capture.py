@@ -13,7 +13,7 @@ import pytest
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
-from transformer.attention.capture import Capture, CapturedAttention, capture_from_products
+from transformer.attention.capture import Capture, CapturedAttention, capture_from_queries_and_keys
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, AttentionPosition
 from transformer.attention.statistics import STATISTICS, ReductionStatistic, add_states, first_state
@@ -69,7 +69,7 @@ def run_in_small_blocks(q: Any, k: Any, v: Any, capture: Capture, lse_dtype: Any
     with jax.default_matmul_precision("highest"):
         _, log_sum = attend_blockwise(q, k, v, terms, form, BLOCK)
         log_sum = log_sum.astype(lse_dtype).astype(jnp.float32)
-        captured = capture_from_products(q, k, capture, terms=terms, form=form, log_sum=log_sum, block=BLOCK)
+        captured = capture_from_queries_and_keys(q, k, capture, terms=terms, form=form, log_sum=log_sum, block=BLOCK)
     assert captured is not None
     return captured
 

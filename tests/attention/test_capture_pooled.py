@@ -12,7 +12,7 @@ from transformer.attention.attention_spec import Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
     Capture,
-    capture_from_products,
+    capture_from_queries_and_keys,
     evenly_spaced,
     max_pool_map,
     pooling_block_size,
@@ -69,7 +69,9 @@ def test_a_map_is_pooled_a_few_rows_at_a_time(at_once: int, monkeypatch: pytest.
     request = Capture(("here",), max_map_size=10, rows=2, top_k=2)
     form = LogitScaling(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
-        found = jax.jit(lambda q, k: capture_from_products(q, k, request, terms=LogitTerms(mask()), form=form))(q, k)
+        found = jax.jit(lambda q, k: capture_from_queries_and_keys(q, k, request, terms=LogitTerms(mask()), form=form))(
+            q, k
+        )
     within = 1e-6 * np.abs(logits).max()
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, 2, 4), rtol=0, atol=within)
     np.testing.assert_allclose(found.top_weights.weights, -np.sort(-weights, axis=-1)[..., :2], rtol=0, atol=within)
@@ -81,7 +83,7 @@ def test_no_array_of_the_size_of_a_long_map_exists() -> None:
     request = Capture(("here",), max_map_size=256, rows=8, top_k=8)
 
     def found(q: jax.Array, k: jax.Array) -> Any:
-        return capture_from_products(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitScaling())
+        return capture_from_queries_and_keys(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitScaling())
 
     assert jax.eval_shape(found, one, one).pooled.shape == (1, heads, 256, 256)
     compiled = jax.jit(found).lower(one, one).compile()

@@ -13,7 +13,7 @@ LENGTH = 48
 
 def positions(ring: Ring, place: int) -> list[np.ndarray]:
     """The positions of each stretch of a device."""
-    each = LENGTH // ring.size // ring.stretches
+    each = LENGTH // ring.size // ring.num_stretches
     return [int(start) + np.arange(each) for start in ring.starts(jnp.int32(place), each)]
 
 

@@ -350,7 +350,7 @@ def test_auto_chooses_for_what_one_device_has() -> None:
 
     ring = sizes(placement((2, 1, 2, 2), EVERYTHING))
     gathered = sizes(placement((2, 1, 2, 2), EVERYTHING, GATHER))
-    assert (ring.batch, ring.heads, ring.queries, ring.keys, ring.devices, ring.sequence_parallel) == (
+    assert (ring.batch, ring.heads, ring.queries, ring.keys, ring.num_devices, ring.sequence_parallel) == (
         2,
         2,
         4,

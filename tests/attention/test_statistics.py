@@ -16,7 +16,7 @@ from transformer.attention import statistics
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
-from transformer.attention.capture import Capture, CapturedAttention, capture_from_products, capture_weights
+from transformer.attention.capture import Capture, CapturedAttention, capture_from_queries_and_keys, capture_weights
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, Alibi, AttentionPosition
 from transformer.attention.scores import Score
@@ -249,7 +249,7 @@ def found_by(given: dict[str, Any], mask: Mask, backend: str, case_name: str) ->
         scheme = Alibi() if case.position is AttentionPosition.ALIBI else position
         terms = LogitTerms(mask, given["bias"], scheme)
         form = LogitScaling(D**-0.5, case.temperature)
-        found = capture_from_products(given["q"], given["k"], capture, terms=terms, form=form, block=BLOCK)
+        found = capture_from_queries_and_keys(given["q"], given["k"], capture, terms=terms, form=form, block=BLOCK)
     else:
         spec = AttentionSpec(position=case.position, temperature=case.temperature, backend=Backend(backend))
         params = AttentionParameters(position=position)
@@ -338,7 +338,9 @@ def of_products(
     q, k = (jnp.repeat(jnp.asarray(x, jnp.float32)[None, :, None], heads, axis=2) for x in (q, k))
     capture = Capture(("here",), maps=False, statistics=chosen)
     if path == "blockwise":
-        found = capture_from_products(q, k, capture, terms=LogitTerms(mask, bias), form=LogitScaling(), block=512)
+        found = capture_from_queries_and_keys(
+            q, k, capture, terms=LogitTerms(mask, bias), form=LogitScaling(), block=512
+        )
     else:
         spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
         found = attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, bias=bias, capture=capture)[1].captured
@@ -420,7 +422,9 @@ def test_planted_heads_are_told_apart(path: str) -> None:
                 spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
                 return attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
             case "blockwise":
-                return capture_from_products(q, k, capture, terms=LogitTerms(mask), form=LogitScaling(), block=5)
+                return capture_from_queries_and_keys(
+                    q, k, capture, terms=LogitTerms(mask), form=LogitScaling(), block=5
+                )
         return capture_weights(weights, capture, mask=mask)
 
     found = run(*(x.astype(np.float32) for x in (*planted_products(), planted_weights())))
@@ -439,7 +443,9 @@ def test_an_induction_head_is_scored_by_the_period_of_each_example() -> None:
     for periods, expected in (((7, 6, None), [7 + 8, 7 / 15]), ((7,), [21, 1])):
         capture = Capture(("here",), maps=False, statistics=(induction_mass(*periods),))
         terms = LogitTerms(Mask(causal=True))
-        found = capture_from_products(*map(jnp.float32, copies), capture, terms=terms, form=LogitScaling(), block=5)
+        found = capture_from_queries_and_keys(
+            *map(jnp.float32, copies), capture, terms=terms, form=LogitScaling(), block=5
+        )
         assert found is not None
         assert found.counts["induction"][0] == expected[0]
         # With the wrong period the first row that counts has nothing to copy yet, and attends evenly to seven keys.

@@ -26,7 +26,7 @@ FREQUENT = f"{COMMON} {COMMON} gave gave and and the the the " * 50
 
 
 def lexicon() -> WordFrequencies:
-    return WordFrequencies.of([FREQUENT, sentences(40, 0)])
+    return WordFrequencies.count_words([FREQUENT, sentences(40, 0)])
 
 
 def made(*, room: int, last: bool = False) -> tuple[list[ClozeQuestion], Tokenizer]:
@@ -36,7 +36,7 @@ def made(*, room: int, last: bool = False) -> tuple[list[ClozeQuestion], Tokeniz
 
 def test_the_frequent_and_the_short_are_not_asked_for() -> None:
     words = lexicon()
-    assert [words.tells(word) for word in ("apple", "Ada", "the", "The", "aaa", "gave", "ox")] == [
+    assert [words.is_informative(word) for word in ("apple", "Ada", "the", "The", "aaa", "gave", "ox")] == [
         *[True] * 2,
         *[False] * 5,
     ]
@@ -48,7 +48,7 @@ def test_a_gap_has_ten_candidates_of_its_kind_that_stand_before_it() -> None:
     assert len(asked) == 40
     text, places = sentences(60, 1), []
     for question in asked:
-        assert question.completed(question.answer) in text
+        assert question.completed_text(question.answer) in text
         assert len(set(question.candidates)) == NUM_CANDIDATES
         assert question.answer in question.candidates
         before = WORD.findall(question.before)
@@ -56,7 +56,7 @@ def test_a_gap_has_ten_candidates_of_its_kind_that_stand_before_it() -> None:
         assert len({word[0].isupper() for word in question.candidates}) == 1
         assert question.answer not in WORD.findall(question.after)
         assert question.after.endswith(".")
-        assert max(len(tokenizer.encode([question.completed(word)])[0]) for word in question.candidates) <= 600
+        assert max(len(tokenizer.encode([question.completed_text(word)])[0]) for word in question.candidates) <= 600
         places.append(question.candidates.index(question.answer))
     # The place among the candidates does not tell the answer.
     assert len(set(places)) > 5
@@ -67,7 +67,7 @@ def test_last_words_end_a_sentence_and_stand_before_it() -> None:
     asked, _ = made(room=300, last=True)
     text = sentences(60, 1)
     for question in asked:
-        assert question.completed(question.answer) + "." in text
+        assert question.completed_text(question.answer) + "." in text
         assert question.after == ""
         assert set(question.candidates) <= set(WORD.findall(question.before))
         assert question.answer in THINGS
@@ -80,7 +80,7 @@ def test_nothing_is_asked_where_there_is_no_room() -> None:
 def test_the_most_frequent_candidate_by_hand() -> None:
     words = WordFrequencies({"owl": 9, "fox": 2, "hen": 2}, frozenset())
     question = ClozeQuestion("owl fox hen fox hen cat ", " runs.", ("owl", "hen", "fox"), "fox")
-    assert question.most_frequent(words, here=False) == "owl"
-    assert question.most_frequent(words, here=True) == "hen"
-    assert question._replace(candidates=("cat", "owl")).most_frequent(words, here=True) == "owl"
-    assert question.completed("fox") == "owl fox hen fox hen cat fox runs."
+    assert question.most_frequent_candidate(words, here=False) == "owl"
+    assert question.most_frequent_candidate(words, here=True) == "hen"
+    assert question._replace(candidates=("cat", "owl")).most_frequent_candidate(words, here=True) == "owl"
+    assert question.completed_text("fox") == "owl fox hen fox hen cat fox runs."

@@ -17,7 +17,7 @@ LENGTH, ROWS = 24, 20_000
 def test_every_order_is_as_likely_as_any_other(context_attention: ContextAttention) -> None:
     permutations = OrderSampler(LENGTH, partial_prediction_k=6, context_attention=context_attention)
     order, predicted = permutations.draw(np.random.default_rng(1), ROWS)
-    assert permutations.count == 4
+    assert permutations.num_predicted == 4
     assert predicted.shape == (ROWS, 4)
     assert (np.diff(predicted, axis=1) > 0).all()
     asked = np.zeros((ROWS, LENGTH), bool)

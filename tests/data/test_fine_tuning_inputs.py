@@ -22,8 +22,8 @@ A, B, C = [1, 2, 3], [4, 5], [6]
 def test_sequences_are_those_of_the_paper(
     form: SequenceLayout, texts: list[list[int]], expected: list[list[int]]
 ) -> None:
-    assert [MARKS.join_texts(each) for each in form.arranged(texts)] == expected
-    assert form.sequences(len(texts)) == len(expected)
+    assert [MARKS.join_texts(each) for each in form.arrange_texts(texts)] == expected
+    assert form.num_sequences(len(texts)) == len(expected)
     assert (S, D, E) == (10, 11, 12)
 
 

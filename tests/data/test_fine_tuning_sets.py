@@ -63,7 +63,7 @@ def test_own_files_of_several_texts_are_read_by_their_columns(
     assert sum(map(len, splits.values())) == 80
     assert all(splits.values())
     read = [each for split in splits.values() for each in split]
-    assert all(len(each.texts) == shape.texts for each in read)
+    assert all(len(each.texts) == shape.num_texts for each in read)
     if example is not None:
         assert LabeledExample(example[:-1], example[-1]) in read
 
@@ -79,9 +79,9 @@ def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
     assert example_shape("glue/CoLA") == ExampleShape(SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"))
     splits = open_examples("word_order/train=3,validation=2,test=1")
     assert [len(splits[name]) for name in ("train", "validation", "test")] == [6, 4, 2]
-    assert example_shape("grammar/choice").outputs == 1
-    assert example_shape("grammar/similarity").scores
-    assert not example_shape("grammar/choice").scores
+    assert example_shape("grammar/choice").num_outputs == 1
+    assert example_shape("grammar/similarity").has_scores
+    assert not example_shape("grammar/choice").has_scores
 
 
 @pytest.mark.parametrize(

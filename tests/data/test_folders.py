@@ -65,7 +65,7 @@ def test_splits_that_spell_the_same_one_keep_their_names() -> None:
 
 def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
     write(tmp_path / "books", {"book.txt": BOOK, ".\x1b[2J\n": BOOK})
-    assert texts(tmp_path).said.endswith(r"not read: .\x1b[2J\n")
+    assert texts(tmp_path).split_note.endswith(r"not read: .\x1b[2J\n")
 
 
 def test_a_name_of_two_splits_is_refused() -> None:
@@ -77,7 +77,7 @@ def test_hidden_copies_of_texts_are_not_read_and_said(tmp_path: Path) -> None:
     write(tmp_path / "books", {"book.txt": BOOK, "README.md": "about", **dict.fromkeys(copies, BOOK)})
     opened = texts(tmp_path)
     assert "".join(text for split in opened.splits.values() for text in split) == BOOK
-    assert opened.said == (
+    assert opened.split_note == (
         "train, validation, test cut by position, 90, 5 and 5 % of the characters; "
         "not read: .book.txt, .git, .ipynb_checkpoints and 3 more"
     )
@@ -93,7 +93,7 @@ def test_files_whose_names_say_splits_are_those_splits(tmp_path: Path) -> None:
     files = {"book.txt": "book\n", "test.txt": "test\n", "Valid.TXT": "valid\n"}
     opened = texts(write(tmp_path / "one", {f"books/{name}": text for name, text in files.items()}))
     assert opened.splits == {"train": ["book\n"], "validation": ["valid\n"], "test": ["test\n"]}
-    assert opened.said == "validation, test by the names of files and folders"
+    assert opened.split_note == "validation, test by the names of files and folders"
     shards = {f"train-0000{number}-of-00002.txt": f"{number}\n" for number in range(2)} | {"dev_1.txt": "dev\n"}
     opened = texts(write(tmp_path / "two", {f"books/{name}": text for name, text in shards.items()}))
     assert opened.splits == {"train": ["0\n", "1\n"], "validation": ["dev\n"]}
@@ -104,7 +104,7 @@ def test_files_whose_names_say_splits_are_those_splits(tmp_path: Path) -> None:
     opened = texts(write(tmp_path / "five", {"books/book.txt": BOOK, "books/test.txt": "test\n"}))
     assert opened.splits["test"] == ["test\n"]
     assert "".join([*opened.splits["train"], *opened.splits["validation"]]) == BOOK
-    assert opened.said == (
+    assert opened.split_note == (
         "train, validation cut by position, 90, 5 and 5 % of the characters; test by the names of files and folders"
     )
     # Shards of training alone are cut as any texts are.

@@ -118,7 +118,7 @@ def test_unigram_with_sentinels_as_t5_has_it(tmp_path: Path) -> None:
     assert made.encode(["a cats"]) == [[3, 4, 5]]
     assert made.decode([0, 3, 4, 5, 1, 3]) == "a cats"
     assert written(made, [3, 4, 5, 7]) == b" a cats"
-    assert made.special == {0, 1, 2, 7}
+    assert made.special_ids == {0, 1, 2, 7}
 
 
 def test_bytes_behind_pieces_as_llama_has_them(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_robertas_own_files_are_its_tokenizer(tmp_path: Path) -> None:
     assert roles(made) == {"pad": 1, "begin": 0, "end": 2, "unknown": 3, "mask": 260}
     assert isinstance(made, Tokenizer)
     assert shown(made, "a <mask> b") == "<s>|a|<mask>|Ġ|b|</s>"
-    assert made.opening == [0]
+    assert made.leading_ids == [0]
 
 
 @pytest.mark.parametrize(

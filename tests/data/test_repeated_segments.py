@@ -42,7 +42,7 @@ def test_the_least_loss_is_that_of_knowing_every_probability() -> None:
 
 def test_documents_are_a_function_of_their_seed_and_no_split_holds_anothers(tmp_path: Path) -> None:
     text = open_text_dataset(OPTIONS, prepared_dir=str(tmp_path))
-    assert text.made_from == "seed 0"
+    assert text.source_description == "seed 0"
     assert open_text_dataset(OPTIONS, prepared_dir=str(tmp_path)).splits == text.splits
     assert [len(text.split(name)) for name in SPLITS] == [600, 40, 40]
     drawn = [document for name in SPLITS for document in text.split(name)]

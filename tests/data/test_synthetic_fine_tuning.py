@@ -88,7 +88,7 @@ def test_a_set_is_a_function_of_its_name_and_its_splits_differ(problem: str) -> 
     assert made == generate_grammar_examples(f"{problem}/{SIZES}")
     assert made["train"] != generate_grammar_examples(f"{problem}/{SIZES},seed=1")["train"]
     assert made["validation"] != made["test"]
-    assert all(len(each.texts) == PROBLEMS[problem].texts for each in made["train"])
+    assert all(len(each.texts) == PROBLEMS[problem].num_texts for each in made["train"])
 
 
 @pytest.mark.parametrize(

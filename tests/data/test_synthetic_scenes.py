@@ -45,7 +45,7 @@ def test_scenes_hold_different_items_in_different_cells() -> None:
     for items in scenes:
         for part in zip(*items, strict=True):
             assert len(set(part)) == len(items)
-        assert [item.cell for item in items] == sorted(item.cell for item in items)
+        assert [item.cell_index for item in items] == sorted(item.cell_index for item in items)
 
 
 def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
@@ -54,7 +54,7 @@ def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
     assert image.shape == (48, 48, 3)
     means = image.reshape(3, 16, 3, 16, 3).astype(float)[:, 4:12, :, 4:12].mean(axis=(1, 3)).reshape(9, 3)
     for item in items:
-        assert np.abs(means[item.cell] - COLORS[item.color]).max() < 20
+        assert np.abs(means[item.cell_index] - COLORS[item.color]).max() < 20
     empty = np.delete(means, [5, 6], axis=0)
     assert empty.max() < 70
     assert np.abs(empty - empty.mean(axis=0)).max() < 5

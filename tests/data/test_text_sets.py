@@ -34,7 +34,7 @@ def opened(name: str, path: Path, data_dir: Path | None = None) -> TextDataset:
 
 def test_pythons_documentation_is_there_for_everyone(tmp_path: Path) -> None:
     docs = opened("python_docs", tmp_path)
-    assert docs.made_from.startswith("Python 3.")
+    assert docs.source_description.startswith("Python 3.")
     parts = {name: [docs.split(name)[n] for n in range(len(docs.split(name)))] for name in docs.splits}
     assert set(parts) == {"train", "validation", "test"}
     every = [text for part in parts.values() for text in part]

@@ -56,7 +56,7 @@ def _trained() -> Tokenizer:
 def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: Tokenizer) -> None:
     assert tokenizer.pieces([PAD, BEGIN, END, UNKNOWN]) == ["<pad>", "<begin>", "<end>", "<unknown>"]
     (ids,) = tokenizer.encode(["der Hund"])
-    assert tokenizer.decode([BEGIN, *tokenizer.tags("de"), *ids, PAD, PAD]) == "der Hund"
+    assert tokenizer.decode([BEGIN, *tokenizer.language_tag_ids("de"), *ids, PAD, PAD]) == "der Hund"
     assert tokenizer.decode([]) == tokenizer.decode([END]) == ""
     assert not set(ids) & {PAD, BEGIN, END, UNKNOWN}
 
@@ -86,25 +86,25 @@ def test_no_piece_crosses_a_space_or_punctuation() -> None:
 def test_a_tag_asks_for_a_language(tokenizer: Tokenizer) -> None:
     assert tokenizer.languages == ["de", "fr"]
     for language in tokenizer.languages:
-        (number,) = tokenizer.tags(language)
+        (number,) = tokenizer.language_tag_ids(language)
         assert tokenizer.pieces([number]) == [language_tag(language)] == [f"<2{language}>"]
-    assert tokenizer.tags("de") != tokenizer.tags("fr")
+    assert tokenizer.language_tag_ids("de") != tokenizer.language_tag_ids("fr")
 
 
 def test_one_language_needs_no_tag() -> None:
     tokenizer = train_bpe(TEXTS, 200)
     assert tokenizer.languages == []
-    assert tokenizer.tags("de") == []
+    assert tokenizer.language_tag_ids("de") == []
 
 
 def test_a_language_that_was_not_trained_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="language='es' was not trained; "):
-        tokenizer.tags("es")
+        tokenizer.language_tag_ids("es")
 
 
 def test_a_text_that_looks_like_a_tag_asks_for_nothing(tokenizer: Tokenizer) -> None:
     (ids,) = tokenizer.encode(["say <2de> <end> <pad>"])
-    assert not set(ids) & {PAD, BEGIN, END, *tokenizer.tags("de")}
+    assert not set(ids) & {PAD, BEGIN, END, *tokenizer.language_tag_ids("de")}
 
 
 @pytest.mark.parametrize(

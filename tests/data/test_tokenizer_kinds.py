@@ -36,11 +36,11 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     (ids,) = tokenizer.encode([text])
     assert tokenizer.decode(ids) == text
-    assert not set(ids) & tokenizer.special
+    assert not set(ids) & tokenizer.special_ids
     written = tokenizer.token_bytes()
     assert len(written) == tokenizer.vocab_size
     assert b"".join(written[number] for number in ids) == text.encode()
-    assert all(written[number] == b"" for number in tokenizer.special)
+    assert all(written[number] == b"" for number in tokenizer.special_ids)
 
 
 @given(st.text(max_size=40))
@@ -54,7 +54,7 @@ def test_any_text_comes_back_from_bytes(text: str) -> None:
 
 def test_characters_are_those_of_the_text_in_order() -> None:
     made = character_tokenizer(["banana", "cab"])
-    assert (made.vocab_size, made.special, made.unk_id, made.eos_id) == (4, frozenset(), None, None)
+    assert (made.vocab_size, made.special_ids, made.unk_id, made.eos_id) == (4, frozenset(), None, None)
     assert made.pieces(range(4)) == ["a", "b", "c", "n"]
     assert made.encode(["cabn", "a"]) == [[2, 0, 1, 3], [0]]
     asked = character_tokenizer(["ab"], ("end", "mask"))
@@ -105,7 +105,7 @@ def test_what_was_saved_is_loaded_with_its_roles(tokenizer: Tokenizer, tmp_path:
     assert ids_by_role(again) == ids_by_role(tokenizer)
     assert again.encode([TEXT, STRANGE]) == tokenizer.encode([TEXT, STRANGE])
     assert again.token_bytes() == tokenizer.token_bytes()
-    assert again.special == tokenizer.special
+    assert again.special_ids == tokenizer.special_ids
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

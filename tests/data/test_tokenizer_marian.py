@@ -55,7 +55,7 @@ def test_sources_and_targets_have_models_of_their_own(folder: Path) -> None:
         model = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
         for text, ids in zip(texts[:3], encode(texts[:3]), strict=True):
             assert ids == [numbers[model.id_to_piece(n)] for n in model.encode(text)]
-            assert not set(ids) & made.special
+            assert not set(ids) & made.special_ids
     assert (made.pad_id, made.bos_id, made.eos_id, made.unk_id, made.mask_id) == (
         len(numbers) - 1,
         len(numbers) - 1,
@@ -82,10 +82,10 @@ def test_a_target_comes_back(folder: Path) -> None:
 def test_a_tag_asks_for_a_language(folder: Path) -> None:
     made = MarianTokenizer.open(folder)
     assert made.languages == ["de", "nl"]
-    assert made.tags("nl") == [3]
+    assert made.language_tag_ids("nl") == [3]
     assert made.token_bytes()[3] == b""
     with pytest.raises(UserError, match="language='fr' was not trained"):
-        made.tags("fr")
+        made.language_tag_ids("fr")
 
 
 @needed

@@ -126,7 +126,7 @@ def test_the_bytes_of_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None
         written = b"".join([first[ids[0]], *(within[number] for number in ids[1:])]).decode()
         text = shown(tokenizer, ids)
         # Behind the text's last word GPT-1 has no space.
-        assert written.removesuffix(" " if tokenizer.writing is TokenEncoding.WORD_ENDS else "") == text
+        assert written.removesuffix(" " if tokenizer.token_encoding is TokenEncoding.WORD_ENDS else "") == text
 
 
 def test_the_labels_of_a_text_are_its_text(tokenizer: Tokenizer) -> None:
@@ -171,7 +171,7 @@ def test_white_space_that_a_tokenizer_drops_from_a_prompt_is_not_doubled() -> No
 @pytest.mark.parametrize("prompted", [True, False])
 def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer, prompted: bool) -> None:
     """Where the automaton is complete, the cut finds the stop string, and one token before it is not there yet."""
-    word_ends = tokenizer.writing is TokenEncoding.WORD_ENDS
+    word_ends = tokenizer.token_encoding is TokenEncoding.WORD_ENDS
     stops = [" ", "sat", " sat", "sat ", "sat on", "mat.", "mat .", "t s", " no", "the cat sat"]
     prompt = tokenizer.encode(["the cat"])[0] if prompted else []
     for stop in stops:

@@ -159,7 +159,7 @@ def test_what_stands_behind_a_rollout() -> None:
 def test_hypotheses_that_do_not_exist_are_empty_and_last() -> None:
     """Two tokens and no end but stop strings: all that starts with the first has ended at once."""
     table = random_table(0, 2, 3)[..., :2]
-    constraints = Constraints(stops=build_stop_table(["a", "bb"], [b"a", b"b"]))
+    constraints = Constraints(stop_table=build_stop_table(["a", "bb"], [b"a", b"b"]))
     rollout = rollout_of(table, BeamSearch(4, 0.0), 3, tokens=SpecialTokens(), constraints=constraints)
     for row in range(2):
         assert sorted(hypotheses(rollout, row)) == [(), (0,), (1, 0), (1, 1)]
@@ -173,8 +173,8 @@ def test_constraints_that_cannot_be_are_refused() -> None:
         with pytest.raises(UserError, match=f"repetition_penalty={penalty} must be above 0"):
             Constraints(penalty)
     with pytest.raises(UserError, match=r"forbidden=\(-1,\)"):
-        Constraints(forbidden=(-1,))
+        Constraints(forbidden_ids=(-1,))
     with pytest.raises(ValueError, match="beyond the vocabulary of 9"):
-        rollout_of(TABLE, GreedySearch(), 2, constraints=Constraints(forbidden=(9,)))
+        rollout_of(TABLE, GreedySearch(), 2, constraints=Constraints(forbidden_ids=(9,)))
     with pytest.raises(UserError, match="num_beams=0"):
         BeamSearch(0)

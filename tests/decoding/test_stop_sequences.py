@@ -66,7 +66,7 @@ def test_a_text_is_cut_before_the_stop_string_that_is_complete_first(stops: list
 
 @functools.cache
 def constraints() -> Constraints:
-    return Constraints(stops=build_stop_table(STOPS, PIECES))
+    return Constraints(stop_table=build_stop_table(STOPS, PIECES))
 
 
 @pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
@@ -129,9 +129,9 @@ def test_samples_end_with_the_token_that_completes_a_stop_string(key: Any) -> No
 
 def test_other_stop_strings_of_the_same_size_need_no_new_program() -> None:
     table = random_table(0, 2, len(PIECES))
-    rollout_of(table, GreedySearch(), 5, constraints=Constraints(stops=build_stop_table(["aba"], PIECES)))
+    rollout_of(table, GreedySearch(), 5, constraints=Constraints(stop_table=build_stop_table(["aba"], PIECES)))
     programs = decode._cache_size()
-    rollout_of(table, GreedySearch(), 5, constraints=Constraints(stops=build_stop_table(["bab"], PIECES)))
+    rollout_of(table, GreedySearch(), 5, constraints=Constraints(stop_table=build_stop_table(["bab"], PIECES)))
     assert decode._cache_size() == programs
 
 
@@ -140,5 +140,5 @@ def test_what_cannot_be_a_stop_string_is_refused() -> None:
         build_stop_table([], PIECES)
     with pytest.raises(UserError, match="empty"):
         build_stop_table(["a", ""], PIECES)
-    with pytest.raises(ValueError, match="stops knows 11 tokens and the model 8"):
+    with pytest.raises(ValueError, match="stop_table knows 11 tokens and the model 8"):
         rollout_of(random_table(0, 2, 8), GreedySearch(), 3, constraints=constraints())

@@ -78,7 +78,7 @@ def test_recurrent_layers_are_pytorchs(recorded: dict[str, Recorded], name: str)
     direction = Direction.BIDIRECTIONAL if deep else Direction.FORWARD
     config = RecurrentConfig(cell, case["hidden"].shape[-1], layers=2 if deep else 1, direction=direction)
     functional = Functional(lambda builder: RecurrentStack(config, case["x"].shape[-1], builder=builder))
-    weights = recurrent_weights(case, config.layers, direction.orders(0), len(cell.gates))
+    weights = recurrent_weights(case, config.layers, direction.cell_directions(0), len(cell.gates))
     assert jax.tree.map(lambda leaf: leaf.shape, weights) == jax.tree.map(lambda leaf: leaf.shape, functional.shapes())
 
     def side_by_side(states: np.ndarray) -> list[np.ndarray]:

@@ -44,7 +44,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     model = _model(experiment, tokenizer)
     loaded = LoadedModel(experiment, model, programs.initial(model.init), tokenizer, {})
     probed = next(iter(task.probe_batch.values()))  # type: ignore[attr-defined]
-    texts = experiment.task.shape.texts if isinstance(experiment.task, FineTuningConfig) else 1
+    texts = experiment.task.shape.num_texts if isinstance(experiment.task, FineTuningConfig) else 1
     text = TEXT_SEPARATOR.join([tokenizer.decode(probed[0][:6])] * texts)
     sides = (text, text) if "target" in task.interface.inputs else (text,)
     language = tokenizer.languages[0] if len(sides) == 2 and tokenizer.languages else None

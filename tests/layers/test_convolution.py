@@ -63,7 +63,7 @@ def test_a_convolution_over_rows_of_any_length_is_the_oracles(
 
     with jax.enable_x64(True):
         gradient, y = jax.jit(jax.grad(of, has_aux=True))(jnp.asarray(padded))
-        counts = np.asarray(window.outputs(jnp.asarray(LENGTHS)))
+        counts = np.asarray(window.num_outputs(jnp.asarray(LENGTHS)))
     assert y.shape == (B, line(window).outputs(T), OUTPUTS)
     for row, length in enumerate(LENGTHS):
         assert counts[row] == line(window).outputs(int(length))
@@ -91,7 +91,7 @@ def test_a_causal_convolution_a_position_at_a_time_is_the_whole_one_and_reads_no
     with jax.enable_x64(True):
         whole = convolution(jnp.asarray(x))
         past = convolution.initial(B, jnp.float64)
-        assert past.shape == (B, window.reach - 1, INPUTS)
+        assert past.shape == (B, window.receptive_span - 1, INPUTS)
         step = jax.jit(convolution.step)
         for place in range(T):
             y, past = step(jnp.asarray(x[:, place]), past)

@@ -12,7 +12,7 @@ from transformer.layers.kv_cache import (
     first_ancestors,
     own,
     read_rings,
-    ring_of,
+    repeat_rings,
     slot_positions,
     with_own,
     write_slot,
@@ -54,7 +54,7 @@ def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
     examples, groups, heads, depth, slots, steps = 2, 2, 4, 3, 4, 7
     rows, shared = examples * num_beams, num_beams if num_beams <= MOST_SHARED else 1
     draws = np.random.default_rng(num_beams)
-    empty = ring_of(jnp.zeros((examples, slots, groups, depth)), num_beams)
+    empty = repeat_rings(jnp.zeros((examples, slots, groups, depth)), num_beams)
     rings, ancestors = (empty, empty), first_ancestors(rows, num_beams, steps)
     histories: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(rows)]
     for step in range(steps):

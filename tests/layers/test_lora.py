@@ -75,7 +75,9 @@ def test_a_low_rank_is_its_equation_and_so_is_its_gradient() -> None:
     b, flat = linear["lora"]["up"], x.reshape(4, 6)
     y = flat @ w + 3.5 * flat @ a @ b + linear["bias"]
     np.testing.assert_allclose(functional.bind(params).linear(jnp.float32(x)), y, atol=1e-5)
-    np.testing.assert_allclose(functional.bind(params).linear.whole(), (w + 3.5 * a @ b).reshape(2, 3, 5), atol=1e-5)
+    np.testing.assert_allclose(
+        functional.bind(params).linear.full_matrix(), (w + 3.5 * a @ b).reshape(2, 3, 5), atol=1e-5
+    )
     found = jax.grad(loss)(params)["linear"]["lora"]
     np.testing.assert_allclose(found["down"].reshape(6, 2), 3.5 * flat.T @ weights @ b.T, atol=1e-4)
     np.testing.assert_allclose(found["up"], 3.5 * (flat @ a).T @ weights, atol=1e-4)

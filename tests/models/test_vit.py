@@ -166,7 +166,7 @@ def test_learned_rows_and_columns_are_shared() -> None:
 def formula(size: PublishedSize) -> int:
     """(3 P^2) d + d + tokens d + (N + tokens) d + L (12 d^2 + 13 d) + 2 d + heads (d C + C)."""
     width, patch, layers = (size.config_values[name] for name in ("width", "patch_size", "layers"))
-    tokens = ImagePooling(size.config_values["pooling"]).tokens
+    tokens = ImagePooling(size.config_values["pooling"]).num_extra_tokens
     heads = max(tokens, 1) * (width * 1000 + 1000)
     blocks = layers * (12 * width**2 + 13 * width)
     return 3 * patch**2 * width + width + tokens * width + size.context_length * width + blocks + 2 * width + heads

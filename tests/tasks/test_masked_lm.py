@@ -62,19 +62,19 @@ def test_the_baselines_are_those_counted_by_hand() -> None:
     baselines = FrequencyBaselines.count(documents, 12)
     unigrams = collections.Counter(int(token) for document in documents for token in document)
     best = max(unigrams.values())
-    assert unigrams[baselines.most_frequent] == best
+    assert unigrams[baselines.most_frequent_id] == best
     pairs = collections.Counter((int(a), int(b)) for document in documents for a, b in itertools.pairwise(document))
     for token in range(12):
         behind = {b: count for (a, b), count in pairs.items() if a == token}
         expected = max(behind.values()) if behind else None
         said = int(baselines.following_V[token])
-        assert behind[said] == expected if behind else said == baselines.most_frequent
+        assert behind[said] == expected if behind else said == baselines.most_frequent_id
     shown = np.array([[3, 5, 11, 4]], np.int32)
     unigram, bigram = baselines.predict(jax.numpy.asarray(shown), mask=11)
-    assert set(np.unique(unigram)) == {baselines.most_frequent}
+    assert set(np.unique(unigram)) == {baselines.most_frequent_id}
     following = baselines.following_V
     np.testing.assert_array_equal(
-        bigram[0], [baselines.most_frequent, following[3], following[5], baselines.most_frequent]
+        bigram[0], [baselines.most_frequent_id, following[3], following[5], baselines.most_frequent_id]
     )
 
 
@@ -106,7 +106,7 @@ def test_static_masks_are_those_of_the_example_whatever_the_key_and_its_row(pair
         np.testing.assert_array_equal(found[name], np.asarray(other[name])[::-1])
     counts = np.asarray(found["counts"])
     assert (counts[0] != counts[1]).any()
-    special = np.isin(batch["tokens"], sorted(pairs_task.tokenizer.special))
+    special = np.isin(batch["tokens"], sorted(pairs_task.tokenizer.special_ids))
     assert not (counts & (special | (np.arange(64) >= batch["lengths"][:, None]))).any()
     eligible = batch["lengths"] - 3
     np.testing.assert_array_equal(counts.sum(1), np.round(np.float32(0.15) * eligible.astype(np.float32)))

@@ -129,7 +129,7 @@ def test_a_run_takes_the_batches(problem: str, tasks: dict[str, FineTuning]) -> 
         np.testing.assert_array_equal(vetted[step]["labels"], task.training_batches(0)[step]["labels"])
     labels = max(int(each.label) for each in task.splits["train"].texts)
     wrong = {**task.training_batches(0)[0], "labels": np.array([labels + 1])}
-    if not task.shape.scores:
+    if not task.shape.has_scores:
         with pytest.raises(UserError, match=f"labels.0. = {labels + 1}, no token of a vocabulary of {labels + 1}"):
             CheckedBatches([wrong], task.interface)[0]  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_thei
     def outputs(task: FineTuning, texts: list[str]) -> np.ndarray:
         rows = input_sequences(task.tokenizer, task.shape, [texts])
         found = np.stack([numbers(view_of(task), row) for row in rows])
-        return np.asarray(task.outputs(jnp.float32(found)))[0]
+        return np.asarray(task.combine_outputs(jnp.float32(found)))[0]
 
     np.testing.assert_array_equal(outputs(task, [one, other]), outputs(task, [other, one]))
     # An asymmetric arrangement would tell: the two sequences of a pair differ.

@@ -18,7 +18,7 @@ from transformer.tasks.translation_data import TranslationConfig, TranslationSpl
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     bleu,
-    make_chooser,
+    make_decoding_strategy,
     translation_evaluation,
     translation_report,
 )
@@ -195,8 +195,8 @@ def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
 
 
 def test_one_beam_is_greedy() -> None:
-    assert type(make_chooser(TranslationConfig(num_beams=1))).__name__ == "GreedySearch"
-    assert make_chooser(TranslationConfig(num_beams=3, length_penalty=0.2)).num_beams == 3
+    assert type(make_decoding_strategy(TranslationConfig(num_beams=1))).__name__ == "GreedySearch"
+    assert make_decoding_strategy(TranslationConfig(num_beams=3, length_penalty=0.2)).num_beams == 3
 
 
 def linked(words: int) -> SentencePair:

@@ -28,7 +28,7 @@ from transformer.attention.blockwise import LogitScaling, LogitTerms, log_sum_ex
 from transformer.attention.capture import (
     Capture,
     CapturedAttention,
-    capture_from_products,
+    capture_from_queries_and_keys,
     capture_weights,
     check_capture,
 )
@@ -300,7 +300,7 @@ def attend(
     compute_log_sum = functools.partial(
         log_sum_exp_with_kernel, *jax.lax.stop_gradient((q, k, v, terms)), form, backend, interpret=interpret
     )
-    captured = capture_from_products(
+    captured = capture_from_queries_and_keys(
         q, k, capture, terms=terms, form=form, log_sum=compute_log_sum if log_sum is None else log_sum
     )
     return output, AttentionAux(captured, log_sum_exp=log_sum if log_sum_exp else None)

@@ -72,7 +72,7 @@ class CallShape:
         keys: Number of keys.
         depth: Features of a query head.
         value_depth: Features of a value head.
-        devices: Devices that the compiler may spread the program over where no placement says how.
+        num_devices: Devices that the compiler may spread the program over where no placement says how.
         sequence_parallel: How keys on other devices are reached where positions are sharded; None where they are not.
     """
 
@@ -84,7 +84,7 @@ class CallShape:
     keys: int
     depth: int
     value_depth: int
-    devices: int = 1
+    num_devices: int = 1
     sequence_parallel: SequenceParallel | None = None
 
     @classmethod
@@ -107,7 +107,7 @@ class CallShape:
             keys=k.shape[1] // (length if crosses is SequenceParallel.RING else 1),
             depth=q.shape[3],
             value_depth=v.shape[3],
-            devices=1 if shards is not None else jax.device_count() if mesh.empty else mesh.size,
+            num_devices=1 if shards is not None else jax.device_count() if mesh.empty else mesh.size,
             sequence_parallel=crosses,
         )
 
@@ -296,7 +296,7 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
     for backend in BACKENDS:
         if unsupported_reason(backend, variant) or limit_exceeded(backend, shape):
             continue
-        if uses_interpret_mode(backend, shape) or (backend is Backend.SPLASH and shape.devices > 1):
+        if uses_interpret_mode(backend, shape) or (backend is Backend.SPLASH and shape.num_devices > 1):
             continue
         if backend is Backend.EINSUM and not small and not unsupported_reason(Backend.BLOCKWISE, variant):
             continue

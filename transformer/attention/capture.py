@@ -344,7 +344,7 @@ def capture_weights(
     return capture_if_enabled(capture, find)
 
 
-def capture_from_products(
+def capture_from_queries_and_keys(
     q_BxQxHxD: Float[Array, "B Q H D"],
     k_BxKxGxD: Float[Array, "B K G D"],
     capture: Capture | None,
@@ -381,15 +381,15 @@ def capture_from_products(
         lse = given() if callable(given) else given
         if lse is None:
             lse = log_sum_exp_blockwise(q, k, terms, form, block)
-        products = AttentionProducts(q, k, terms, form, lse, block)
-        sums, counts = statistics_from_products(products, capture)
-        weights, pooled, top = maps_from_products(products, capture)
+        products = WeightRecomputeInputs(q, k, terms, form, lse, block)
+        sums, counts = compute_statistics_blockwise(products, capture)
+        weights, pooled, top = compute_maps_blockwise(products, capture)
         return CapturedAttention(weights, sums, counts, pooled, top)
 
     return capture_if_enabled(capture, find)
 
 
-class AttentionProducts(NamedTuple):
+class WeightRecomputeInputs(NamedTuple):
     """Everything from which weights can be recomputed.
 
     Attributes:
@@ -398,7 +398,7 @@ class AttentionProducts(NamedTuple):
         terms: Mask, bias and position bias.
         form: Scale and temperature.
         log_sum: Log-sum-exp of each row.
-        block: Queries and keys of one block.
+        block_size: Queries and keys of one block.
         first_example: Index in the whole batch of the first of these examples.
     """
 
@@ -407,7 +407,7 @@ class AttentionProducts(NamedTuple):
     terms: LogitTerms
     form: LogitScaling
     log_sum: Array
-    block: int = BLOCK
+    block_size: int = BLOCK
     first_example: Array | int = 0
 
     def at(self, query_Q: Array) -> tuple[Array, Array]:
@@ -417,8 +417,8 @@ class AttentionProducts(NamedTuple):
         return inside_Q, jnp.where(query_Q < self.q.shape[1], log_sum, -jnp.inf)
 
 
-def maps_from_products(
-    products: AttentionProducts, capture: Capture
+def compute_maps_blockwise(
+    products: WeightRecomputeInputs, capture: Capture
 ) -> tuple[Array | None, Array | None, TopWeights | None]:
     """Compute the chosen rows, the pooled map and the largest weights of each row; None for what was not requested."""
     if not capture.maps:
@@ -429,13 +429,13 @@ def maps_from_products(
     return _weights_of_rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
 
 
-def _weights_of_rows(products: AttentionProducts, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
+def _weights_of_rows(products: WeightRecomputeInputs, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
     query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
     chosen = (_select_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
     return select_heads(_whole_rows(products, *chosen), capture)
 
 
-def _whole_rows(products: AttentionProducts, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
+def _whole_rows(products: WeightRecomputeInputs, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
     """The weights of some rows on every key."""
     queries, keys = products.q.shape[1], products.k.shape[1]
     part = logits_of_block(
@@ -452,7 +452,7 @@ def _whole_rows(products: AttentionProducts, q_BxRxHxD: Array, query_R: Array, l
 
 
 def _pooled_rows(
-    products: AttentionProducts, blocks: tuple[int, int], capture: Capture
+    products: WeightRecomputeInputs, blocks: tuple[int, int], capture: Capture
 ) -> tuple[Array, TopWeights | None]:
     """The pooled map and the largest weights of each row, from whole rows of a few query blocks at a time."""
     queries = products.q.shape[1]
@@ -474,7 +474,7 @@ def _largest(weights_BxHxQxK: Array, count: int) -> TopWeights:
     return TopWeights(keys, weights)
 
 
-def statistics_from_products(products: AttentionProducts, capture: Capture) -> tuple[dict, dict]:
+def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Capture) -> tuple[dict, dict]:
     """Compute the sums of each statistic and how many rows counted, without storing all the weights."""
     q, k, terms, form, log_sum, block, first_example = products
     statistics = capture.statistics
@@ -510,7 +510,7 @@ def statistics_from_products(products: AttentionProducts, capture: Capture) -> t
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
 
 
-def _logits_of_pairs(q_BxQxHxD: Array, products: AttentionProducts, rows: MapRows, key_BxQ: Array) -> Array:
+def _logits_of_pairs(q_BxQxHxD: Array, products: WeightRecomputeInputs, rows: MapRows, key_BxQ: Array) -> Array:
     """The logit of each query with one chosen key, [B, H, Q]."""
     batch, queries, heads, _ = q_BxQxHxD.shape
     key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
@@ -524,7 +524,7 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: AttentionProducts, rows: MapRow
 
 def _chosen_key(statistic: MassStatistic, rows: MapRows) -> tuple[Array, Array]:
     """The key of each query ([B or 1, Q], clipped), and whether it exists and is visible ([B or 1, H or 1, Q])."""
-    key_BxQ = statistic.key(rows)
+    key_BxQ = statistic.key_index_fn(rows)
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
     batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
@@ -538,7 +538,7 @@ def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dt
     start = {}
     for statistic in statistics:
         match statistic:
-            case ReductionStatistic(initial=initial):
+            case ReductionStatistic(initial_state=initial):
                 start[statistic.name] = tuple(jnp.full(shape, value, dtype) for value in initial)
             case ExpectationStatistic():
                 start[statistic.name] = (jnp.zeros(shape, dtype),)
@@ -552,7 +552,8 @@ def _fold_cells(state: dict, cells: MapCells, rows: MapRows, statistics: tuple[S
     columns = [statistic for statistic in statistics if isinstance(statistic, ExpectationStatistic)]
     if columns:
         values = [
-            jnp.broadcast_to(one.column(rows, cells.key_K), (weights.shape[0], weights.shape[3])) for one in columns
+            jnp.broadcast_to(one.key_function(rows, cells.key_K), (weights.shape[0], weights.shape[3]))
+            for one in columns
         ]
         stacked_BxKxC = jnp.stack(values, axis=-1).astype(weights.dtype)
         expected = jnp.einsum("bhqk,bkc->bhqc", weights, stacked_BxKxC, precision="highest")
@@ -560,7 +561,7 @@ def _fold_cells(state: dict, cells: MapCells, rows: MapRows, statistics: tuple[S
             state[column.name] = (state[column.name][0] + expected[..., index],)
     for statistic in statistics:
         if isinstance(statistic, ReductionStatistic):
-            state[statistic.name] = statistic.merge(state[statistic.name], statistic.cells(cells))
+            state[statistic.name] = statistic.merge(state[statistic.name], statistic.reduce_cells(cells))
     return state
 
 
@@ -569,7 +570,7 @@ def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, t
     values: dict[str, tuple[Array, Array]] = {}
     for statistic in statistics:
         match statistic:
-            case ReductionStatistic(name=name, finish=finish, counts=counts):
+            case ReductionStatistic(name=name, finish=finish, counts_row=counts):
                 values[name] = finish(state[name]), counts(state[name])
             case ExpectationStatistic(name=name):
                 values[name] = state[name][0], jnp.bool_(True)

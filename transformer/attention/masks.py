@@ -359,7 +359,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         if value is None or axes is None:
             continue
         if axes == LOGIT_AXES:
-            check_allowed(f"mask.{name}", value, (batch, heads, queries, keys))
+            check_allowed_array(f"mask.{name}", value, (batch, heads, queries, keys))
             continue
         pair = isinstance(axes[0], tuple)
         shapes = tuple(tuple(sizes[axis] for axis in of_part) for of_part in (axes if pair else (axes,)))
@@ -375,7 +375,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
             )
 
 
-def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -> None:
+def check_allowed_array(name: str, allowed: Array, shape: tuple[int, int, int, int]) -> None:
     """Check that `allowed` is a boolean array that broadcasts against logits of this shape.
 
     Raises:

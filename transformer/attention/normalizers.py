@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.argument_checks import MAP_AXES, check_array, check_member
-from transformer.attention.masks import check_allowed
+from transformer.attention.masks import check_allowed_array
 from transformer.attention.rng import draw_array
 
 Allowed = Bool[Array, "#B #H #Q #K"]
@@ -310,7 +310,7 @@ def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> All
     if allowed is None:
         return jnp.ones((1, 1, 1, logits.shape[-1]), bool)
     batch, heads, queries, keys = logits.shape
-    check_allowed("allowed", allowed, (batch, heads, queries, keys))
+    check_allowed_array("allowed", allowed, (batch, heads, queries, keys))
     return allowed
 
 

@@ -27,19 +27,19 @@ from transformer.attention.pytree_dataclass import field_axes
 class Ring(NamedTuple):
     """The ring of devices around which keys and values travel.
 
-    With two `stretches`, device p holds the p-th stretch from the beginning and the p-th from the end of 2 size equal
-    stretches. Causal attention is then balanced; with one stretch the last device computes the most and the first next
-    to nothing (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2).
+    With `num_stretches` 2, device p holds the p-th stretch from the beginning and the p-th from the end of 2 size
+    equal stretches. Causal attention is then balanced; with one stretch the last device computes the most and the
+    first next to nothing (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2).
 
     Attributes:
         axes: The mesh axes that form the ring.
         size: Number of devices in it.
-        stretches: Contiguous stretches of positions per device: 1 or 2.
+        num_stretches: Contiguous stretches of positions per device: 1 or 2.
     """
 
     axes: tuple[str, ...]
     size: int
-    stretches: int = 1
+    num_stretches: int = 1
 
     def next(self, held: Any) -> Any:
         """Send these arrays to the next device and return those of the previous one."""
@@ -52,15 +52,15 @@ class Ring(NamedTuple):
 
     def starts(self, place: Array, length: int) -> tuple[Array, ...]:
         """The first position of each stretch of the device at `place`; `length` is a stretch's number of positions."""
-        return (place * length, (2 * self.size - 1 - place) * length)[: self.stretches]
+        return (place * length, (2 * self.size - 1 - place) * length)[: self.num_stretches]
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The pairs of query and key stretches that may interact: with two, early queries see no late key."""
-        return ((0, 0),) if self.stretches == 1 else ((0, 0), (1, 0), (1, 1))
+        return ((0, 0),) if self.num_stretches == 1 else ((0, 0), (1, 0), (1, 1))
 
     def dealt(self, x: Array, axis: int) -> tuple[Array, ...]:
         """This device's stretches of an array that is sharded in order along `axis`."""
-        if self.stretches == 1:
+        if self.num_stretches == 1:
             return (x,)
         halves = jnp.split(x, 2, axis=axis)
         # Half j goes to the device j from the nearer end: one of the even and one of the odd halves to each.
@@ -72,7 +72,7 @@ class Ring(NamedTuple):
 
     def collected(self, stretches: tuple[Array, ...], axis: int) -> Array:
         """The inverse of `dealt`: this device's part of the array sharded in order."""
-        if self.stretches == 1:
+        if self.num_stretches == 1:
             return stretches[0]
         halves = _exchanged(self.place() % 2 == 0, *stretches)
         even, odd = (
@@ -115,10 +115,10 @@ def attend_in_ring(
     leaves, tree = jax.tree.flatten(terms)
     axes = [names.index("queries") if "queries" in names else None for names in field_axes(terms)]
     of_each = [
-        (leaf,) * ring.stretches if axis is None or leaf.shape[axis] == 1 else ring.dealt(leaf, axis)
+        (leaf,) * ring.num_stretches if axis is None or leaf.shape[axis] == 1 else ring.dealt(leaf, axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
-    leaves_of_each = tuple([leaf[part] for leaf in of_each] for part in range(ring.stretches))
+    leaves_of_each = tuple([leaf[part] for leaf in of_each] for part in range(ring.num_stretches))
     qs, ks, vs = (ring.dealt(x, 1) for x in (q, k, v))
     outputs, log_sums = _attend(qs, ks, vs, leaves_of_each, tree, form, ring, block)
     return ring.collected(outputs, 1), ring.collected(log_sums, 2)

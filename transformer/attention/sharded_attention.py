@@ -18,13 +18,13 @@ from jaxtyping import Array
 from transformer.attention.attention_spec import Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
-    AttentionProducts,
     Capture,
     CapturedAttention,
+    WeightRecomputeInputs,
     capture_if_enabled,
-    maps_from_products,
+    compute_maps_blockwise,
+    compute_statistics_blockwise,
     select_heads,
-    statistics_from_products,
 )
 from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel, splash_kernel
 from transformer.attention.masks import mask_for_block
@@ -238,19 +238,23 @@ def _captured(
     shards = program.shards
     leaves, tree = jax.tree.flatten(terms)
 
-    def products(used: AttentionSharding, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> AttentionProducts:
+    def products(
+        used: AttentionSharding, q: Array, k: Array, leaves: list[Array], log_sum: Array
+    ) -> WeightRecomputeInputs:
         k = _gathered(used.local_key_heads(k, program.heads), used)
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, used)
-        return AttentionProducts(q, k, terms, program.form, log_sum, first_example=used.shard_index("batch") * len(q))
+        return WeightRecomputeInputs(
+            q, k, terms, program.form, log_sum, first_example=used.shard_index("batch") * len(q)
+        )
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
-        sums = statistics_from_products(products(shards, *parts), capture)
+        sums = compute_statistics_blockwise(products(shards, *parts), capture)
         over = shards.length if capture.by_example else shards.batch + shards.length
         return jax.lax.psum(sums, over) if over else sums
 
     def maps(*parts: Any) -> tuple:
         # Which heads are wanted is asked of all of them, which no device has.
-        return maps_from_products(products(whole, *parts), dataclasses.replace(capture, heads=None))
+        return compute_maps_blockwise(products(whole, *parts), dataclasses.replace(capture, heads=None))
 
     def run(used: AttentionSharding, body: Any, output: PartitionSpec) -> Any:
         q_spec, k_spec, row_spec = _specs(used)
@@ -285,7 +289,7 @@ def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> R
     mask, length = terms.mask, q.shape[1]
     from_the_first = mask.causal and mask.query_offset is None and mask.prefix is None
     even = from_the_first and length == k.shape[1] and length % 2 == 0
-    return Ring(shards.length, shards.num_shards("length"), stretches=2 if even else 1)
+    return Ring(shards.length, shards.num_shards("length"), num_stretches=2 if even else 1)
 
 
 def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:

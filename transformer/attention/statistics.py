@@ -64,11 +64,11 @@ class ExpectationStatistic:
 
     Attributes:
         name: The statistic's name.
-        column: f, called with the rows and the key indices; returns [B or 1, K].
+        key_function: f, called with the rows and the key indices; returns [B or 1, K].
     """
 
     name: str
-    column: Callable[[MapRows, Int[Array, " K"]], Float[Array, "#B K"]]
+    key_function: Callable[[MapRows, Int[Array, " K"]], Float[Array, "#B K"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +77,12 @@ class MassStatistic:
 
     Attributes:
         name: The statistic's name.
-        key: Called with the rows; returns the index of each query's key, [B or 1, Q]. A row whose key does not exist or
-            is hidden does not count.
+        key_index_fn: Called with the rows; returns the index of each query's key, [B or 1, Q]. A row whose key does not
+            exist or is hidden does not count.
     """
 
     name: str
-    key: Callable[[MapRows], Int[Array, "#B Q"]]
+    key_index_fn: Callable[[MapRows], Int[Array, "#B Q"]]
 
 
 def count_every_row(state: State) -> Bool[Array, ""]:
@@ -96,19 +96,19 @@ class ReductionStatistic:
 
     Attributes:
         name: The statistic's name.
-        initial: Initial value of each array of the state.
-        cells: Computes the state of a block of cells.
+        initial_state: Initial value of each array of the state.
+        reduce_cells: Computes the state of a block of cells.
         merge: Merges two states.
         finish: Computes the value of each row from the final state.
-        counts: True for the rows that count, from the final state; only rows that see a key are considered.
+        counts_row: True for the rows that count, from the final state; only rows that see a key are considered.
     """
 
     name: str
-    initial: tuple[float, ...]
-    cells: Callable[[MapCells], State]
+    initial_state: tuple[float, ...]
+    reduce_cells: Callable[[MapCells], State]
     merge: Callable[[State, State], State]
     finish: Callable[[State], Float[Array, "B H Q"]]
-    counts: Callable[[State], Bool[Array, "*#rows"]] = count_every_row
+    counts_row: Callable[[State], Bool[Array, "*#rows"]] = count_every_row
 
 
 Statistic = ExpectationStatistic | MassStatistic | ReductionStatistic

@@ -29,14 +29,14 @@ class WordFrequencies(NamedTuple):
 
     Attributes:
         counts: The number of occurrences of each word.
-        common: The most frequent words, in lower case, about which nothing is asked.
+        common_words: The most frequent words, in lower case, about which nothing is asked.
     """
 
     counts: Mapping[str, int]
-    common: frozenset[str]
+    common_words: frozenset[str]
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> "WordFrequencies":
+    def count_words(cls, texts: Sequence[str]) -> "WordFrequencies":
         """Count the words of some texts."""
         counts = Counter(word for text in texts for word in WORD.findall(text))
         folded = Counter[str]()
@@ -44,9 +44,9 @@ class WordFrequencies(NamedTuple):
             folded[word.casefold()] += count
         return cls(counts, frozenset(word for word, _ in folded.most_common(_COMMON)))
 
-    def tells(self, word: str) -> bool:
+    def is_informative(self, word: str) -> bool:
         """Whether a word is worth asking for: neither short nor common."""
-        return len(word) >= _LEAST and word.casefold() not in self.common
+        return len(word) >= _LEAST and word.casefold() not in self.common_words
 
 
 class ClozeQuestion(NamedTuple):
@@ -64,11 +64,11 @@ class ClozeQuestion(NamedTuple):
     candidates: tuple[str, ...]
     answer: str
 
-    def completed(self, word: str) -> str:
+    def completed_text(self, word: str) -> str:
         """Return the text with a word in the gap."""
         return self.before + word + self.after
 
-    def most_frequent(self, lexicon: WordFrequencies, *, here: bool) -> str:
+    def most_frequent_candidate(self, lexicon: WordFrequencies, *, here: bool) -> str:
         """Return the candidate that is most frequent.
 
         Args:
@@ -111,7 +111,7 @@ def make_cloze_questions(
         (text, found)
         for text in documents
         for found in WORD.finditer(text)
-        if lexicon.tells(found[0]) and (not last or _ENDS.match(text, found.end()))
+        if lexicon.is_informative(found[0]) and (not last or _ENDS.match(text, found.end()))
     ]
     random, made = np.random.default_rng(0), list[ClozeQuestion]()
     for text, found in (places[number] for number in random.permutation(len(places))):
@@ -147,7 +147,11 @@ def _question(
     if len(whole[0]) > kept:
         before = before[re.match(r"\S*\s*", before).end() :]  # type: ignore[union-attr]
     known = sorted(
-        {word for word in WORD.findall(before) if lexicon.tells(word) and word[0].isupper() == answer[0].isupper()}
+        {
+            word
+            for word in WORD.findall(before)
+            if lexicon.is_informative(word) and word[0].isupper() == answer[0].isupper()
+        }
     )
     if answer not in known:
         return None
@@ -160,7 +164,7 @@ def _question(
         candidates = [answer, *(others[number] for number in chosen)]
         candidates = [candidates[number] for number in random.permutation(NUM_CANDIDATES)]
     question = ClozeQuestion(before, after, tuple(candidates), answer)
-    completed = tokenizer.encode([question.completed(word) for word in (candidates if not last else [answer])])
+    completed = tokenizer.encode([question.completed_text(word) for word in (candidates if not last else [answer])])
     return question if max(map(len, completed)) <= room else None
 
 

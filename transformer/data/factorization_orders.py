@@ -58,7 +58,7 @@ class OrderSampler:
     context_attention: ContextAttention = ContextAttention.BIDIRECTIONAL
 
     @property
-    def count(self) -> int:
+    def num_predicted(self) -> int:
         """The number P of predicted positions."""
         return max(self.length // self.partial_prediction_k, 1)
 
@@ -69,7 +69,7 @@ class OrderSampler:
             for row in luck:
                 row[self._spans(random)] += 1
         place = np.argsort(np.argsort(luck, axis=1), axis=1).astype(np.int32)
-        known = self.length - self.count
+        known = self.length - self.num_predicted
         predicted = np.sort(np.argsort(luck, axis=1)[:, known:], axis=1).astype(np.int32)
         order = np.maximum(place - known + 1, 0) if self.context_attention is ContextAttention.BIDIRECTIONAL else place
         return FactorizationOrders(order, predicted)
@@ -78,13 +78,13 @@ class OrderSampler:
         """Return `count` positions in spans; single positions fill up what the spans leave."""
         chosen = np.zeros(self.length, bool)
         begin = 0
-        while begin < self.length and (left := self.count - chosen.sum()) > 0:
+        while begin < self.length and (left := self.num_predicted - chosen.sum()) > 0:
             span = int(random.integers(1, self.max_span_length + 1))
             first = begin + int(random.integers(span * (self.partial_prediction_k - 1) + 1))
             chosen[first : min(first + min(span, left), self.length)] = True
             begin += span * self.partial_prediction_k
         others = np.flatnonzero(~chosen)
-        chosen[random.choice(others, self.count - chosen.sum(), replace=False)] = True
+        chosen[random.choice(others, self.num_predicted - chosen.sum(), replace=False)] = True
         return np.flatnonzero(chosen)
 
 
@@ -96,13 +96,13 @@ class PermutedBatches:
         batches: The source.
         permutations: The sampler.
         seed: The seed.
-        texts: The number of texts in a row, one after another; each has an order of its own.
+        num_texts: The number of texts in a row, one after another; each has an order of its own.
     """
 
     batches: EpochBatchSource
     permutations: OrderSampler
     seed: int
-    texts: int = 1
+    num_texts: int = 1
 
     @property
     def batches_per_epoch(self) -> int:
@@ -114,5 +114,5 @@ class PermutedBatches:
         batch = self.batches[step]
         rows = len(batch["tokens"])
         random = np.random.default_rng((self.seed, step, _ORDERS))
-        order, predicted = self.permutations.draw(random, rows * self.texts)
+        order, predicted = self.permutations.draw(random, rows * self.num_texts)
         return {**batch, "order": order.reshape(rows, -1), "predicted": predicted.reshape(rows, -1)}

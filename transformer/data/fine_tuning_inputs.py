@@ -20,11 +20,11 @@ class SequenceLayout(enum.Enum):
     UNORDERED = "unordered"
     CHOICE = "choice"
 
-    def sequences(self, texts: int) -> int:
+    def num_sequences(self, texts: int) -> int:
         """Return how many sequences an example of so many texts makes."""
         return {SequenceLayout.UNORDERED: 2, SequenceLayout.CHOICE: texts - 1}.get(self, 1)
 
-    def arranged[T](self, texts: Sequence[T]) -> list[tuple[T, ...]]:
+    def arrange_texts[T](self, texts: Sequence[T]) -> list[tuple[T, ...]]:
         """Return the texts of each sequence, in order."""
         match self:
             case SequenceLayout.SINGLE | SequenceLayout.PAIR:

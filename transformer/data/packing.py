@@ -12,7 +12,7 @@ from transformer.data.batches import Batch
 class Chunk(NamedTuple):
     """The tokens `start` to `stop` - 1 of a document."""
 
-    document: int
+    document_index: int
     start: int
     stop: int
 

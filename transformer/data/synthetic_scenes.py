@@ -26,12 +26,12 @@ class SceneItem(NamedTuple):
     """An item of a scene.
 
     Attributes:
-        cell: Its cell, counted row by row from 0.
+        cell_index: Its cell, counted row by row from 0.
         shape: The name of its glyph.
         color: The name of its color.
     """
 
-    cell: int
+    cell_index: int
     shape: str
     color: str
 
@@ -121,7 +121,7 @@ def render_scene(
     number = 0
     for image, items in zip(images, scenes, strict=True):
         for item in items:
-            row, column = (kind.cell_pixels * place for place in divmod(item.cell, kind.grid_size))
+            row, column = (kind.cell_pixels * place for place in divmod(item.cell_index, kind.grid_size))
             cell = image[row : row + kind.cell_pixels, column : column + kind.cell_pixels]
             cell += shares[number][..., None] * (colors[number] - cell)
             number += 1

@@ -66,7 +66,9 @@ class TokenRule(Protocol):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["stops", "rule"], meta_fields=["repetition_penalty", "forbidden"]
+    jax.tree_util.register_dataclass,
+    data_fields=["stop_table", "rule"],
+    meta_fields=["repetition_penalty", "forbidden_ids"],
 )
 @dataclasses.dataclass(frozen=True)
 class Constraints:
@@ -77,8 +79,9 @@ class Constraints:
 
     Attributes:
         repetition_penalty: The penalty; 1 for none.
-        forbidden: Tokens that are never generated.
-        stops: The table of `transformer.decoding.stop_sequences.build_stop_table`; a complete stop string ends a row.
+        forbidden_ids: Tokens that are never generated.
+        stop_table: The table of `transformer.decoding.stop_sequences.build_stop_table`; a complete stop string ends a
+            row.
         rule: Which tokens may come next in each row.
 
     Raises:
@@ -86,15 +89,15 @@ class Constraints:
     """
 
     repetition_penalty: float = 1.0
-    forbidden: tuple[int, ...] = ()
-    stops: Int[Array | np.ndarray, "S V"] | None = None
+    forbidden_ids: tuple[int, ...] = ()
+    stop_table: Int[Array | np.ndarray, "S V"] | None = None
     rule: TokenRule | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.repetition_penalty < math.inf:
             raise UserError(f"repetition_penalty={self.repetition_penalty} must be above 0 (1: no penalty)")
-        if min(self.forbidden, default=0) < 0:
-            raise UserError(f"forbidden={self.forbidden} has a negative number; token numbers begin at 0")
+        if min(self.forbidden_ids, default=0) < 0:
+            raise UserError(f"forbidden={self.forbidden_ids} has a negative number; token numbers begin at 0")
 
     def check(self, vocabulary: int) -> None:
         """Check that forbidden tokens and stop strings fit the vocabulary.
@@ -102,12 +105,12 @@ class Constraints:
         Raises:
             ValueError: If they do not.
         """
-        if max(self.forbidden, default=0) >= vocabulary:
-            raise ValueError(f"forbidden={self.forbidden} has a token beyond the vocabulary of {vocabulary}")
-        if self.stops is not None and self.stops.shape[1] != vocabulary:
+        if max(self.forbidden_ids, default=0) >= vocabulary:
+            raise ValueError(f"forbidden={self.forbidden_ids} has a token beyond the vocabulary of {vocabulary}")
+        if self.stop_table is not None and self.stop_table.shape[1] != vocabulary:
             raise ValueError(
-                f"stops knows {self.stops.shape[1]} tokens and the model {vocabulary}: build the table from one entry "
-                "of bytes for each logit, b'' for tokens without text"
+                f"stop_table knows {self.stop_table.shape[1]} tokens and the model {vocabulary}: build the table from "
+                "one entry of bytes for each logit, b'' for tokens without text"
             )
 
     def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> ConstraintState:
@@ -128,7 +131,7 @@ class Constraints:
                 seen_BxV = _occurring(prompt, vocabulary)
                 seen_RxV = jnp.repeat(seen_BxV, rows // seen_BxV.shape[0], axis=0)
         of_rule = None if self.rule is None else self.rule.start(rows, vocabulary)
-        return ConstraintState(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32), of_rule)
+        return ConstraintState(seen_RxV, None if self.stop_table is None else jnp.zeros(rows, jnp.int32), of_rule)
 
     def apply(self, logits_RxV: Float[Array, "R V"], state: ConstraintState) -> Float[Array, "R V"]:
         """Return the penalized logits, -inf for tokens that are forbidden or not allowed by the rule."""
@@ -136,8 +139,8 @@ class Constraints:
             theta = self.repetition_penalty
             penalized_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
             logits_RxV = jnp.where(state.seen, penalized_RxV, logits_RxV)
-        if self.forbidden:
-            logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden)].set(-jnp.inf)
+        if self.forbidden_ids:
+            logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden_ids)].set(-jnp.inf)
         if self.rule is not None:
             logits_RxV = jnp.where(self.rule.allowed_tokens(state.rule), logits_RxV, -jnp.inf)
         return logits_RxV
@@ -146,7 +149,7 @@ class Constraints:
         """Return which tokens would complete a stop string."""
         if state.stop is None:
             return False
-        table_SxV = jnp.asarray(self.stops)
+        table_SxV = jnp.asarray(self.stop_table)
         return table_SxV[state.stop] == table_SxV.shape[0] - 1
 
     def advance(self, state: ConstraintState, tokens_R: Int[Array, " R"]) -> ConstraintState:
@@ -156,7 +159,7 @@ class Constraints:
             seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
         of_rule = None if self.rule is None else self.rule.advance(state.rule, tokens_R)
         return ConstraintState(
-            seen_RxV, None if state.stop is None else jnp.asarray(self.stops)[state.stop, tokens_R], of_rule
+            seen_RxV, None if state.stop is None else jnp.asarray(self.stop_table)[state.stop, tokens_R], of_rule
         )
 
 
@@ -181,13 +184,13 @@ class _UsedTokens(NamedTuple):
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["min_tokens"], meta_fields=["eos_id"])
 @dataclasses.dataclass(frozen=True)
 class NoRepeatedTokens:
-    """A `TokenRule`: no token twice, and `end` only after `min_tokens` other tokens; after `end` only `end`.
+    """A `TokenRule`: no token twice, and `eos_id` only after `min_tokens` other tokens; after `eos_id` only `eos_id`.
 
     Tokens that an example does not have must be excluded by their logits; the rule does not know them.
 
     Attributes:
         min_tokens: The least number of tokens before the end, of each example.
-        end: The token that ends a sequence.
+        eos_id: The token that ends a sequence.
     """
 
     min_tokens: Int[Array | np.ndarray, " B"]

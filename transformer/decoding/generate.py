@@ -26,7 +26,7 @@ class SpecialTokens(NamedTuple):
     Attributes:
         pad_id: Padding.
         bos_id: The begin token.
-        end: The end token.
+        eos_id: The end token.
         vocab_size: The number of tokens, for a model whose embedding has more rows; those are never generated.
     """
 

@@ -63,7 +63,7 @@ def _interface(section: Config) -> TaskInterface:
 
 def _fields_from_shapes(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     """Return the images' size and the number of classes, from the shapes of the position table and the head."""
-    patches = shapes["positions/table"][0] - model.pooling.tokens if "positions/table" in shapes else 0
+    patches = shapes["positions/table"][0] - model.pooling.num_extra_tokens if "positions/table" in shapes else 0
     return {
         "side": math.isqrt(patches) * model.patch_size,
         "channels": shapes["embed/kernel"][2],

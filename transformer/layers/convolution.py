@@ -93,24 +93,24 @@ class Window:
                 raise ValueError(f"{name}={getattr(self, name)} of a convolution's window must be at least 1")
 
     @property
-    def reach(self) -> int:
+    def receptive_span(self) -> int:
         """The span from the first to the last position that an output reads."""
         return self.dilation * (self.size - 1) + 1
 
     @property
-    def zeros(self) -> tuple[int, int]:
+    def padding_sizes(self) -> tuple[int, int]:
         """The numbers of zeros before the first position and after the last."""
         match self.padding:
             case Padding.SAME:
-                return (self.reach - 1) // 2, self.reach // 2
+                return (self.receptive_span - 1) // 2, self.receptive_span // 2
             case Padding.CAUSAL:
-                return self.reach - 1, 0
+                return self.receptive_span - 1, 0
             case Padding.VALID:
                 return 0, 0
 
-    def outputs(self, lengths: Int[Array, "*B"]) -> Int[Array, "*B"]:
+    def num_outputs(self, lengths: Int[Array, "*B"]) -> Int[Array, "*B"]:
         """The number of outputs of sequences of these lengths."""
-        return jnp.maximum((lengths + sum(self.zeros) - self.reach) // self.stride + 1, 0)
+        return jnp.maximum((lengths + sum(self.padding_sizes) - self.receptive_span) // self.stride + 1, 0)
 
 
 class _Convolution(Module):
@@ -216,12 +216,12 @@ class Convolution1D(_Convolution):
             return self._convolve(x_BxTxI, kernel)
         real_BxT = real_positions(lengths_B, x_BxTxI.shape[1])
         y_BxUxF = self._convolve(jnp.where(real_BxT[..., None], x_BxTxI, 0), kernel)
-        real_BxU = real_positions(self.window.outputs(lengths_B), y_BxUxF.shape[1])
+        real_BxU = real_positions(self.window.num_outputs(lengths_B), y_BxUxF.shape[1])
         return jnp.where(real_BxU[..., None], y_BxUxF, 0)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P I"]:
         """The state of `step` before the first position: zeros, suitable for `Cache.rows`."""
-        return jnp.zeros((rows, self.window.reach - 1, self.inputs), dtype)
+        return jnp.zeros((rows, self.window.receptive_span - 1, self.inputs), dtype)
 
     def step(
         self,
@@ -258,9 +258,9 @@ class Convolution1D(_Convolution):
         loop, such as over layers, microbatches or vmapped runs.
         """
         window = self.window
-        padded = jnp.pad(x_BxTxI, ((0, 0), window.zeros, (0, 0)))
-        reads = window.stride * max((padded.shape[1] - window.reach) // window.stride + 1, 0)
-        starts = range(0, window.reach, window.dilation)
+        padded = jnp.pad(x_BxTxI, ((0, 0), window.padding_sizes, (0, 0)))
+        reads = window.stride * max((padded.shape[1] - window.receptive_span) // window.stride + 1, 0)
+        starts = range(0, window.receptive_span, window.dilation)
         read = jnp.stack([padded[:, start : start + reads : window.stride] for start in starts], axis=2)
         return self._products(read, kernel)
 
@@ -317,7 +317,7 @@ class Convolution2D(_Convolution):
             with_logical_constraint(x_BxYxXxI, *whole),
             self._kernel(kernel, x_BxYxXxI.dtype),
             window_strides=[window.stride for window in self.windows],
-            padding=[window.zeros for window in self.windows],
+            padding=[window.padding_sizes for window in self.windows],
             rhs_dilation=[window.dilation for window in self.windows],
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )

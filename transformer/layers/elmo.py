@@ -28,7 +28,7 @@ class ElmoConfig(Config, path="config.model.elmo"):
     layers: NumLayersOrZero = 0
     width: PositiveInt = 256
 
-    def stack(self, direction: Direction) -> RecurrentConfig:
+    def direction_config(self, direction: Direction) -> RecurrentConfig:
         """The configuration of one direction's layers."""
         return RecurrentConfig(width=self.width, layers=self.layers, direction=direction)
 
@@ -70,8 +70,8 @@ class _Layers(Module):
 
     def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
         self.embedding = Embedding(vocabulary, config.width, builder=builder)
-        self.forward = RecurrentStack(config.stack(Direction.FORWARD), config.width, builder=builder)
-        self.backward = RecurrentStack(config.stack(Direction.BACKWARD), config.width, builder=builder)
+        self.forward = RecurrentStack(config.direction_config(Direction.FORWARD), config.width, builder=builder)
+        self.backward = RecurrentStack(config.direction_config(Direction.BACKWARD), config.width, builder=builder)
 
     def __call__(
         self, tokens_BxT: Int[Array, "B T"], lengths_B: Int[Array, " B"], dtype: jax.typing.DTypeLike

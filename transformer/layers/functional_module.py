@@ -111,7 +111,7 @@ class Builder:
             axis: Logical name of the leading axis.
 
         Returns:
-            The stacked module, for `scan` or `one_by_one`.
+            The stacked module, for `scan` or `split_stacked`.
         """
         build = nnx.vmap(
             lambda key: make(Builder(key, self.precision, self.rule)),
@@ -171,12 +171,12 @@ def unstacked(stacked: Module, count: int) -> tuple[Params, ...]:
     return tuple(entry(params, number) for number in range(count))
 
 
-def layer_of(stacked: Module, params: Params) -> Any:
+def bind_layer(stacked: Module, params: Params) -> Any:
     """One layer of a stacked module, with these parameters."""
     return nnx.merge(nnx.graphdef(stacked), params)
 
 
-def one_by_one(stacked: Module) -> tuple[Callable[[Params, Array], Array], Params]:
+def split_stacked(stacked: Module) -> tuple[Callable[[Params, Array], Array], Params]:
     """Split a stacked module into f(params, x), which applies each module to its own entry of x, and its parameters."""
     definition, state = nnx.split(stacked)
 

@@ -57,7 +57,7 @@ def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"],
     return jnp.where((held_BxK >= 0)[:, :, None, None], picked, 0)
 
 
-def ring_of(values_BxKxGxD: Float[Array, "B K G D"], num_beams: int) -> Float[Array, "S G N K D"]:
+def repeat_rings(values_BxKxGxD: Float[Array, "B K G D"], num_beams: int) -> Float[Array, "S G N K D"]:
     """Repeat the caches of examples whose `num_beams` rows begin alike, in the layout [S, G, N, K, D]."""
     values_BxGx1xKxD = jnp.moveaxis(values_BxKxGxD, 2, 1)[:, :, None]
     shared = sharing(num_beams)
@@ -127,7 +127,7 @@ def first_ancestors(rows: int, num_beams: int, length: int) -> Int[Array, "R T"]
     return jnp.broadcast_to(own_R[:, None], (rows, length))
 
 
-def with_own(ancestors_RxT: Int[Array, "R T"], position_R: Int[Array, " R"], shared: int) -> Int[Array, "R T"]:
+def update_ancestors(ancestors_RxT: Int[Array, "R T"], position_R: Int[Array, " R"], shared: int) -> Int[Array, "R T"]:
     """Update the ancestors after each row has written its position itself.
 
     Args:

@@ -81,7 +81,7 @@ class Linear(Module):
             y = y + self.lora(x)
         return y if self.bias is None else y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
 
-    def whole(self) -> Float[Array, "..."]:
+    def full_matrix(self) -> Float[Array, "..."]:
         """The matrix of the map: W plus its low-rank update, if any."""
         kernel = jnp.asarray(self.kernel[...])
         return kernel if self.lora is None else kernel + self.lora.matrix()

@@ -26,13 +26,13 @@ class StateHistory(NamedTuple):
         keys: The result of `prepare_keys` for h_i.
         values: h_i and c_i, concatenated.
         num_states: How many slots are filled.
-        context: The last h~.
+        last_context: The last h~.
     """
 
     keys: PreparedKeys
     values: Float[Array, "R K 1 2F"]
     num_states: Int[Array, " R"]
-    context: Float[Array, "R F"]
+    last_context: Float[Array, "R F"]
 
 
 class LstmnLayer(Module):
@@ -89,7 +89,7 @@ class LstmnLayer(Module):
             The history with one more state, the output h_t, and the weights over the slots [R, 1, K].
         """
         params, slots = self._parameters(x_RxI.dtype), history.values.shape[1]
-        q_Rx1x1xD = jnp.concatenate([x_RxI, history.context], axis=-1)[:, None, None]
+        q_Rx1x1xD = jnp.concatenate([x_RxI, history.last_context], axis=-1)[:, None, None]
         logits_Rx1x1xK = score(q_Rx1x1xD, history.keys, _SCORE, params=params)
         written = dense_mask(Mask(key_lengths=history.num_states), queries=1, keys=slots)
         weights_Rx1x1xK = normalize(logits_Rx1x1xK, written, AttentionCellConfig.normalizer).values

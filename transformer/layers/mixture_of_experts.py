@@ -18,7 +18,7 @@ from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.rng import draw_array
 from transformer.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UserError
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.functional_module import Builder, Module, Params, one_by_one
+from transformer.layers.functional_module import Builder, Module, Params, split_stacked
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
@@ -63,11 +63,11 @@ class ExpertsConfig(Config, path="config.model.experts"):
             )
 
     @property
-    def group(self) -> int:
+    def layer_period(self) -> int:
         """The period of blocks of which only the last has experts; 1 if all are alike."""
         return self.every_n_layers if self.count else 1
 
-    def layers(self, count: int) -> tuple[int, ...]:
+    def expert_layer_indices(self, count: int) -> tuple[int, ...]:
         """The indices of the blocks with experts, in a stack of `count`."""
         return tuple(range(self.every_n_layers - 1, count, self.every_n_layers)) if self.count else ()
 
@@ -228,7 +228,7 @@ class Experts(Module):
         queue = ExpertQueues(
             experts_GxSxNxK, jnp.where(real_GxSxNx1, places_GxSxNxK, -1), jnp.max(asked_GxSxNxX.sum(axis=2))
         )
-        networks, params = one_by_one(self.networks)
+        networks, params = split_stacked(self.networks)
         go = functools.partial(_dispatch_pass, networks, count, room)
         given = DispatchInputs(params, x_GxSxNxE, gates_GxSxNxK)
         y_GxSxNxE = go(given, queue, 0)
@@ -236,7 +236,7 @@ class Experts(Module):
 
     def _of_each(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
         """Equation 1 as written: each position meets copies of the networks selected for it, and no others."""
-        networks, params = one_by_one(self.networks)
+        networks, params = split_stacked(self.networks)
         chosen = jax.tree.map(lambda leaf: jnp.take(leaf, experts_GxSxNxK.ravel(), axis=0), params)
         x_Rx1xE = jnp.repeat(x_GxSxNxE, self.config.top_k, axis=2).reshape(-1, 1, x_GxSxNxE.shape[-1])
         y_GxSxNxKxE = networks(chosen, x_Rx1xE).reshape(*gates_GxSxNxK.shape, -1)

@@ -109,7 +109,7 @@ class MultiHeadAttention(Module):
         if captured is not None and capture is not None and (capture.value_norms or capture.query_key_vectors):
             scheme = self._scheme(table, x_BxQxE.dtype)
             projected = AttentionProjections(
-                q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.whole(), self.spec, scheme, mask
+                q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), self.spec, scheme, mask
             )
             captured = capture_projections(captured, capture, projected)
         return self.output(output_BxQxHxD), captured

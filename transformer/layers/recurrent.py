@@ -201,7 +201,7 @@ class Direction(enum.Enum):
     BIDIRECTIONAL_BELOW = "bidirectional_below"
     ALTERNATING = "alternating"
 
-    def orders(self, layer: int) -> tuple[str, ...]:
+    def cell_directions(self, layer: int) -> tuple[str, ...]:
         """The directions of the cells of layer `layer`, counted from 0."""
         match self:
             case Direction.FORWARD | Direction.BACKWARD:
@@ -270,26 +270,27 @@ class RecurrentConfig(Config):
 
     def _check(self) -> None:
         for layer in range(1, self.layers):
-            if self.skip_connections.adds(layer) and self.width_of(layer) != self.width_of(layer - 1):
+            width, below = self.layer_output_width(layer), self.layer_output_width(layer - 1)
+            if self.skip_connections.adds(layer) and width != below:
                 raise UserError(
-                    f"skip_connections={self.skip_connections.value} adds to the {self.width_of(layer)} features of "
-                    f"layer {layer + 1} the {self.width_of(layer - 1)} of the bidirectional layer below: say "
+                    f"skip_connections={self.skip_connections.value} adds to the {width} features of "
+                    f"layer {layer + 1} the {below} of the bidirectional layer below: say "
                     "skip_connections=gnmt, which adds from the third layer on"
                 )
 
-    def width_of(self, layer: int) -> int:
+    def layer_output_width(self, layer: int) -> int:
         """The output features of a layer: those of both cells if it has two."""
-        return self.width * len(self.direction.orders(layer))
+        return self.width * len(self.direction.cell_directions(layer))
 
-    def passed_by(self, layer: int) -> int:
+    def passed_on_width(self, layer: int) -> int:
         """The features that a layer passes on: its output, and with fast-forward connections its projected input."""
         projected = len(self.cell.gates) if self.skip_connections is SkipConnections.FAST_FORWARD else 0
-        return self.width_of(layer) * (1 + projected)
+        return self.layer_output_width(layer) * (1 + projected)
 
     @property
     def output_width(self) -> int:
         """The output features of the last layer, which are also those of its `CellState.hidden`."""
-        return self.width_of(self.layers - 1)
+        return self.layer_output_width(self.layers - 1)
 
 
 class RecurrentLayer(Module):
@@ -306,7 +307,7 @@ class RecurrentLayer(Module):
 
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder, number: int = 0):
         self.kind, self.width, self.direction = config.cell, config.width, config.direction
-        self.orders = self.direction.orders(number)
+        self.orders = self.direction.cell_directions(number)
         for order in self.orders:
             made = RecurrentCell(
                 config.cell,
@@ -442,7 +443,7 @@ class RecurrentStack(Module):
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
         self.config = config
         for number in range(config.layers):
-            size = inputs if number == 0 else config.passed_by(number - 1)
+            size = inputs if number == 0 else config.passed_on_width(number - 1)
             layer = RecurrentLayer(config, size, builder=builder, number=number)
             setattr(self, f"layer_{number}", layer)
 

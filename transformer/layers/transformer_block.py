@@ -13,7 +13,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.functional_module import Builder, Module, Params, entry, layer_of, scan, unstacked
+from transformer.layers.functional_module import Builder, Module, Params, bind_layer, entry, scan, unstacked
 from transformer.layers.kv_cache import KeysAndValues, fill_ring
 from transformer.layers.mixture_of_experts import ExpertBalance, Experts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
@@ -62,12 +62,12 @@ class LayerContext(NamedTuple):
     """The inputs of a layer that differ between layers.
 
     Attributes:
-        window: How many positions back attention sees; 0 means all.
+        window_size: How many positions back attention sees; 0 means all.
         drop_rates: Dropout rates.
         key: Random key; None means evaluation.
     """
 
-    window: int
+    window_size: int
     drop_rates: DropRates
     key: Key[Array, ""] | None
 
@@ -190,7 +190,7 @@ class Block(Module):
 
         def attend(x: Array, key: None) -> tuple[Array, KeysAndValues]:
             projected = self.attention.keys_and_values(x)
-            slots = self.attention.cache_length(length, layer.window)
+            slots = self.attention.cache_length(length, layer.window_size)
             cached = self.attention.cacheable(projected, jnp.arange(x.shape[1])[None])
             ring = jax.tree.map(lambda values: fill_ring(values, last_B, slots), cached)
             return self.attention.read(x, *projected, mask=mask, table=relative_positions)[0], ring
@@ -231,7 +231,7 @@ class Block(Module):
                 x_Rx1xE,
                 cache,
                 position_R,
-                window=layer.window,
+                window=layer.window_size,
                 ancestors_RxT=ancestors_RxT,
                 table=relative_positions,
                 capture=capture.attention,
@@ -308,7 +308,7 @@ class BlockGroup(Module):
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks in this entry of a stack, in order."""
-        dense = (layer_of(self.dense, params) for params in unstacked(self.dense, self.count - 1))
+        dense = (bind_layer(self.dense, params) for params in unstacked(self.dense, self.count - 1))
         return (*dense, self.last)
 
 
@@ -363,7 +363,7 @@ def run_layers(
         stacked,
         x,
         (rates.reshape(periods, len(period)), keys, inputs),
-        period=len(period) // config.experts.group,
+        period=len(period) // config.experts.layer_period,
         unroll=config.scan_unroll,
         checkpoint=_checkpoint_policy(config.remat),
     )
@@ -402,7 +402,7 @@ def step_layers(
         The final residual stream, and the output of each layer.
     """
     outputs = []
-    blocks = [block for entry_params in params for block in layer_of(stacked, entry_params).blocks]
+    blocks = [block for entry_params in params for block in bind_layer(stacked, entry_params).blocks]
     for number, (block, layer_input) in enumerate(zip(blocks, inputs, strict=True)):
         window = config.window_pattern[number % len(config.window_pattern)]
         layer = LayerContext(window, DropRates(config.dropout, 0.0), None)

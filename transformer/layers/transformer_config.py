@@ -251,7 +251,7 @@ class TransformerConfig(Config, path="config.model"):
     def window_pattern(self) -> tuple[int, ...]:
         """The windows of one period of layers, which is also a whole number of periods of layers with experts."""
         windows = self.attention_windows or (0,)
-        return windows * (math.lcm(len(windows), self.experts.group) // len(windows))
+        return windows * (math.lcm(len(windows), self.experts.layer_period) // len(windows))
 
     def make_norm(self, builder: Builder) -> LayerNorm | RmsNorm:
         """Make a norm over the width; only a layer norm can have a bias."""
@@ -382,7 +382,7 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.{layers}={count} is no multiple of the {len(self.attention_windows)} windows of "
                 f"config.model.attention_windows={self.attention_windows}"
             )
-        if count % experts.group:
+        if count % experts.layer_period:
             raise UserError(
                 f"config.model.{layers}={count} is no multiple of "
                 f"config.model.experts.every_n_layers={experts.every_n_layers}"

@@ -13,7 +13,7 @@ from transformer.attention.rng import dropout
 from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder, Module, layer_of, scan
+from transformer.layers.functional_module import Builder, Module, bind_layer, scan
 from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
@@ -157,7 +157,7 @@ def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: 
         The past inputs, set by set and block by block.
     """
     return tuple(
-        tuple(block.convolution.initial(rows, dtype) for block in layer_of(sets, of_set).blocks) for of_set in weights
+        tuple(block.convolution.initial(rows, dtype) for block in bind_layer(sets, of_set).blocks) for of_set in weights
     )
 
 
@@ -178,7 +178,7 @@ def step_sets(
     after = []
     for params, of_set in zip(weights, past, strict=True):
         grown = []
-        for block, of_block in zip(layer_of(sets, params).blocks, of_set, strict=True):
+        for block, of_block in zip(bind_layer(sets, params).blocks, of_set, strict=True):
             x_RxF, of_block = block.step(x_RxF, of_block)
             grown.append(of_block)
         after.append(tuple(grown))

@@ -18,7 +18,7 @@ from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
+from transformer.layers.functional_module import Builder, Functional, Module, Precision, bind_layer, scan, unstacked
 from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
@@ -303,7 +303,7 @@ class ConvS2S(StatelessModule):
         source, config = self.encode(jnp.asarray(inputs["source"]), None), self.config
         rows = num_beams * len(source.lengths)
         layers = unstacked(self.decoder, config.decoder_layers)
-        past = tuple(layer_of(self.decoder, params).convolution.initial(rows, self.dtype) for params in layers)
+        past = tuple(bind_layer(self.decoder, params).convolution.initial(rows, self.dtype) for params in layers)
         carried = {"position": jnp.zeros(rows, jnp.int32), "past": past}
         return Cache((), carried, source, layers), jnp.full(rows, self.begin, jnp.int32)
 
@@ -321,7 +321,7 @@ class ConvS2S(StatelessModule):
         g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
         h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
         for params, past in zip(cache.weights, cache.rows["past"], strict=True):
-            block = layer_of(self.decoder, params)
+            block = bind_layer(self.decoder, params)
             h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, asked)
             grown.append(past)
             captured.append(of_layer)

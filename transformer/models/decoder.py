@@ -155,7 +155,7 @@ class Decoder(TokenDecoder):
             lambda block, x, layer, _: block.prefill(
                 x,
                 layer,
-                mask=with_window(mask, layer.window),
+                mask=with_window(mask, layer.window_size),
                 last_B=last_B,
                 length=width + length,
                 relative_positions=table,

@@ -123,7 +123,12 @@ class EncoderDecoder(TokenDecoder):
             self.config,
             self.decoder_layers,
             lambda block, x, layer, _: block(
-                x, layer, mask=with_window(mask, layer.window), relative_positions=table, memory=memory, capture=asked
+                x,
+                layer,
+                mask=with_window(mask, layer.window_size),
+                relative_positions=table,
+                memory=memory,
+                capture=asked,
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
@@ -180,7 +185,7 @@ class EncoderDecoder(TokenDecoder):
             self.decoder_layers,
             lambda block, carry, layer, _: (
                 carry,
-                (block.cross.keys_and_values(memory_BxSxE), empty(block.attention, layer.window)),
+                (block.cross.keys_and_values(memory_BxSxE), empty(block.attention, layer.window_size)),
             ),
             jnp.zeros(()),
         )

@@ -86,7 +86,7 @@ class RecurrentAttentionDecoder(StatelessModule):
     inputs: `target` [B, T], the target after a begin token, padded at the end, and what `encode` reads.
 
     Attributes:
-        streams: Names of the random streams of training; each has its own key (`stream_key`), by its index.
+        streams: Names of the random streams of training; each has its own key (`random_stream_key`), by its index.
         embedding: The embedding of the target's words.
         output: The linear map from `output_features` to logits.
     """
@@ -238,7 +238,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         def step(carry: PyTree, given: PyTree, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree, Alignment | None]:
             return self.advance(source, carry, given, key, train=train)
 
-        of_steps = self.stream_key(key, "steps") if "steps" in self.streams else None
+        of_steps = self.random_stream_key(key, "steps") if "steps" in self.streams else None
         _, outputs, captured = scan_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
         return outputs, captured
 
@@ -298,7 +298,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         steps, cache, aux = self.extend(state, cache, tokens_R, **options)
         return self.logits(self.output_features(steps.inputs, steps.outputs)), cache, aux
 
-    def stream_key(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
+    def random_stream_key(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
         """Return the key of a random stream; None without a key."""
         return None if key is None else jax.random.fold_in(key, self.streams.index(name))
 

@@ -93,7 +93,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         """The units of the hidden layer of the score over the state history."""
         return self.attention_hidden_width or self.width
 
-    def stack(self) -> RecurrentConfig:
+    def layer_config(self) -> RecurrentConfig:
         """Return the config of one layer with the memory `state`."""
         return RecurrentConfig(self.cell, self.width, forget_bias=self.forget_bias)
 
@@ -114,7 +114,7 @@ class RecurrentDecoder(StatelessModule):
             inputs = config.width if number else config.embedding
             match config.memory:
                 case RecurrentMemory.STATE:
-                    layer: Module = RecurrentLayer(config.stack(), inputs, builder=builder)
+                    layer: Module = RecurrentLayer(config.layer_config(), inputs, builder=builder)
                 case RecurrentMemory.STATE_HISTORY:
                     layer = LstmnLayer(
                         inputs, config.width, config.score_width, forget_bias=config.forget_bias, builder=builder

@@ -188,7 +188,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 "config.model.attention_query=input_feeding needs a context vector to feed back, and "
                 "config.model.context_vector=none has none: use attention_query=current, or another context vector"
             )
-        single = all(len(self.direction.orders(layer)) == 1 for layer in range(self.encoder_layers))
+        single = all(len(self.direction.cell_directions(layer)) == 1 for layer in range(self.encoder_layers))
         alike = single and self.encoder_layers == self.decoder_layers
         if self.initial_decoder_state is InitialDecoderState.COPY and not alike:
             raise UserError(
@@ -362,8 +362,8 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """Encode the source; return it, and the decoder's initial carry."""
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
-        words_BxSxE = self._embedded(source_BxS, self.stream_key(key, "source"))
-        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.stream_key(key, "encoder"))
+        words_BxSxE = self._embedded(source_BxS, self.random_stream_key(key, "source"))
+        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.random_stream_key(key, "encoder"))
         states = self._first(last)
         fed_BxE = (
             jnp.zeros_like(states[-1].hidden) if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
@@ -395,7 +395,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             own_BxT = sample_own_words(self._which(key, "own"), share, target_BxT)
         if key is not None and config.soft_attention_probability:
             soft_BxT = sample_soft_examples(self._which(key, "soft"), config.soft_attention_probability, target_BxT)
-        return StepInput(self._embedded(target_BxT, self.stream_key(key, "target")), own_BxT, soft_BxT)
+        return StepInput(self._embedded(target_BxT, self.random_stream_key(key, "target")), own_BxT, soft_BxT)
 
     def advance(
         self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
@@ -404,22 +404,24 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         word_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
-            word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, self.stream_key(key, "said")), word_RxE)
-        drawn_by = self.stream_key(key, "attention")
+            word_RxE = jnp.where(
+                given.own[:, None], self._embedded(carry.said, self.random_stream_key(key, "said")), word_RxE
+            )
+        drawn_by = self.random_stream_key(key, "attention")
         facts: dict[str, Any] = {"position_R": carry.position, "soft_R": given.soft, "key": drawn_by, "train": train}
         if self.config.attention_query is AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, carry.states[-1].hidden, **facts)
             entering = _concatenate(word_RxE, context)
         else:
             entering = _concatenate(word_RxE, carry.read)
-        output_RxE, states = self.decoder.step(entering, carry.states, key=self.stream_key(key, "decoder"))
+        output_RxE, states = self.decoder.step(entering, carry.states, key=self.random_stream_key(key, "decoder"))
         if self.config.attention_query is not AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, output_RxE, **facts)
-        read_RxE = self._readout(output_RxE, word_RxE, context, self.stream_key(key, "readout"))
+        read_RxE = self._readout(output_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
 
         said_R = carry.said
         if given.own is not None:
-            draw = self.stream_key(key, "draw")
+            draw = self.random_stream_key(key, "draw")
             assert draw is not None
             said_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(read_RxE))).astype(jnp.int32)
         fed_RxE = read_RxE if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
@@ -440,7 +442,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """Run the steps in order, or attend for all at once if no state depends on a context vector."""
         if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
             return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
-        decoder_key, read_key = self.stream_key(key, "decoder"), self.stream_key(key, "readout")
+        decoder_key, read_key = self.random_stream_key(key, "decoder"), self.random_stream_key(key, "readout")
         output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
         captured, drawn, context = None, {}, None
         if self.attention is not None:
@@ -450,7 +452,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 source.memory,
                 mask=mask,
                 soft_BxQ=given.soft,
-                key=self.stream_key(key, "attention"),
+                key=self.random_stream_key(key, "attention"),
                 train=train,
             )
             context = self._scaled(context, source)
@@ -525,7 +527,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
     def _which(self, key: Key[Array, ""], name: str) -> Key[Array, ""]:
-        which = self.stream_key(self.stream_key(key, name), "which")
+        which = self.random_stream_key(self.random_stream_key(key, name), "which")
         assert which is not None
         return which
 

@@ -88,13 +88,13 @@ class SnailConfig(Config, path="config.model"):
                     f"config.model.{name}={sizes} must be {count} sizes, one for each {block.value!r} "
                     "in config.model.blocks"
                 )
-        if not self.stack:
+        if not self.enabled_block_sizes:
             raise UserError(
                 f"config.model.enabled_blocks={self.enabled_blocks.value} leaves nothing of config.model.blocks"
             )
 
     @property
-    def stack(self) -> tuple[tuple[Block, tuple[int, ...]], ...]:
+    def enabled_block_sizes(self) -> tuple[tuple[Block, tuple[int, ...]], ...]:
         """The enabled blocks, each with its sizes."""
         sizes = {
             Block.ATTENTION: zip(self.key_sizes, self.value_sizes, strict=True),
@@ -105,7 +105,7 @@ class SnailConfig(Config, path="config.model"):
 
     def count_attention_blocks(self) -> int:
         """Return the number of attention blocks."""
-        return sum(block is Block.ATTENTION for block, _ in self.stack)
+        return sum(block is Block.ATTENTION for block, _ in self.enabled_block_sizes)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of the last grid of an image's convolutions.
@@ -296,7 +296,7 @@ class Snail(Module):
             embedded = (("embed", config.embedding),)
             self.embedding = Linear((("features", features),), embedded, bias=True, builder=builder)
             width = config.embedding
-        for number, (block, sizes) in enumerate(config.stack):
+        for number, (block, sizes) in enumerate(config.enabled_block_sizes):
             match block:
                 case Block.ATTENTION:
                     made: Module = AttentionBlock(width, sizes[0], sizes[1], builder=builder)
@@ -336,7 +336,7 @@ class Snail(Module):
         """Return the outputs at every step."""
         x, after = self.embed_steps(state, inputs, train=train)
         maps: list[CapturedAttention | None] = []
-        for number, (block, _) in enumerate(self.config.stack):
+        for number, (block, _) in enumerate(self.config.enabled_block_sizes):
             made = getattr(self, f"block_{number}")
             if block is Block.ATTENTION:
                 x, captured = made(x, capture_for_site(SITE, capture))

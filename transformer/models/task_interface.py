@@ -136,7 +136,7 @@ class TaskInterface:
         vocabularies: Sizes by name: of tokens, classes, or of `labels` that are neither.
         pad_id: The padding token; None if the task has none.
         bos_id: The begin token; None if the task has none.
-        end: The end token; None if the task has none.
+        eos_id: The end token; None if the task has none.
         output: The output that the task needs, as in `Signature`; None if any model will do.
         max_decoded_length: The largest length of a prompt with the tokens generated after it.
     """

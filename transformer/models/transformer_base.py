@@ -16,7 +16,7 @@ from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding_and_head import EmbeddingAndHead
 from transformer.layers.functional_module import Builder, Module, unstacked
 from transformer.layers.initialization import DeepNorm
-from transformer.layers.kv_cache import KeysAndValues, first_ancestors, ring_of, sharing, with_own
+from transformer.layers.kv_cache import KeysAndValues, first_ancestors, repeat_rings, sharing, update_ancestors
 from transformer.layers.lora import add_lora
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.norm import LayerNorm, RmsNorm
@@ -69,7 +69,7 @@ class BlockStacks(StatelessModule):
             made = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
             return add_lora(made, config.lora, builder)
 
-        group = config.experts.group
+        group = config.experts.layer_period
         if group == 1:
             return builder.stack(functools.partial(block, bool(config.experts.count)), count)
         return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
@@ -117,7 +117,7 @@ class BlockStacks(StatelessModule):
             self.config,
             count,
             lambda block, x, layer, _: block(
-                x, layer, mask=with_window(mask, layer.window), relative_positions=table, capture=asked
+                x, layer, mask=with_window(mask, layer.window_size), relative_positions=table, capture=asked
             ),
             x_BxTxE,
             key=key,
@@ -194,7 +194,7 @@ def stack_sites(
     sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal)]
     if memory is not None:
         sites.append(Site(f"{stack}/cross", query, memory, numbers, heads))
-    if of_experts := config.experts.layers(layers):
+    if of_experts := config.experts.expert_layer_indices(layers):
         experts = Axis("experts", AxisKind.EXPERTS, size=config.experts.count)
         sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, of_experts)), heads=("0",)))
     return tuple(sites)
@@ -258,7 +258,7 @@ class TokenDecoder(TokenModel):
         Returns:
             The cache.
         """
-        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, num_beams), layer) for layer in filled)
+        rings = tuple(jax.tree.map(lambda leaf: repeat_rings(leaf, num_beams), layer) for layer in filled)
         position_R = repeat_rows(last_B, num_beams)
         ancestors_RxT = first_ancestors(len(position_R), num_beams, length)
         # What rows share is never re-ordered; a ring of each row's own is.
@@ -268,7 +268,7 @@ class TokenDecoder(TokenModel):
             rows={"position": position_R, "ancestors": ancestors_RxT, "rings": own_rings},
             examples={**examples, "rings": shared_rings},
             weights={
-                "layers": unstacked(stacked, len(filled) // self.config.experts.group),
+                "layers": unstacked(stacked, len(filled) // self.config.experts.layer_period),
                 "output_matrix": self.output_matrix(self.dtype),
             },
         )
@@ -304,7 +304,7 @@ class TokenDecoder(TokenModel):
         position_R = cache.rows["position"]
         rings = cache.rows["rings"] or cache.examples["rings"]
         rows_sharing = rings[0][0].shape[2]
-        ancestors_RxT = with_own(cache.rows["ancestors"], position_R, rows_sharing)
+        ancestors_RxT = update_ancestors(cache.rows["ancestors"], position_R, rows_sharing)
 
         table = None if relative is None else relative()
 

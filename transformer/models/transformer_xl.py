@@ -89,7 +89,7 @@ class TransformerXLDecoder(Decoder):
         table, asked = None if self.relative is None else self.relative(), stack_capture(STACK, capture)
 
         def function(block: Any, x: Array, layer: LayerContext, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
-            seen = with_window(mask, layer.window)
+            seen = with_window(mask, layer.window_size)
             x, aux, attended = apply_block_with_memory(
                 block, x, layer, held, mask=seen, relative_positions=table, capture=asked
             )

@@ -49,7 +49,7 @@ class ImagePooling(enum.Enum):
     DISTILLED = "distilled"
 
     @property
-    def tokens(self) -> int:
+    def num_extra_tokens(self) -> int:
         """The number of tokens before the patches."""
         return {ImagePooling.CLASS_TOKEN: 1, ImagePooling.MEAN: 0, ImagePooling.DISTILLED: 2}[self]
 
@@ -115,7 +115,9 @@ class VitConfig(Config, path="config.model"):
                 f"config.model.patch_size={self.patch_size}"
             )
         shape = (height // self.patch_size, width // self.patch_size)
-        return Axis("patches", AxisKind.GRID, shape, stride=float(self.patch_size), leading=self.pooling.tokens)
+        return Axis(
+            "patches", AxisKind.GRID, shape, stride=float(self.patch_size), leading=self.pooling.num_extra_tokens
+        )
 
 
 class Vit(BlockStacks):
@@ -132,7 +134,7 @@ class Vit(BlockStacks):
             Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.pooling, self.shape, self.patch = blocks, config.pooling, grid.shape, config.patch_size
-        self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.tokens
+        self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.num_extra_tokens
         distilled = config.pooling is ImagePooling.DISTILLED
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
         pixels = (("features", config.patch_size), ("features", config.patch_size), ("features", channels))
@@ -233,7 +235,7 @@ def _size(
         "score": "scaled_dot",
     }
     values |= others
-    tokens = (224 // patch) ** 2 + ImagePooling(values["pooling"]).tokens
+    tokens = (224 // patch) ** 2 + ImagePooling(values["pooling"]).num_extra_tokens
     return PublishedSize("vit", values, 1000, tokens, citation, published, image_size=224)
 
 

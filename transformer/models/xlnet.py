@@ -180,7 +180,7 @@ class XLNet(TokenModel):
         def function(
             block: Any, streams: StreamStates, layer: LayerContext, held: Any
         ) -> tuple[StreamStates, tuple[StreamCaptures, Array]]:
-            seen = StreamMasks(*(with_window(mask, layer.window) for mask in masks))
+            seen = StreamMasks(*(with_window(mask, layer.window_size) for mask in masks))
             streams, maps, attended = apply_two_stream_block(
                 block,
                 streams,

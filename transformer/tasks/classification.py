@@ -143,7 +143,10 @@ class Classification(LabeledTextTask):
 def make_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: a logit for each class of the data set."""
     return TaskInterface(
-        inputs={"tokens": InputSpec((config.batch_size, config.longest)), "lengths": InputSpec((config.batch_size,))},
+        inputs={
+            "tokens": InputSpec((config.batch_size, config.max_text_length)),
+            "lengths": InputSpec((config.batch_size,)),
+        },
         vocabularies={"tokens": tokenizer.vocab_size, "classes": len(class_names(config.dataset, config.classes))},
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
@@ -267,14 +270,16 @@ def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1)
     texts = {name: [each.text for each in split] for name, split in labeled.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
     encode = functools.partial(encode_texts, tokenizer)
-    splits = {name: EncodedSplit.of(labeled[name], texts[name], encode, config.longest) for name in labeled}
+    splits = {name: EncodedSplit.of(labeled[name], texts[name], encode, config.max_text_length) for name in labeled}
     return Classification(config, tokenizer, splits, rows_multiple)
 
 
 def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
     """Build the task over synthetic texts that are all of the greatest length."""
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ROLES)
-    split = EncodedSplit([LabeledText("made up", 0)] * config.batch_size, [[0] * config.longest] * config.batch_size)
+    split = EncodedSplit(
+        [LabeledText("made up", 0)] * config.batch_size, [[0] * config.max_text_length] * config.batch_size
+    )
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 

@@ -28,14 +28,14 @@ class ClozeEvaluation:
 
     Attributes:
         tokenizer: The tokenizer.
-        questions: The number of questions of each kind.
+        num_questions: The number of questions of each kind.
         shots: The numbers of completed examples; every question is asked once for each.
         context: Tokens in a row of a batch.
         rows: Rows in a batch.
     """
 
     tokenizer: AnyTokenizer
-    questions: int
+    num_questions: int
     shots: tuple[int, ...]
     context: int
     rows: int
@@ -53,21 +53,21 @@ class ClozeEvaluation:
             UserError: If no question can be made of a text.
         """
         shown, asked = ([self.tokenizer.decode(document) for document in each] for each in (train, held_out))
-        lexicon, evaluations = WordFrequencies.of(shown), []
+        lexicon, evaluations = WordFrequencies.count_words(shown), []
         for name in ("cloze", "last_words"):
             examples, gaps = (self._made(texts, lexicon, name) for texts in (shown, asked))
             evaluations.append(self._evaluation(name, split, parameters, lexicon, examples, gaps))
         return tuple(evaluations)
 
     def _made(self, texts: Sequence[str], lexicon: WordFrequencies, name: str) -> list[ClozeQuestion]:
-        around = len(self.tokenizer.encode([PASSAGE_SEPARATOR])[0]) + len(self.tokenizer.opening)
+        around = len(self.tokenizer.encode([PASSAGE_SEPARATOR])[0]) + len(self.tokenizer.leading_ids)
         room = self.context // (1 + max(self.shots)) - around
         made = make_cloze_questions(
-            texts, lexicon, self.tokenizer, count=self.questions, room=room, last=name == "last_words"
+            texts, lexicon, self.tokenizer, count=self.num_questions, room=room, last=name == "last_words"
         )
         if not made:
             raise UserError(
-                f"config.task.num_cloze_questions={self.questions}: no question can be made within {room} tokens, "
+                f"config.task.num_cloze_questions={self.num_questions}: no question can be made within {room} tokens, "
                 f"config.task.context={self.context} over {1 + max(self.shots)} passages: give more, or fewer "
                 "config.task.shots"
             )
@@ -84,7 +84,7 @@ class ClozeEvaluation:
     ) -> Evaluation:
         rows = []
         for known in self.shots:
-            examples = [example.completed(example.answer) for example in shown[:known]]
+            examples = [example.completed_text(example.answer) for example in shown[:known]]
             for question in asked:
                 before = PASSAGE_SEPARATOR.join([*examples, question.before])
                 if name == "cloze":
@@ -101,7 +101,7 @@ class ClozeEvaluation:
 
     def _row(self, before: str, behind: str, *, only: bool = False) -> tuple[list[int], int]:
         """Return the tokens of a text and the index of the first that is scored: 1, or with `only` that of `behind`."""
-        opening = self.tokenizer.opening
+        opening = self.tokenizer.leading_ids
         whole, first = self.tokenizer.encode([before + behind, before])
         unlike = (place for place, pair in enumerate(zip(whole, first, strict=False)) if len(set(pair)) > 1)
         same = next(unlike, len(first))
@@ -168,7 +168,7 @@ def cloze_report(
     scalars = {f"cloze_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
     scalars |= _frequencies("cloze", asked, lexicon)
     said = zip(asked, likeliest[0].tolist(), strict=True)
-    texts = [question.completed(f"[{question.candidates[chosen]}]") for question, chosen in said]
+    texts = [question.completed_text(f"[{question.candidates[chosen]}]") for question, chosen in said]
     samples = [{"output": text, "answer": question.answer} for text, question in zip(texts[:4], asked, strict=False)]
     return EvaluationReport(scalars, samples, note=f"{len(asked)} gaps, {NUM_CANDIDATES} candidates each")
 
@@ -197,6 +197,8 @@ def last_words_report(
 def _frequencies(name: str, asked: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
     """Compute how often the answer is the most frequent candidate before the gap, or in the training text."""
     return {
-        f"{name}_{which}": float(np.mean([each.most_frequent(lexicon, here=here) == each.answer for each in asked]))
+        f"{name}_{which}": float(
+            np.mean([each.most_frequent_candidate(lexicon, here=here) == each.answer for each in asked])
+        )
         for which, here in (("frequency_here", True), ("frequency_in_training", False))
     }

@@ -77,7 +77,7 @@ class LabeledTextConfig(Config, path="config.task"):
         return HeldOutFiles(self.validation_files, self.test_files)
 
     @property
-    def longest(self) -> int:
+    def max_text_length(self) -> int:
         """The largest length of a text in tokens, special tokens included."""
         return max(self.bucket_lengths)
 
@@ -97,9 +97,9 @@ class LabeledTextConfig(Config, path="config.task"):
             UserError: If a text has more tokens than the largest of `bucket_lengths`.
         """
         for text, row in zip(texts, rows, strict=True):
-            if len(row) > self.longest:
+            if len(row) > self.max_text_length:
                 raise UserError(
-                    f"{text[:40]!r} has {len(row)} tokens, more than {self.longest}, the greatest of "
+                    f"{text[:40]!r} has {len(row)} tokens, more than {self.max_text_length}, the greatest of "
                     "config.task.bucket_lengths: shorten it"
                 )
 
@@ -110,12 +110,12 @@ class EncodedSplit(NamedTuple):
     Attributes:
         texts: The labeled texts or examples.
         rows: The token numbers of each text; those of one example follow one another if it has several.
-        cut: How many of the examples have lost tokens.
+        num_truncated: How many of the examples have lost tokens.
     """
 
     texts: Sequence[LabeledText] | Sequence[LabeledExample]
     rows: Sequence[Sequence[int]]
-    cut: int = 0
+    num_truncated: int = 0
 
     @classmethod
     def of[T](
@@ -208,8 +208,10 @@ class LabeledTextTask(BaseTask):
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
             how = join_notes((how, describe_overlap(texts, what)))
         said = describe_splits(config.dataset, sizes, what, how)
-        cut = sum(split.cut for split in self.splits.values())
-        lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.bucket_lengths"
+        cut = sum(split.num_truncated for split in self.splits.values())
+        lost = (
+            f"{cut:,} of these are cut to {config.max_text_length} tokens, the greatest of config.task.bucket_lengths"
+        )
         return (said, lost) if cut else (said,)
 
     def training_batches(self, seed: int) -> BatchSource:

@@ -69,7 +69,7 @@ def fill_masks(
     spelled = [_tokens_of(tokenizer, word) for word in words]
     batch = pad_texts(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
-    allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special))
+    allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
 
     @jax.jit
     def predict(variables: Variables, batch: Batch) -> tuple[Array, list[Array]]:
@@ -101,9 +101,9 @@ def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
         UserError: If neither is a single token.
     """
     single = {tokens[0] for tokens in tokenizer.encode([word, f" {word}"]) if len(tokens) == 1}
-    if not word or not single - tokenizer.special:
+    if not word or not single - tokenizer.special_ids:
         raise UserError(f"--score_words names {word!r}, which is no single token of the run's tokenizer")
-    return np.array(sorted(single - tokenizer.special))
+    return np.array(sorted(single - tokenizer.special_ids))
 
 
 def _closing(tokenizer: AnyTokenizer) -> int | None:

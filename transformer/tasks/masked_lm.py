@@ -50,7 +50,7 @@ from transformer.tasks.text_task import (
     TextTask,
     encoded_inputs,
     make_predictions,
-    max_length_of,
+    max_input_length,
     read_framed,
     real_positions,
     text_interface,
@@ -182,7 +182,7 @@ class MaskedLanguageModeling(TextTask):
             raise UserError("the run's tokenizer has no mask token, which masked language modeling needs")
         super().__init__(config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how)
         self.config, self._mask = config, tokenizer.mask_id
-        special = np.isin(np.arange(tokenizer.vocab_size), sorted(tokenizer.special))
+        special = np.isin(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocab_size, bool)
         self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocab_size)
@@ -236,7 +236,7 @@ class MaskedLanguageModeling(TextTask):
         given = dict(request.decoding)
         words = given.pop("score_words", ())
         refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
-        filled = fill_masks(view, self.tokenizer, request.texts, max_length_of(view), words)
+        filled = fill_masks(view, self.tokenizer, request.texts, max_input_length(view), words)
         lines = [
             self.tokenizer.decode(each.tokens) + describe_word_probabilities(words, each.probabilities)
             for each in filled
@@ -371,11 +371,11 @@ class FrequencyBaselines:
     """Predictions without a model.
 
     Attributes:
-        most_frequent: The most frequent token of the training text (unigram).
+        most_frequent_id: The most frequent token of the training text (unigram).
         following_V: The most frequent token after each token of the training text (bigram), [V].
     """
 
-    most_frequent: int
+    most_frequent_id: int
     following_V: np.ndarray
 
     @classmethod
@@ -406,7 +406,7 @@ class FrequencyBaselines:
         """
         before_BxT = jnp.roll(shown_BxT, 1, axis=1)
         known_BxT = (before_BxT != mask) & (jnp.arange(shown_BxT.shape[1]) > 0)
-        unigram_BxT = jnp.full_like(shown_BxT, self.most_frequent)
+        unigram_BxT = jnp.full_like(shown_BxT, self.most_frequent_id)
         return unigram_BxT, jnp.where(known_BxT, jnp.take(jnp.asarray(self.following_V), before_BxT), unigram_BxT)
 
 

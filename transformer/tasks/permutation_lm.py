@@ -228,7 +228,7 @@ def _make_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTok
     """Return what the task requires of a model: the order of every segment, and its predicted positions."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
     order = InputSpec((config.batch_size, config.context), modality=Modality.POSITIONS)
-    predicted = InputSpec((config.batch_size, config.permutations.count), modality=Modality.POSITIONS)
+    predicted = InputSpec((config.batch_size, config.permutations.num_predicted), modality=Modality.POSITIONS)
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 

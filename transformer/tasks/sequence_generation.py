@@ -202,17 +202,17 @@ class SymbolSequenceTask(TokenSequenceTask):
         read = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
         return {**batch, "target": np.where(labels == PAD, PAD, read), "labels": labels}
 
-    def said_in(self, row: np.ndarray) -> list[str]:
+    def decode_symbols(self, row: np.ndarray) -> list[str]:
         """Return the symbols of one sequence, up to its end."""
         return [self.symbols[number] for number in up_to_end(row)]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
         """Return the names of the steps of one row of `axis_labels`: its symbols and, if it has one, its end."""
-        return (*self.said_in(row), *([self.symbols[END]] if END in row else []))
+        return (*self.decode_symbols(row), *([self.symbols[END]] if END in row else []))
 
     def lines(self, rows: np.ndarray) -> list[str]:
         """Return sequences as lines of text."""
-        return [self.separator.join(self.said_in(row)) for row in rows]
+        return [self.separator.join(self.decode_symbols(row)) for row in rows]
 
     def decoding(self, request: PredictionRequest, does: str, longest: str) -> DecodingConfig:
         """Return the decoding options of a request.

@@ -106,12 +106,12 @@ class LoadedText(NamedTuple):
     Attributes:
         tokenizer: Its tokenizer.
         splits: The documents of every split, each an array of token numbers.
-        how: How the splits were cut, in words; empty if the data set has them.
+        split_note: How the splits were cut, in words; empty if the data set has them.
     """
 
     tokenizer: AnyTokenizer
     splits: dict[str, Documents]
-    how: str = ""
+    split_note: str = ""
 
 
 def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
@@ -144,7 +144,7 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
     }
     lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
     return LoadedText(
-        tokenizer, encoded, join_notes((text.said, describe_overlap(lines, "lines of 40 letters and more")))
+        tokenizer, encoded, join_notes((text.split_note, describe_overlap(lines, "lines of 40 letters and more")))
     )
 
 
@@ -260,7 +260,7 @@ def repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> Repe
         count: The number of rows.
         length: Tokens in a row.
     """
-    ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special))
+    ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
     longest, shortest = max(-(-length // 2), 2), max(-(-length // 4), 2)
     periods = tuple(longest - number % (longest - shortest + 1) for number in range(count))
     random = np.random.default_rng(0)

@@ -109,7 +109,7 @@ class FineTuning(LabeledTextTask):
         splits: Mapping[str, EncodedSplit],
         rows_multiple: int = 1,
     ):
-        super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.sequences)
+        super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.num_sequences)
         self.config, self.shape = config, config.shape
         self.interface = make_interface(config, tokenizer)
         self.objectives = (Objective("fine_tuning", self._loss),)
@@ -119,7 +119,7 @@ class FineTuning(LabeledTextTask):
     @property
     def data_summary(self) -> tuple[str, ...]:
         """How many examples each split has, and how many are cut."""
-        what = f"examples ({self.shape.form.value})"
+        what = f"examples ({self.shape.layout.value})"
         return self.summarize_data(self.config, what)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -156,7 +156,7 @@ class FineTuning(LabeledTextTask):
             loss = loss + weight * metrics["language_model"]
         return loss, LossAux.from_aux(aux, view.task_state, metrics)
 
-    def outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:
+    def combine_outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:
         """Combine the outputs of the sequences of an example.
 
         Those of an unordered pair are added, which equals the head's map of the sum of both states. Those of several
@@ -168,15 +168,17 @@ class FineTuning(LabeledTextTask):
         Returns:
             The logits of classes or answers [B, A], or scores [B, 1].
         """
-        count = self.shape.sequences
+        count = self.shape.num_sequences
         outputs_SxBxC = outputs_SBxC.reshape(count, -1, outputs_SBxC.shape[-1])
-        return outputs_SxBxC[:, :, 0].T if self.shape.form is SequenceLayout.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
+        return (
+            outputs_SxBxC[:, :, 0].T if self.shape.layout is SequenceLayout.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
+        )
 
     def _answered(self, outputs_SBxC: Float[Array, "SB C"], batch: Batch) -> dict[str, Array]:
         """Sum the loss over the examples, and count the correct ones unless labels are scores."""
-        outputs_BxA, real_B = self.outputs(outputs_SBxC), real_rows(batch)
+        outputs_BxA, real_B = self.combine_outputs(outputs_SBxC), real_rows(batch)
         labels_B = jnp.asarray(batch["labels"])
-        if self.shape.scores:
+        if self.shape.has_scores:
             return {"loss": jnp.sum(jnp.where(real_B, (outputs_BxA[:, 0] - labels_B) ** 2, 0))}
         sums = class_loss(outputs_BxA, labels_B, real_B)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}
@@ -187,7 +189,7 @@ class FineTuning(LabeledTextTask):
         outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
         loss = self._answered(outputs_SBxC, batch)["loss"]
         sums, rows = evaluation_sums(
-            self.shape, self.outputs(outputs_SBxC), jnp.asarray(batch["labels"]), real_rows(batch)
+            self.shape, self.combine_outputs(outputs_SBxC), jnp.asarray(batch["labels"]), real_rows(batch)
         )
         return {"loss": loss, **sums}, rows
 
@@ -197,7 +199,7 @@ class FineTuning(LabeledTextTask):
         return _label_sequences(self.tokenizer, self._rows, titles)
 
     def _true(self, example: LabeledText | LabeledExample) -> str:
-        if self.shape.scores:
+        if self.shape.has_scores:
             return f"{example.label:g}"
         return (self.shape.classes or example.texts[1:])[int(example.label)]
 
@@ -213,13 +215,13 @@ class FineTuning(LabeledTextTask):
         refuse_decoding(request, "classifies")
         parts = [_split_texts(text, self.shape) for text in request.texts]
         rows = input_sequences(self.tokenizer, self.shape, parts)
-        self.config.check_fits([text for text in request.texts for _ in range(self.shape.sequences)], rows)
+        self.config.check_fits([text for text in request.texts for _ in range(self.shape.num_sequences)], rows)
         batch = pad_texts(rows, self.tokenizer)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         outputs_BSxC, _ = view.model.apply(view.variables, inputs, train=False)
-        count = self.shape.sequences
-        outputs_BxA = self.outputs(outputs_BSxC[np.arange(len(rows)).reshape(-1, count).T.ravel()])
-        if self.shape.scores:
+        count = self.shape.num_sequences
+        outputs_BxA = self.combine_outputs(outputs_BSxC[np.arange(len(rows)).reshape(-1, count).T.ravel()])
+        if self.shape.has_scores:
             lines = [f"{float(score):.3f}" for score in outputs_BxA[:, 0]]
         else:
             lines = [
@@ -244,7 +246,7 @@ def evaluation_sums(
     Returns:
         Sums (the confusion matrix, or the number of examples) and rows (None, or the predicted and true scores).
     """
-    if shape.scores:
+    if shape.has_scores:
         rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
         return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
     return {"confusion": confusion_matrix(outputs_BxA, labels_B, real_B)}, None
@@ -261,7 +263,7 @@ def make_report(dataset: str, shape: ExampleShape) -> Callable[[Any, Any], Evalu
         dataset: The name of the data set.
         shape: The shape of its examples.
     """
-    if shape.scores:
+    if shape.has_scores:
         return _correlations
     return functools.partial(classification_report, measure=glue_metric(dataset), classes=bool(shape.classes))
 
@@ -314,8 +316,8 @@ def input_sequences(
     """
     marks = DelimiterTokens.after_vocabulary(tokenizer.vocab_size)
     encoded = tokenizer.encode([with_leading_space(text) for texts in examples for text in texts])
-    of_examples = [encoded[start : start + shape.texts] for start in range(0, len(encoded), shape.texts)]
-    return [marks.join_texts(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
+    of_examples = [encoded[start : start + shape.num_texts] for start in range(0, len(encoded), shape.num_texts)]
+    return [marks.join_texts(texts, longest) for each in of_examples for texts in shape.layout.arrange_texts(each)]
 
 
 def with_leading_space(text: str) -> str:
@@ -329,16 +331,16 @@ def _split_texts(text: str, shape: ExampleShape) -> list[str]:
     Raises:
         UserError: If it has another number of texts, or an empty one.
     """
-    parts = [part.strip() for part in text.split(TEXT_SEPARATOR)] if shape.texts > 1 else [text.strip()]
-    if len(parts) == shape.texts and all(parts):
+    parts = [part.strip() for part in text.split(TEXT_SEPARATOR)] if shape.num_texts > 1 else [text.strip()]
+    if len(parts) == shape.num_texts and all(parts):
         return parts
-    if shape.form is SequenceLayout.CHOICE:
-        example = TEXT_SEPARATOR.join(("context", *["answer"] * (shape.texts - 1)))
+    if shape.layout is SequenceLayout.CHOICE:
+        example = TEXT_SEPARATOR.join(("context", *["answer"] * (shape.num_texts - 1)))
         raise UserError(
             f"{text[:60]!r} has {len(parts)} texts with {TEXT_SEPARATOR.strip()!r} between them, but an example of "
-            f"this run has {shape.texts}: write {example!r}"
+            f"this run has {shape.num_texts}: write {example!r}"
         )
-    raise UserError(f"{text[:60]!r} must be {TEXT_SEPARATOR.join(['text'] * shape.texts)!r}, each with words")
+    raise UserError(f"{text[:60]!r} must be {TEXT_SEPARATOR.join(['text'] * shape.num_texts)!r}, each with words")
 
 
 def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
@@ -356,12 +358,12 @@ def make_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInt
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocab_size + len(_MARK_NAMES)
     asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
-    rows = shape.sequences * config.batch_size
+    rows = shape.num_sequences * config.batch_size
     return TaskInterface(
-        inputs={"tokens": InputSpec((rows, config.longest)), "lengths": InputSpec((rows,))},
-        vocabularies={"tokens": vocabulary, "classes": shape.outputs}
+        inputs={"tokens": InputSpec((rows, config.max_text_length)), "lengths": InputSpec((rows,))},
+        vocabularies={"tokens": vocabulary, "classes": shape.num_outputs}
         # An answer is one of several sequences, each of which has one output.
-        | ({"labels": shape.sequences} if shape.form is SequenceLayout.CHOICE else {})
+        | ({"labels": shape.num_sequences} if shape.layout is SequenceLayout.CHOICE else {})
         | ({"next tokens": vocabulary} if config.auxiliary else {}),
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
@@ -388,7 +390,7 @@ def encode_inputs(
     check_input_texts(sentences)
     shape = config.shape
     rows = input_sequences(tokenizer, shape, [_split_texts(text, shape) for text in sentences.texts])
-    titles = [text for text in sentences.texts for _ in range(shape.sequences)]
+    titles = [text for text in sentences.texts for _ in range(shape.num_sequences)]
     config.check_fits(titles, rows)
     return EncodedInputs(pad_texts(rows, tokenizer), "forward", _label_sequences(tokenizer, rows, titles))
 
@@ -422,7 +424,9 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
     encode = functools.partial(input_sequences, tokenizer, config.shape)
     splits = {
-        name: EncodedSplit.of(split, [each.texts for each in split], encode, config.longest, config.shape.sequences)
+        name: EncodedSplit.of(
+            split, [each.texts for each in split], encode, config.max_text_length, config.shape.num_sequences
+        )
         for name, split in examples.items()
     }
     return FineTuning(config, tokenizer, splits, rows_multiple)
@@ -431,8 +435,10 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
 def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """Build the task over synthetic examples whose sequences are all of the greatest length."""
     tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ()), config.shape
-    example = LabeledExample(("made up",) * shape.texts, 0.0 if shape.scores else 0)
-    split = EncodedSplit([example] * config.batch_size, [[0] * config.longest] * (shape.sequences * config.batch_size))
+    example = LabeledExample(("made up",) * shape.num_texts, 0.0 if shape.has_scores else 0)
+    split = EncodedSplit(
+        [example] * config.batch_size, [[0] * config.max_text_length] * (shape.num_sequences * config.batch_size)
+    )
     return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 

@@ -17,7 +17,7 @@ from transformer.models.model import Variables
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView
 from transformer.tasks.text_data import pad_texts
-from transformer.tasks.text_task import MAX_PROBE_TOKENS, encoded_inputs, make_predictions, max_length_of
+from transformer.tasks.text_task import MAX_PROBE_TOKENS, encoded_inputs, make_predictions, max_input_length
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
@@ -36,7 +36,7 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
         UserError: If a text is empty and the tokenizer has neither token.
     """
     opening = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
-    encoded = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(texts)]
+    encoded = [[*tokenizer.leading_ids, *ids] for ids in tokenizer.encode(texts)]
     encoded = [[opening] if not ids and opening is not None else ids for ids in encoded]
     if not all(encoded):
         raise UserError("no text to continue: give one by --text, or one a line on standard input")
@@ -132,7 +132,7 @@ def continue_texts(
                 f"{text[:40]!r}... has {length} tokens: with {decoding.max_new_tokens} more it exceeds the model's "
                 f"{max_length} positions; shorten it{advice}"
             )
-    begins = all(tokenizer.special.issuperset(row) for row in prompt_tokens(prompts))
+    begins = all(tokenizer.special_ids.issuperset(row) for row in prompt_tokens(prompts))
 
     @jax.jit
     def run(variables: Variables, batch: Batch) -> DecodedSequences:
@@ -178,7 +178,7 @@ def predict_continuations(
         raise UserError(f"--target_language={request.language} is for runs that translate")
     if request.decoding.get("coverage_penalty"):
         raise UserError(f"--coverage_penalty={request.decoding['coverage_penalty']} is for runs that translate")
-    max_length = max_length_of(view)
+    max_length = max_input_length(view)
     prompts = encode_prompts(tokenizer, texts)
     room = max(max_length - int(prompts["lengths"].max()), 1)
     decoding = DecodingConfig.with_request(

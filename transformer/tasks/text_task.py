@@ -177,7 +177,7 @@ def make_predictions(view: StateView, lines: Sequence[str], reading: EncodedInpu
 
 def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
     """Encode a text, with the tokenizer's opening tokens in front."""
-    return [*tokenizer.opening, *tokenizer.encode([text])[0]]
+    return [*tokenizer.leading_ids, *tokenizer.encode([text])[0]]
 
 
 def _read_texts(
@@ -212,6 +212,6 @@ def real_positions(batch: Batch) -> Bool[Array, "B T"]:
     return jnp.arange(shape[1])[None] < jnp.asarray(batch["lengths"])[:, None]
 
 
-def max_length_of(view: StateView) -> int:
+def max_input_length(view: StateView) -> int:
     """Return the model's number of positions, or `sys.maxsize` if it has no limit."""
     return sys.maxsize if view.model.max_length is None else view.model.max_length

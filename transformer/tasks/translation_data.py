@@ -233,7 +233,7 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
     sources = tokenizer.encode([pair.source for pair in pairs])
     targets = tokenizer.encode_targets([pair.target for pair in pairs])
     special = special_tokens(tokenizer)
-    tags = {language: tokenizer.tags(language) for language in {pair.language for pair in pairs}}
+    tags = {language: tokenizer.language_tag_ids(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
         [
             np.array([*tags[pair.language], *ids, special.eos_id], np.int32)

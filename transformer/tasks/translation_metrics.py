@@ -201,7 +201,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
 
 def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
     """Return the step that decodes a batch: rows of the best `tokens`, and the `index` of each pair."""
-    chosen = make_chooser(config)
+    chosen = make_decoding_strategy(config)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {"source": jnp.asarray(batch["source"])}
@@ -220,7 +220,7 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
     return step
 
 
-def make_chooser(config: TranslationConfig) -> DecodingStrategy:
+def make_decoding_strategy(config: TranslationConfig) -> DecodingStrategy:
     """Return the decoding strategy: greedy for one beam, else beam search."""
     return GreedySearch() if config.num_beams == 1 else BeamSearch(config.num_beams, config.length_penalty)
 

@@ -218,8 +218,8 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
     answers = task.predict(
         view_of(task), PredictionRequest(["walk to the lamp ."], decoding={"seed": 5, "max_new_tokens": cut.shape[1]})
     )
-    assert answers.lines[0].startswith(f"{' '.join(task.said_in(cut[0]))}: does not stop")
-    assert answers.labels.tokens["target"] == (tuple(task.said_in(cut[0])),)
+    assert answers.lines[0].startswith(f"{' '.join(task.decode_symbols(cut[0]))}: does not stop")
+    assert answers.labels.tokens["target"] == (tuple(task.decode_symbols(cut[0])),)
     said = task.say(view_of(task), task._batch([true]), task.decoding(PredictionRequest([""]), "walks", ""))
     np.testing.assert_array_equal(said["target"][0, : cut.shape[1]], [BEGIN, *cut[0, :-1]])
     assert (said["target"][0, cut.shape[1] :] == PAD).all()

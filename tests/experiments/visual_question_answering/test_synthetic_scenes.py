@@ -31,19 +31,19 @@ def right_answers(text: str, items: tuple[SceneItem, ...]) -> list[tuple[str, tu
         return [item for item in items if name in (item.shape, f"{item.color} thing")]
 
     def neighbors(relation: str, item: SceneItem) -> list[SceneItem]:
-        place = STEPS[relation](*divmod(item.cell, 3))
-        return [other for other in items if divmod(other.cell, 3) == place]
+        place = STEPS[relation](*divmod(item.cell_index, 3))
+        return [other for other in items if divmod(other.cell_index, 3) == place]
 
     if found := re.fullmatch(rf"where is {NAMED} \?", text):
-        return [(PLACES[item.cell], (item.cell,)) for item in meant(found[1])]
+        return [(PLACES[item.cell_index], (item.cell_index,)) for item in meant(found[1])]
     if found := re.fullmatch(rf"what color is {NAMED} \?", text):
-        return [(item.color, (item.cell,)) for item in meant(found[1])]
+        return [(item.color, (item.cell_index,)) for item in meant(found[1])]
     if found := re.fullmatch(r"what shape is (\w+) \?", text):
-        return [(item.shape, (item.cell,)) for item in meant(f"{found[1]} thing")]
+        return [(item.shape, (item.cell_index,)) for item in meant(f"{found[1]} thing")]
     found = re.fullmatch(rf"what (color is the thing|shape is) (right of|left of|below|above) {NAMED} \?", text)
     assert found, text
     return [
-        (other.color if found[1].startswith("color") else other.shape, (item.cell, other.cell))
+        (other.color if found[1].startswith("color") else other.shape, (item.cell_index, other.cell_index))
         for item in meant(found[3])
         for other in neighbors(found[2], item)
     ]
@@ -73,14 +73,16 @@ def test_no_relational_question_of_a_scene_is_missing() -> None:
             for relation, step in STEPS.items()
             for first in items
             for second in items
-            if step(*divmod(first.cell, 3)) == divmod(second.cell, 3)
+            if step(*divmod(first.cell_index, 3)) == divmod(second.cell_index, 3)
         ]
         asked = [
             question for question in generate_questions(SMALL.scene_generator, items) if question.kind in RELATIONAL
         ]
         # By shape and by color of the one, for shape and color of the other.
         assert len({question.words for question in asked}) == len(asked) == 4 * len(pairs)
-        assert {question.cells for question in asked} == {(first.cell, second.cell) for _, first, second in pairs}
+        assert {question.cells for question in asked} == {
+            (first.cell_index, second.cell_index) for _, first, second in pairs
+        }
 
 
 def test_half_of_the_questions_are_relational_and_no_answer_prevails() -> None:

@@ -14,7 +14,7 @@ from transformer.data.datasets.local_files import (
     locate_file,
     read_fields,
 )
-from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, generate_grammar_examples, problem_of
+from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.fine_tuning_inputs import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
@@ -48,29 +48,29 @@ class ExampleShape:
     """The shape of a data set's examples.
 
     Attributes:
-        form: The layout of their sequences.
-        texts: The number of texts in an example.
+        layout: The layout of their sequences.
+        num_texts: The number of texts in an example.
         classes: The names of the classes; empty for scores and choices.
     """
 
-    form: SequenceLayout
-    texts: int
+    layout: SequenceLayout
+    num_texts: int
     classes: tuple[str, ...] = ()
 
     @property
-    def sequences(self) -> int:
+    def num_sequences(self) -> int:
         """The number of sequences of an example."""
-        return self.form.sequences(self.texts)
+        return self.layout.num_sequences(self.num_texts)
 
     @property
-    def outputs(self) -> int:
+    def num_outputs(self) -> int:
         """The number of outputs of a model for each sequence: one for each class, or a single one."""
         return max(len(self.classes), 1)
 
     @property
-    def scores(self) -> bool:
+    def has_scores(self) -> bool:
         """Whether a label is a score, and not the number of a class or an answer."""
-        return not self.classes and self.form is not SequenceLayout.CHOICE
+        return not self.classes and self.layout is not SequenceLayout.CHOICE
 
 
 def example_shape(
@@ -99,10 +99,10 @@ def example_shape(
     if kind != "grammar":
         known = *(f"grammar/{each}" for each in PROBLEMS), *sets_of_glue, "word_order", "FILE.tsv", "FILE.jsonl"
         raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
-    found = problem_of(rest)
+    found = find_problem(rest)
     if classes:
         raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
-    return ExampleShape(found.form, found.texts, found.classes)
+    return ExampleShape(found.layout, found.num_texts, found.classes)
 
 
 def _own_shape(name: str, classes: tuple[str, ...], problem: FineTuningProblem) -> ExampleShape:
@@ -149,7 +149,7 @@ def open_examples(
         return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
     shape = example_shape(name, classes, problem)
     if has_fields(name):
-        columns = (*_COLUMNS[problem], *(classes if shape.form is SequenceLayout.CHOICE else ()), "label")
+        columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
         read = {}
         for split, file in {"train": name, **held_out.named}.items():
             path = locate_file(file, data_dir)

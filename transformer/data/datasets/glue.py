@@ -16,18 +16,18 @@ class GlueDataset:
 
     Attributes:
         classes: The names of its classes.
-        files: The file of each split.
-        development: The splits that together are GLUE's labeled development set, if all of them have labels.
-        scored: The metric by which GLUE scores it (Wang et al. 2019, table 1).
-        layout: The layout of the files, in words.
+        split_files: The file of each split.
+        development_splits: The splits that together are GLUE's labeled development set, if all of them have labels.
+        metric_name: The metric by which GLUE scores it (Wang et al. 2019, table 1).
+        layout_description: The layout of the files, in words.
         columns: The columns of the sentence and of the label; None if a header names them.
     """
 
     classes: tuple[str, ...]
-    files: Mapping[str, str]
-    development: tuple[str, ...]
-    scored: str
-    layout: str
+    split_files: Mapping[str, str]
+    development_splits: tuple[str, ...]
+    metric_name: str
+    layout_description: str
     columns: tuple[int, int] | None = None
 
 
@@ -71,13 +71,13 @@ def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
     """
     made = GLUE_DATASETS[name]
     how = (
-        f"give the folder that holds {', '.join(made.files.values())} by --data_dir, each with {made.layout}, "
-        "separated by tabs"
+        f"give the folder that holds {', '.join(made.split_files.values())} by --data_dir, each with "
+        f"{made.layout_description}, separated by tabs"
     )
     if data_dir is None:
         raise UserError(f"glue/{name} needs its files: {how}")
     splits = {}
-    for split, file in made.files.items():
+    for split, file in made.split_files.items():
         path = pathlib.Path(data_dir).expanduser() / file
         if not path.is_file():
             raise UserError(f"glue/{name}: no file {path}: {how}")
@@ -86,14 +86,14 @@ def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
             raise UserError(f"glue/{name}: {path} has no labels: {how}")
         if sentences is not None:
             splits[split] = sentences
-    of_development = made.development if set(made.development) <= set(splits) else ("validation",)
+    of_development = made.development_splits if set(made.development_splits) <= set(splits) else ("validation",)
     return {**splits, "development": [each for split in of_development for each in splits[split]]}
 
 
 def glue_metric(dataset: str) -> str | None:
     """Return the metric by which GLUE scores a data set such as "glue/CoLA"; None if it is not of GLUE."""
     kind, _, name = dataset.partition("/")
-    return GLUE_DATASETS[name].scored if kind == "glue" and name in GLUE_DATASETS else None
+    return GLUE_DATASETS[name].metric_name if kind == "glue" and name in GLUE_DATASETS else None
 
 
 def _read(path: pathlib.Path, made: GlueDataset, how: str) -> list[LabeledText] | None:

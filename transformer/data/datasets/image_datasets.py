@@ -191,7 +191,7 @@ def read_prepared(
         )
     prepared = open_prepared(folder)
     image, label = _features(name, prepared.features)
-    gray, classes = prepared.features.images[image] == 1, prepared.features.classes[label]
+    gray, classes = prepared.features.image_channels[image] == 1, prepared.features.class_names[label]
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
@@ -210,10 +210,10 @@ def read_prepared(
 def _features(name: str, features: TfdsFeatures) -> tuple[str, str]:
     """Return the names of the features of the image and of the class."""
     chosen = []
-    for known, what in ((features.images, "image"), (features.classes, "class")):
+    for known, what in ((features.image_channels, "image"), (features.class_names, "class")):
         if not known:
-            raise UserError(f"{name} has no {what}: its features are {', '.join(features.names)}")
-        chosen.append(next((key for key in features.supervised if key in known), next(iter(known))))
+            raise UserError(f"{name} has no {what}: its features are {', '.join(features.feature_names)}")
+        chosen.append(next((key for key in features.supervised_keys if key in known), next(iter(known))))
     image, label = chosen
     return image, label
 
@@ -226,7 +226,7 @@ def _read_folder(
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
     train = read_split(sources.pop("train"), resizing, None)
     others = {split: read_split(each, resizing, train.classes) for split, each in sources.items()}
-    said = join_notes((describe_left_out(left_out), train.said, *(each.said for each in others.values())))
+    said = join_notes((describe_left_out(left_out), train.note, *(each.note for each in others.values())))
     return {"train": train.images} | {split: each.images for split, each in others.items()}, train.classes, said
 
 

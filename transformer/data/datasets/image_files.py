@@ -129,7 +129,7 @@ class ImageSplit(NamedTuple):
 
     images: LabeledImages
     classes: tuple[str, ...]
-    said: str
+    note: str
 
 
 def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> ImageSplit:

@@ -25,7 +25,7 @@ MOST_THINGS = 4
 Fact = tuple[str, str]  # the first is taller than the second
 
 
-def acceptability(random: np.random.Generator) -> list[LabeledExample]:
+def sample_acceptability(random: np.random.Generator) -> list[LabeledExample]:
     """Sample two sentences that differ only in the number of their verb, one of which agrees with the subject.
 
     A noun in between has a random number of its own, so that the word next to the verb says nothing.
@@ -40,7 +40,7 @@ def acceptability(random: np.random.Generator) -> list[LabeledExample]:
     ]
 
 
-def entailment(random: np.random.Generator) -> list[LabeledExample]:
+def sample_entailment(random: np.random.Generator) -> list[LabeledExample]:
     """Sample a premise about who is taller, and a hypothesis that it implies, leaves open or contradicts.
 
     "Taller" is a strict order: a hypothesis is entailed if a chain of facts leads from its first person to its second,
@@ -56,7 +56,7 @@ def entailment(random: np.random.Generator) -> list[LabeledExample]:
     return [LabeledExample((_said(facts, random), f"{first} is taller than {second}"), label)]
 
 
-def similarity(random: np.random.Generator) -> list[LabeledExample]:
+def sample_similarity(random: np.random.Generator) -> list[LabeledExample]:
     """Sample two lists of different things, in random order; the score is the number of things in both."""
     shared = int(random.integers(0, MOST_THINGS + 1))
     drawn = [str(thing) for thing in random.choice(THINGS, 2 * MOST_THINGS - shared, replace=False)]
@@ -65,7 +65,7 @@ def similarity(random: np.random.Generator) -> list[LabeledExample]:
     return [LabeledExample((first, second), float(shared))]
 
 
-def choice(random: np.random.Generator) -> list[LabeledExample]:
+def sample_choice(random: np.random.Generator) -> list[LabeledExample]:
     """Sample facts about three people and a question: who is tallest or smallest?"""
     order = [str(name) for name in random.choice(PEOPLE, ANSWERS, replace=False)]
     tallest = bool(random.integers(0, 2))
@@ -109,23 +109,23 @@ class GrammarProblem:
     """A synthetic problem.
 
     Attributes:
-        form: The layout of its texts.
-        texts: The number of texts in an example.
+        layout: The layout of its texts.
+        num_texts: The number of texts in an example.
         classes: The names of its classes; empty for scores and choices.
-        draw: A function that samples one or two examples.
+        sample_examples: A function that samples one or two examples.
     """
 
-    form: SequenceLayout
-    texts: int
+    layout: SequenceLayout
+    num_texts: int
     classes: tuple[str, ...]
-    draw: Callable[[np.random.Generator], list[LabeledExample]]
+    sample_examples: Callable[[np.random.Generator], list[LabeledExample]]
 
 
 PROBLEMS: Mapping[str, GrammarProblem] = {
-    "acceptability": GrammarProblem(SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"), acceptability),
-    "entailment": GrammarProblem(SequenceLayout.PAIR, 2, ("entailment", "neutral", "contradiction"), entailment),
-    "similarity": GrammarProblem(SequenceLayout.UNORDERED, 2, (), similarity),
-    "choice": GrammarProblem(SequenceLayout.CHOICE, 1 + ANSWERS, (), choice),
+    "acceptability": GrammarProblem(SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"), sample_acceptability),
+    "entailment": GrammarProblem(SequenceLayout.PAIR, 2, ("entailment", "neutral", "contradiction"), sample_entailment),
+    "similarity": GrammarProblem(SequenceLayout.UNORDERED, 2, (), sample_similarity),
+    "choice": GrammarProblem(SequenceLayout.CHOICE, 1 + ANSWERS, (), sample_choice),
 }
 
 
@@ -146,7 +146,7 @@ class GrammarDatasetConfig(Config):
     seed: int = 0
 
 
-def problem_of(rest: str) -> GrammarProblem:
+def find_problem(rest: str) -> GrammarProblem:
     """Return the problem of a name such as "entailment" or "entailment/train=512".
 
     Raises:
@@ -168,12 +168,12 @@ def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
         UserError: If the problem or an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     name, _, options = rest.partition("/")
-    problem = problem_of(rest)
+    problem = find_problem(rest)
     sizes = from_config(
         GrammarDatasetConfig, parse_int_options(f"grammar/{name}", options, "train=512,test=64"), f"grammar/{name}"
     )
     splits = {}
     for number, split in enumerate(SPLITS):
         random = np.random.default_rng((sizes.seed, number))
-        splits[split] = [example for _ in range(getattr(sizes, split)) for example in problem.draw(random)]
+        splits[split] = [example for _ in range(getattr(sizes, split)) for example in problem.sample_examples(random)]
     return splits

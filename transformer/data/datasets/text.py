@@ -42,15 +42,15 @@ class TextDataset:
     Attributes:
         name: Its name.
         splits: The documents of each split, a random-access sequence.
-        made_from: The source of the text, such as a path or a seed.
-        said: How the splits of a user's files were cut.
+        source_description: The source of the text, such as a path or a seed.
+        split_note: How the splits of a user's files were cut.
         from_files: Whether the text is from files and not generated, so that splits may overlap.
     """
 
     name: str
     splits: Mapping[str, Sequence[str]]
-    made_from: str
-    said: str = ""
+    source_description: str
+    split_note: str = ""
     from_files: bool = False
 
     def split(self, name: str) -> Sequence[str]:
@@ -62,7 +62,8 @@ class TextDataset:
         if name not in self.splits:
             advice = f"; put {name}.txt into its folder" if self.name == WIKITEXT and name in ("train", "test") else ""
             raise UserError(
-                f"{self.name} from {self.made_from} has no split {name!r}: {suggest_nearest(name, self.splits)}{advice}"
+                f"{self.name} from {self.source_description} has no split {name!r}: "
+                f"{suggest_nearest(name, self.splits)}{advice}"
             )
         return self.splits[name]
 
@@ -128,7 +129,7 @@ def open_text_dataset(
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
         found = read_files(files, held)
-        how = held_out.describe(BY_PLACE, found.by_name)
+        how = held_out.describe(BY_PLACE, found.named_splits)
         return TextDataset(
             name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True
         )
@@ -199,7 +200,7 @@ def _feature_of(name: str, features: TfdsFeatures) -> str:
     Raises:
         UserError: If it has no text.
     """
-    if not features.texts:
-        raise UserError(f"{name} has no text: its features are {', '.join(features.names)}")
-    known = (*features.supervised[:1], "text", features.texts[0])
-    return next(key for key in known if key in features.texts)
+    if not features.text_features:
+        raise UserError(f"{name} has no text: its features are {', '.join(features.feature_names)}")
+    known = (*features.supervised_keys[:1], "text", features.text_features[0])
+    return next(key for key in known if key in features.text_features)

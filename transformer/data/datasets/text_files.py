@@ -77,12 +77,12 @@ class SplitTexts(NamedTuple):
 
     Attributes:
         splits: The documents by split.
-        by_name: The splits that names of files and folders say.
+        named_splits: The splits that names of files and folders say.
         left_out: The names of files that are not read.
     """
 
     splits: dict[str, list[str]]
-    by_name: tuple[str, ...] = ()
+    named_splits: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 

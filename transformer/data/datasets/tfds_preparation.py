@@ -74,14 +74,14 @@ class DatasetKind:
     """A kind of data set.
 
     Attributes:
-        what: What messages call it.
-        names: The names that this library knows, for messages.
-        modules: The modules of TFDS that have more.
+        description: What messages call it.
+        known_names: The names that this library knows, for messages.
+        tfds_modules: The modules of TFDS that have more.
     """
 
-    what: str
-    names: str
-    modules: tuple[str, ...]
+    description: str
+    known_names: str
+    tfds_modules: tuple[str, ...]
 
 
 TRANSLATION = DatasetKind(
@@ -121,7 +121,7 @@ def prepare_tfds_dataset(
 
     dataset, config, version = named
     with silence_output():
-        for module in kind.modules:
+        for module in kind.tfds_modules:
             _import_builders(module)
         try:
             # By class: by name, TFDS would also load a builder described by files in `prepared_dir`.
@@ -130,7 +130,7 @@ def prepare_tfds_dataset(
             )
         except tfds.core.DatasetNotFoundError as error:
             raise UserError(
-                f"{name!r} is no {kind.what}: write {kind.names}, or the folder of a prepared set"
+                f"{name!r} is no {kind.description}: write {kind.known_names}, or the folder of a prepared set"
             ) from error
         except Exception as error:
             raise UserError(f"TFDS cannot build {name!r}: {one_line(error)}") from error
@@ -157,8 +157,8 @@ def parse_tfds_name(name: str, kind: DatasetKind) -> tuple[str, str | None, str 
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        why = "a set of another host, which is never asked" if ":" in name else f"no {kind.what}"
-        raise UserError(f"{name!r} is {why}: write {kind.names}, or the folder of a prepared set")
+        why = "a set of another host, which is never asked" if ":" in name else f"no {kind.description}"
+        raise UserError(f"{name!r} is {why}: write {kind.known_names}, or the folder of a prepared set")
     return match[1], match[2], match[3]
 
 

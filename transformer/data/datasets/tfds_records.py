@@ -39,18 +39,18 @@ class TfdsFeatures:
     """The features of a data set's records.
 
     Attributes:
-        names: The names of all features.
-        texts: The names of text features.
-        supervised: The supervised keys.
-        images: The number of channels of each image feature.
-        classes: The class names of each class feature.
+        feature_names: The names of all features.
+        text_features: The names of text features.
+        supervised_keys: The supervised keys.
+        image_channels: The number of channels of each image feature.
+        class_names: The class names of each class feature.
     """
 
-    names: tuple[str, ...]
-    texts: tuple[str, ...]
-    supervised: tuple[str, ...] = ()
-    images: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    classes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    feature_names: tuple[str, ...]
+    text_features: tuple[str, ...]
+    supervised_keys: tuple[str, ...] = ()
+    image_channels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, builder: Any) -> "TfdsFeatures":
@@ -223,10 +223,10 @@ def language_direction(name: str, features: TfdsFeatures, languages: tuple[str, 
     Raises:
         UserError: If `languages` are not two of the data set's, or it does not have two.
     """
-    codes = features.texts
+    codes = features.text_features
     if len(codes) < 2:
-        raise UserError(f"{name} has no text in two languages: its features are {', '.join(features.names)}")
-    source, target = languages or features.supervised[:2] or codes[:2]
+        raise UserError(f"{name} has no text in two languages: its features are {', '.join(features.feature_names)}")
+    source, target = languages or features.supervised_keys[:2] or codes[:2]
     if source == target or not {source, target} <= set(codes):
         raise UserError(f"languages={(source, target)}: {name} has {', '.join(codes)}: name two of them")
     return source, target

@@ -29,7 +29,7 @@ class SampledPhrase(NamedTuple):
 
     kind: str
     value: Value
-    frame: int
+    frame_index: int
 
 
 def _must_train(kind: str, value: Value) -> bool:
@@ -94,7 +94,7 @@ def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> 
 
 def write_phrase(drawn: SampledPhrase, language: str) -> AlignedPair:
     """Write the sentence pair of a sampled value, from English to `language` ("de" or "fr")."""
-    return KINDS[drawn.kind].write(drawn.value, drawn.frame, language)
+    return KINDS[drawn.kind].write(drawn.value, drawn.frame_index, language)
 
 
 @dataclasses.dataclass(frozen=True)

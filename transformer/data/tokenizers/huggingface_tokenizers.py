@@ -109,7 +109,7 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
         roles = _roles(folder, named, backend)
         _add_special(roles, named, backend)
         opened = Tokenizer.from_roles(backend, ids_by_role(tokenizer) | roles)
-        opened.writing  # noqa: B018  refused here, where the folder is known
+        opened.token_encoding  # noqa: B018  refused here, where the folder is known
         last = max(backend.get_vocab().values(), default=-1)
         if last + 1 != opened.vocab_size:
             raise UserError(

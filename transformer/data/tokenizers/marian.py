@@ -30,7 +30,7 @@ class MarianTokenizer:
     Attributes:
         source: The SentencePiece model of the source.
         target: The SentencePiece model of the target.
-        numbers: The vocabulary of both sides.
+        ids_by_piece: The vocabulary of both sides.
 
     Raises:
         UserError: If the vocabulary lacks a special token.
@@ -38,11 +38,11 @@ class MarianTokenizer:
 
     source: bytes = dataclasses.field(repr=False)
     target: bytes = dataclasses.field(repr=False)
-    numbers: dict[str, int] = dataclasses.field(repr=False)
+    ids_by_piece: dict[str, int] = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
         for token in (_PAD, _END, _UNKNOWN):
-            if token not in self.numbers:
+            if token not in self.ids_by_piece:
                 raise UserError(f"{_VOCABULARY} has no {token}: name the vocabulary of a Marian model")
 
     @staticmethod
@@ -67,7 +67,7 @@ class MarianTokenizer:
 
     def save(self, directory: Path) -> None:
         """Write the three files and the roles into a directory."""
-        numbers = json.dumps(self.numbers, ensure_ascii=False).encode()
+        numbers = json.dumps(self.ids_by_piece, ensure_ascii=False).encode()
         for name, content in ((_SOURCE, self.source), (_TARGET, self.target), (_VOCABULARY, numbers)):
             storage_of(directory).replace(directory / name, content)
         save_roles(directory, {"sentencepiece": True} | ids_by_role(self))
@@ -75,12 +75,12 @@ class MarianTokenizer:
     @property
     def vocab_size(self) -> int:
         """The number of tokens, special ones included."""
-        return max(self.numbers.values()) + 1
+        return max(self.ids_by_piece.values()) + 1
 
     @property
     def pad_id(self) -> int:
         """The padding token."""
-        return self.numbers[_PAD]
+        return self.ids_by_piece[_PAD]
 
     @property
     def bos_id(self) -> int:
@@ -90,12 +90,12 @@ class MarianTokenizer:
     @property
     def eos_id(self) -> int:
         """The end token."""
-        return self.numbers[_END]
+        return self.ids_by_piece[_END]
 
     @property
     def unk_id(self) -> int:
         """The token of a piece that the vocabulary lacks."""
-        return self.numbers[_UNKNOWN]
+        return self.ids_by_piece[_UNKNOWN]
 
     @property
     def mask_id(self) -> None:
@@ -103,14 +103,14 @@ class MarianTokenizer:
         return None
 
     @functools.cached_property
-    def special(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
         """The numbers of the tokens that stand for no text."""
-        tags = (number for piece, number in self.numbers.items() if _TAG.fullmatch(piece))
+        tags = (number for piece, number in self.ids_by_piece.items() if _TAG.fullmatch(piece))
         return frozenset({self.pad_id, self.eos_id, self.unk_id, *tags})
 
     @functools.cached_property
     def _pieces(self) -> dict[int, str]:
-        return {number: piece for piece, number in self.numbers.items()}
+        return {number: piece for piece, number in self.ids_by_piece.items()}
 
     @functools.cached_property
     def _reader(self) -> Any:
@@ -135,23 +135,24 @@ class MarianTokenizer:
     def _numbers_of(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
         refuse_single_text(texts, "texts")
         encoded = model.encode(list(texts), out_type=str)
-        return [[self.numbers.get(piece, self.unk_id) for piece in pieces] for pieces in encoded]
+        return [[self.ids_by_piece.get(piece, self.unk_id) for piece in pieces] for pieces in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers to a target text up to the first end token, without special tokens."""
-        kept = [number for number in up_to_end(ids, self.bos_id, self.eos_id) if number not in self.special]
+        kept = [number for number in up_to_end(ids, self.bos_id, self.eos_id) if number not in self.special_ids]
         return self._writer.decode_pieces(self.pieces(kept)).strip()
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
         """Return the target text that token numbers add after others, up to the first end token."""
         kept = [
-            [n for n in up_to_end(each, self.bos_id, self.eos_id) if n not in self.special] for each in (before, ids)
+            [n for n in up_to_end(each, self.bos_id, self.eos_id) if n not in self.special_ids]
+            for each in (before, ids)
         ]
         text, whole = (self._writer.decode_pieces(self.pieces(each)) for each in (kept[0], [*kept[0], *kept[1]]))
         return whole.removeprefix(text)
 
     @property
-    def opening(self) -> list[int]:
+    def leading_ids(self) -> list[int]:
         """The tokens before every text: none."""
         return []
 
@@ -162,7 +163,7 @@ class MarianTokenizer:
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Return readable labels of a text's tokens (transformer.data.tokenizers.token_text)."""
         numbers = [int(number) for number in ids]
-        textless = self.special | (set(numbers) - self._pieces.keys())
+        textless = self.special_ids | (set(numbers) - self._pieces.keys())
         pieces = zip(numbers, self.pieces(numbers), strict=True)
         return label_tokens(
             [piece if n in textless else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in pieces]
@@ -172,7 +173,7 @@ class MarianTokenizer:
         """Return the bytes that each token adds to a text, by token number; none for special tokens."""
         pieces = self.pieces(range(self.vocab_size))
         return [
-            b"" if n in self.special else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in enumerate(pieces)
+            b"" if n in self.special_ids else piece_bytes(piece, TokenEncoding.SPACES) for n, piece in enumerate(pieces)
         ]
 
     def first_bytes(self) -> list[bytes]:
@@ -181,20 +182,20 @@ class MarianTokenizer:
 
     def word_starts(self) -> np.ndarray:
         """Return whether each token begins a word, [V]; special tokens are words of their own."""
-        return np.array([n in self.special or text[:1].isspace() for n, text in enumerate(self.token_bytes())])
+        return np.array([n in self.special_ids or text[:1].isspace() for n, text in enumerate(self.token_bytes())])
 
     @property
     def languages(self) -> list[str]:
         """The target languages that can be asked for; empty if there is only one."""
-        return sorted(match[1] for piece in self.numbers if (match := _TAG.fullmatch(piece)))
+        return sorted(match[1] for piece in self.ids_by_piece if (match := _TAG.fullmatch(piece)))
 
-    def tags(self, language: str) -> list[int]:
+    def language_tag_ids(self, language: str) -> list[int]:
         """Return the tokens before a source that ask for a target language; none if there is only one language.
 
         Raises:
             UserError: If the model was not trained for the language.
         """
-        return language_tags(language, self.languages, self.numbers.get(f">>{language}<<"))
+        return language_tags(language, self.languages, self.ids_by_piece.get(f">>{language}<<"))
 
 
 def _processor(model: bytes, name: str) -> Any:

@@ -76,30 +76,30 @@ class Tokenizer:
         return self.backend.get_vocab_size()
 
     @functools.cached_property
-    def special(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
         """The numbers of the tokens that stand for no text."""
         added = self.backend.get_added_tokens_decoder()
         roles = {number for number in ids_by_role(self).values() if number is not None}
         return frozenset(roles | {number for number, token in added.items() if token.special})
 
     @functools.cached_property
-    def opening(self) -> list[int]:
+    def leading_ids(self) -> list[int]:
         """The tokens that a published tokenizer puts before every text: its begin token, or none."""
         whole = self.backend.encode("", add_special_tokens=True).ids
         return [number for number in whole[:1] if number == self.bos_id]
 
     @functools.cached_property
-    def writing(self) -> TokenEncoding:
+    def token_encoding(self) -> TokenEncoding:
         """What the characters of a piece mean."""
         return detect_token_encoding(self.backend)
 
     @functools.cached_property
     def _characters(self) -> frozenset[str] | None:
         """The only characters that can be encoded; None if every text can."""
-        if self.unk_id is not None or self.writing is not TokenEncoding.PLAIN:
+        if self.unk_id is not None or self.token_encoding is not TokenEncoding.PLAIN:
             return None
         pieces = self.backend.get_vocab().items()
-        return frozenset(piece for piece, number in pieces if number not in self.special)
+        return frozenset(piece for piece, number in pieces if number not in self.special_ids)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts without special tokens.
@@ -191,10 +191,10 @@ class Tokenizer:
         """
         numbers = [int(number) for number in ids]
         pieces = self.pieces(numbers)
-        if self.writing is TokenEncoding.PLAIN:
+        if self.token_encoding is TokenEncoding.PLAIN:
             return pieces
         # Numbers beyond the vocabulary have no text either.
-        textless = self.special | {number for number in numbers if number >= self.vocab_size}
+        textless = self.special_ids | {number for number in numbers if number >= self.vocab_size}
         numbered = zip(numbers, pieces, strict=True)
         return label_tokens([piece if n in textless else self._bytes(n, piece) for n, piece in numbered])
 
@@ -204,9 +204,9 @@ class Tokenizer:
         return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
 
     def _bytes(self, number: int, piece: str) -> bytes:
-        if self.writing is TokenEncoding.BYTES and number in self._added:
+        if self.token_encoding is TokenEncoding.BYTES and number in self._added:
             return self._added[number]
-        return piece_bytes(piece, self.writing, self.backend.decoder)
+        return piece_bytes(piece, self.token_encoding, self.backend.decoder)
 
     def token_bytes(self) -> list[bytes]:
         """Return the bytes that each token adds within a text, by token number; none for special tokens.
@@ -219,11 +219,11 @@ class Tokenizer:
     @functools.cached_property
     def _written(self) -> tuple[bytes, ...]:
         pieces = enumerate(self.pieces(range(self.vocab_size)))
-        return tuple(b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces)
+        return tuple(b"" if number in self.special_ids else self._bytes(number, piece) for number, piece in pieces)
 
     def first_bytes(self) -> list[bytes]:
         """Return the bytes that each token adds to an empty text: `token_bytes` without a dropped leading space."""
-        decoder, writing = self.backend.decoder, self.writing
+        decoder, writing = self.backend.decoder, self.token_encoding
         drops = writing in (TokenEncoding.WORDS, TokenEncoding.JOINED)
         drops |= writing is TokenEncoding.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
         return [text.removeprefix(b" ") if drops else text for text in self._written]
@@ -236,21 +236,21 @@ class Tokenizer:
         Raises:
             UserError: If the tokenizer marks where words end instead of where they begin.
         """
-        if self.writing is TokenEncoding.WORD_ENDS:
+        if self.token_encoding is TokenEncoding.WORD_ENDS:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
-        if self.writing is TokenEncoding.WORDS:
+        if self.token_encoding is TokenEncoding.WORDS:
             # A full stop is a word although it adds no space.
             starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocab_size))]
         else:
             starts = [text[:1].isspace() for text in self._written]
-        return np.array([n in self.special or start for n, start in enumerate(starts)])
+        return np.array([n in self.special_ids or start for n, start in enumerate(starts)])
 
     @property
     def languages(self) -> list[str]:
         """The target languages that can be asked for; empty if there is only one."""
         return sorted(token[2:-1] for token in self.backend.get_vocab() if _is_tag(token))
 
-    def tags(self, language: str) -> list[int]:
+    def language_tag_ids(self, language: str) -> list[int]:
         """Return the tokens to put before a source to ask for a target language.
 
         Returns:
