@@ -65,7 +65,7 @@ class Trial:
         )
         interface = TaskInterface({"tokens": InputSpec((1, 1))}, {"tokens": WORD})
         self.components: Any = SimpleNamespace(
-            task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface)
+            task=SimpleNamespace(training_batches=lambda seed: Tokens(bad), interface=interface)
         )
 
     @property
