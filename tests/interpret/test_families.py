@@ -11,8 +11,8 @@ from tests.contracts.cases import CASES, Case
 from transformer.attention.sites import MapValues
 from transformer.interpret.load import LoadedModel, _model
 from transformer.tasks import registry as tasks
+from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
 from transformer.tasks.task import load_run_tokenizer
-from transformer.tasks.text_fine_tuning import TEXT_SEPARATOR, FineTuningConfig
 from transformer.training.build import build_components
 from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.partitioning import single_device_placement

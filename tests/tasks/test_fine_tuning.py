@@ -14,10 +14,7 @@ from scipy import stats
 
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables
-from transformer.tasks.registry import build, synthetic, task_config
-from transformer.tasks.synthetic_data import abstract_batch
-from transformer.tasks.task import PredictionRequest, StateView
-from transformer.tasks.text_fine_tuning import (
+from transformer.tasks.fine_tuning import (
     FineTuning,
     FineTuningConfig,
     input_sequences,
@@ -26,6 +23,9 @@ from transformer.tasks.text_fine_tuning import (
     ranks,
     spearman,
 )
+from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.synthetic_data import abstract_batch
+from transformer.tasks.task import PredictionRequest, StateView
 from transformer.training.checked_batches import CheckedBatches
 
 SIZES = "train=7,validation=5,test=3"
