@@ -132,7 +132,7 @@ class PackedBatches:
             first = 0
             for segment, chunk in enumerate(self._packed[number], start=1):
                 filled = slice(first, first + chunk.size)
-                document = self._documents[chunk.document]
+                document = self._documents[chunk.document_index]
                 labels = list(document[chunk.start + 1 : chunk.stop + 1])
                 if len(labels) < chunk.size and self._end is not None:
                     labels.append(self._end)
