@@ -138,7 +138,7 @@ def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path)
     for (text, _), row in zip(train.texts, train.rows, strict=True):
         assert (row[0], row[-1]) == (tokenizer.bos_id, tokenizer.eos_id)
         assert bytes(row[1:-1]).decode() == text[:10]
-    assert train.cut == sum(len(text) > 10 for text, _ in train.texts)
+    assert train.num_truncated == sum(len(text) > 10 for text, _ in train.texts)
     assert task.interface.vocabularies == {"tokens": 258, "classes": 2}
 
 

@@ -155,7 +155,7 @@ def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_r
 class FewTokens:
     """A vocabulary of three tokens that mean something, and five that do not."""
 
-    vocabulary = 8
+    vocab_size = 8
     special = frozenset({0, 2, 4, 5, 7})
 
 

@@ -127,7 +127,9 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
         np.testing.assert_array_equal(values[row, :length].argmax(-1), lived.actions[row, :length])
         for t in range(length):
             if here[row, t]:
-                mass.append(weights[0, row, 0, t, lived.worlds.row[row, t] * 8 + lived.worlds.column[row, t]])
+                mass.append(
+                    weights[0, row, 0, t, lived.worlds.person_row[row, t] * 8 + lived.worlds.person_column[row, t]]
+                )
                 seen += 1
     told = evaluation.finish(sums, rows).scalars
     assert seen > 5

@@ -115,7 +115,7 @@ def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> N
     seen = 0
     for name in ("generator", "discriminator"):
         state = variables.state[name]["spectral"]
-        normed, following = getattr(module, name).normed(state, train=False)
+        normed, following = getattr(module, name).normalize_kernels(state, train=False)
         assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), following, state))
         for path, kernel in normed.items():
             outputs = 2 if path.endswith(("query", "key", "value")) else 1

@@ -63,7 +63,7 @@ def test_the_encoder_reads_two_gated_convolutions() -> None:
     @jax.jit
     def look(given: Any) -> Any:
         frames, _ = log_mel_features(given["sound"], given["lengths"], CONFIG.audio_frontend, dtype="float32", key=None)
-        return frames, model.functional.bind(variables.params).convolved(given, None)
+        return frames, model.functional.bind(variables.params).convolved_frames(given, None)
 
     frames, (read, lengths) = jax.device_get(look(INPUTS))
     assert lengths.tolist() == [2, 2]
