@@ -156,7 +156,7 @@ class FewTokens:
     """A vocabulary of three tokens that mean something, and five that do not."""
 
     vocab_size = 8
-    special = frozenset({0, 2, 4, 5, 7})
+    special_ids = frozenset({0, 2, 4, 5, 7})
 
 
 @pytest.mark.parametrize(
