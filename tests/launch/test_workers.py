@@ -222,7 +222,7 @@ def test_a_worker_is_one_before_its_config_is_read_with_jax(module, tmp_path, mo
         raise UserError("a worker")
 
     monkeypatch.setattr(module, "become_worker", become)
-    monkeypatch.setattr(TrialStore, "existing", lambda path: None)
+    monkeypatch.setattr(TrialStore, "open_existing", lambda path: None)
     words = [
         "--config=experiments/ablations/configs/num_heads.py",
         f"--workdir={tmp_path}",
