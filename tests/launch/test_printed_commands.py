@@ -37,7 +37,7 @@ from transformer.models import decoder
 class OwnConfig(decoder.DecoderConfig):
     pass
 
-FAMILY = dataclasses.replace(decoder.FAMILY, config=OwnConfig, sizes={})
+FAMILY = dataclasses.replace(decoder.FAMILY, config_class=OwnConfig, sizes={})
 """
 
 
