@@ -22,7 +22,7 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
         return BenchmarkResult((ResultRow("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
 
     monkeypatch.setattr(alternating_runs, "run_alternating", fake)
-    monkeypatch.setattr(benchmark, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(benchmark, "find_checkout", lambda: tmp_path)
     words = (
         "--name=loop",
         "--experiment=experiments/language_modeling/configs/shakespeare_large.py:cpu",
