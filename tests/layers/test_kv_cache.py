@@ -14,7 +14,7 @@ from transformer.layers.kv_cache import (
     read_rings,
     repeat_rings,
     slot_positions,
-    with_own,
+    update_ancestors,
     write_slot,
     writers,
 )
@@ -61,7 +61,7 @@ def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
         k, v = (random(rows, 1, groups, depth, seed=10 * step + side) for side in (1, 2))
         q, bias = random(rows, 1, heads, depth, seed=10 * step), random(rows, heads, 1, slots, seed=10 * step + 3)
         position = jnp.full(rows, step)
-        ancestors = with_own(ancestors, position, shared)
+        ancestors = update_ancestors(ancestors, position, shared)
         rings = tuple(write_slot(ring, jnp.asarray(new), position) for ring, new in zip(rings, (k, v), strict=True))
         held = slot_positions(position, slots)
         found = read_rings(
