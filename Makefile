@@ -37,7 +37,7 @@ format: ## rewrite the sources in the project's style
 
 slow: ## run the tests that `make test` leaves out
 	@.ci/install dev
-	$(PYTEST) -m slow -n 2 --dist loadfile
+	HEADWISE_CHECK_MODELS=1 $(PYTEST) -m slow -n 2 --dist loadfile
 
 faults: ## kill, tear, fill, flip and plant, and see that no run is lost and nothing changes in silence (an hour on two cores)
 	@.ci/install dev
