@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, special_token
+from transformer.data.tokenizers.train_tokenizer import add_roles, byte_tokenizer
 from transformer.tasks.task import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, special_tokens
@@ -30,8 +30,7 @@ def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
     words = {str(number): number for number in range(max(vocabulary - len(roles), 1))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens([special_token(role) for role in roles])
-    return Tokenizer.from_roles(backend, {role: backend.token_to_id(special_token(role)) for role in roles})
+    return add_roles(backend, roles)
 
 
 def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:

@@ -53,7 +53,7 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
         vocab_size=size, special_tokens=[*special, *map(language_tag, languages)], show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
-    return _with_roles(backend, _JOINT_ROLES)
+    return add_roles(backend, _JOINT_ROLES)
 
 
 def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end",)) -> Tokenizer:
@@ -90,7 +90,7 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=size - len(roles), initial_alphabet=alphabet, show_progress=False)
     backend.train_from_iterator(texts, trainer)
-    return _with_roles(backend, roles)
+    return add_roles(backend, roles)
 
 
 def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
@@ -118,7 +118,7 @@ def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Toke
         vocabulary[unknown] = len(vocabulary)
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown))
     backend.decoder = decoders.Fuse()
-    return _with_roles(backend, roles)
+    return add_roles(backend, roles)
 
 
 def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
@@ -128,11 +128,19 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
     # Without the expression that splits words, which would only take time.
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    return _with_roles(backend, roles)
+    return add_roles(backend, roles)
 
 
-def _with_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
-    """Return the tokenizer with a special token for every role, appended if it lacks them."""
+def add_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
+    """Make a tokenizer of a vocabulary and a special token for every role, appended if it lacks them.
+
+    Args:
+        backend: The vocabulary and how texts are split; it is changed.
+        roles: The roles of the special tokens.
+
+    Raises:
+        TypeError: If `roles` is a single string.
+    """
     refuse_single_text(roles, "roles")
     backend.add_special_tokens([special_token(role) for role in roles])
     return Tokenizer.from_roles(backend, {role: backend.token_to_id(special_token(role)) for role in roles})
