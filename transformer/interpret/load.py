@@ -17,7 +17,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError, hash_config
 from transformer.huggingface.convert import read_config, read_model_folder
 from transformer.interpret.named_maps import Maps, maps_of
-from transformer.interpret.show import AttentionPage, in_notebook
+from transformer.interpret.show import AttentionPage
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
 from transformer.maps.report.projections import check_projection_size, encode_projections
 from transformer.maps.report.single_text import Look, store_single_text
@@ -125,8 +125,7 @@ class LoadedModel:
             written = render_single_text(
                 store, self.name, self.config, self.num_parameters, budget, projections=projections
             )
-        looked = AttentionPage(" / ".join(titles), written)
-        return looked if page is None and in_notebook() else looked.save(page)
+        return AttentionPage(" / ".join(titles), written).display_or_save(page)
 
     def _looking(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
         """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""

@@ -60,6 +60,10 @@ class AttentionPage:
         print(f"Open this page in a browser: {file.resolve()}")
         return dataclasses.replace(self, path=file.resolve())
 
+    def display_or_save(self, path: str | Path | None = None) -> "AttentionPage":
+        """Return the page as it is in a notebook, which displays it; elsewhere, or if `path` is given, `save` it."""
+        return self if path is None and in_notebook() else self.save(path)
+
     def _repr_html_(self) -> str:
         """Return the page in a sandboxed frame, where it may run scripts and offer downloads but reach nothing else."""
         return (

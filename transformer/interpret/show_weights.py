@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_we
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError, hash_config
-from transformer.interpret.show import AttentionPage, in_notebook
+from transformer.interpret.show import AttentionPage
 from transformer.maps.capture_plan import MapsConfig
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
 from transformer.maps.report.single_text import store_single_text
@@ -74,8 +74,7 @@ def show_weights(
     with tempfile.TemporaryDirectory() as folder:
         store, _ = store_single_text(Path(folder) / "maps", (site,), labels, look, MapsConfig(), hash_config({}))
         written = render_single_text(store, title, {}, 0, budget)
-    shown = AttentionPage(title, written)
-    return shown if page is None and in_notebook() else shown.save(page)
+    return AttentionPage(title, written).display_or_save(page)
 
 
 def _checked(weights: Any, queries: int, keys: int, causal: bool) -> np.ndarray:
