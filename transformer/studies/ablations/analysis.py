@@ -80,8 +80,14 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
 
 
 _COPIED = (
-    *("question", "reference", "direction", "selection_metric", "reported_metric", "target"),
-    *("smallest_effect_of_interest", "seeds"),
+    "question",
+    "reference",
+    "direction",
+    "selection_metric",
+    "reported_metric",
+    "target",
+    "smallest_effect_of_interest",
+    "seeds",
 )
 
 
@@ -401,12 +407,19 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
 
 
 def _flat(cell: RunResult) -> dict[str, Any]:
-    keys = (
-        *("arm", "task", "seed", "hyperparameters", "state", "selection_value", "reported_value", "steps"),
-        *("directory", "command", "trust"),
-    )
-    fields = {"arm": "arm_name", "task": "task_name", "steps": "num_steps", "trust": "trust_flags"}
-    return {key: getattr(cell, fields.get(key, key)) for key in keys}
+    return {
+        "arm": cell.arm_name,
+        "task": cell.task_name,
+        "seed": cell.seed,
+        "hyperparameters": cell.hyperparameters,
+        "state": cell.state,
+        "selection_value": cell.selection_value,
+        "reported_value": cell.reported_value,
+        "steps": cell.num_steps,
+        "directory": cell.directory,
+        "command": cell.command,
+        "trust": cell.trust_flags,
+    }
 
 
 def _plain(value: Any) -> Any:
