@@ -110,7 +110,12 @@ def results_of_seeds(study: Path) -> list[list[float]]:
     """The results of each arm of a study on each task, with the values that it was tuned to."""
     content = json.loads(study.read_text(encoding="utf-8"))
     results: dict[str, list[float]] = {}
-    for cell in content.get("cells", ()) if isinstance(content, dict) else ():
+    if not isinstance(content, dict) or "arms" not in content:
+        return []  # no study
+    for run in content.get("runs", ()):
+        arm = json.dumps([run["arm"], run["task"], run["hyperparameters"]])
+        results.setdefault(arm, []).append(run["reported_value"])
+    for cell in content.get("cells", ()):  # the keys of the first records
         results.setdefault(json.dumps([cell["arm"], cell["task"], cell["tuned"]]), []).append(cell["reported"])
     return list(results.values())
 
