@@ -48,10 +48,8 @@ def unnamed(project: Path, page: str) -> list[str]:
         if file.name != "__init__.py" and f"]({file.relative_to(project)})" not in page:
             missing.append(file.name)
         if file in FILES:
-            arguments = arguments_of(file)[2:]  # the default is the file itself
-            missing += [
-                f"{file.name}{each}" for each in arguments if not re.search(rf"[:`]{re.escape(each[1:])}`", page)
-            ]
+            arguments = [argument for argument in arguments_of(file) if argument]
+            missing += [f"{file.name}{each}" for each in arguments if not re.search(rf"{re.escape(each)}`", page)]
         if exports(file) and f"`experiments.{project.name}.{file.stem}`" not in page:
             missing.append(f"experiments.{project.name}.{file.stem}")
     return missing
@@ -65,7 +63,8 @@ def test_a_readme_names_every_file_argument_task_and_family(project: Path) -> No
 def test_what_a_readme_does_not_name_is_found() -> None:
     project = CHECKOUT / "experiments" / "captioning"
     configs = (
-        "[show_attend_tell.py](configs/show_attend_tell.py), `show_attend_tell.py:hard`, `show_attend_tell.py:none`"
+        "[show_attend_tell.py](configs/show_attend_tell.py), `show_attend_tell.py:soft`, `show_attend_tell.py:hard`, "
+        "`show_attend_tell.py:none`"
     )
     page = f"[model.py](model.py) is `experiments.captioning.model`. {configs} [data.py](data.py)"
     assert unnamed(project, page) == ["metrics.py", "task.py", "experiments.captioning.task"]
