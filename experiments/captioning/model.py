@@ -13,7 +13,7 @@ from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures
@@ -133,7 +133,7 @@ class Captioner(RecurrentAttentionDecoder):
 
     streams = ("soft", "steps")
 
-    def __init__(self, config: CaptionerConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: CaptionerConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
         seen, width, embedding = config.encoder.width, config.width, config.embedding
@@ -219,7 +219,7 @@ def build(config: CaptionerConfig, interface: TaskInterface, precision: Precisio
     if config.attention is not CaptionerAttention.NONE:
         values = MapValues.SAMPLE if config.attention is CaptionerAttention.HARD else MapValues.PROBABILITY
         sites = (Site(SITE, Axis("target"), grid, layers=("0",), heads=("0",), values=values),)
-    return Model(Functional(lambda builder: Captioner(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: Captioner(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(CaptionerConfig, build, frozenset({IMAGE_CAPTIONING}))

@@ -13,7 +13,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
@@ -97,7 +97,7 @@ class RecurrentQNetwork(StatelessModule):
     `lengths` [B]. Outputs: the values [B, T, A]; at padding those of W 0 + b.
     """
 
-    def __init__(self, config: RecurrentQNetworkConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: RecurrentQNetworkConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, self.count = config, builder.dtype, interface.vocabularies["actions"]
         regions = _regions(config, interface)
         self.gray = GridEncoder(config.encoder, 1, builder=builder)
@@ -188,7 +188,7 @@ def build(config: RecurrentQNetworkConfig, interface: TaskInterface, precision: 
     region = config.encoder.axis("region", *interface.inputs["gray"].shape[2:4])
     if config.region_pooling is RegionPooling.ATTENTION:
         sites = (Site(SITE, Axis("step", AxisKind.STEPS), region, layers=("0",), heads=("0",)),)
-    return Model(Functional(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(RecurrentQNetworkConfig, build, frozenset({ACTION_VALUES}))

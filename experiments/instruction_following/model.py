@@ -11,9 +11,9 @@ from experiments.instruction_following.transition_tables import follow_moves, ne
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
-from transformer.layers.beam_rows import as_rows, by_example
+from transformer.layers.beam_rows import flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
@@ -138,7 +138,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
     padding do not move.
     """
 
-    def __init__(self, config: ListenAttendWalkConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ListenAttendWalkConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
         width, embedding = config.width, config.embedding
@@ -172,7 +172,10 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         """Move by the chosen action, and return the observation there."""
         place_R = next_place(source.moves, carry.place, tokens_R)
         return Sight(
-            place_R, self.sight(as_rows(observations_at(source.sights, by_example(place_R, len(source.sights)))))
+            place_R,
+            self.sight(
+                flatten_beam_axis(observations_at(source.sights, unflatten_beam_axis(place_R, len(source.sights))))
+            ),
         )
 
     def advance(
@@ -210,7 +213,7 @@ def build(config: ListenAttendWalkConfig, interface: TaskInterface, precision: P
     """Build the model; instructions and walks may have any length."""
     site = Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))
     sites = (site,) if config.aligner.attends else ()
-    return Model(Functional(lambda builder: ListenAttendWalk(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: ListenAttendWalk(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(ListenAttendWalkConfig, build, frozenset({INSTRUCTION_FOLLOWING}))

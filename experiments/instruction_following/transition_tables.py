@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.layers.beam_rows import as_rows, by_example
+from transformer.layers.beam_rows import flatten_beam_axis, unflatten_beam_axis
 
 
 def next_place(
@@ -25,8 +25,8 @@ def next_place(
         The new place of each row.
     """
     examples, _, vocabulary = moves_BxPxV.shape
-    entry_BxM = by_example(place_R * vocabulary + tokens_R, examples)
-    return as_rows(jnp.take_along_axis(moves_BxPxV.reshape(examples, -1), entry_BxM, axis=1))
+    entry_BxM = unflatten_beam_axis(place_R * vocabulary + tokens_R, examples)
+    return flatten_beam_axis(jnp.take_along_axis(moves_BxPxV.reshape(examples, -1), entry_BxM, axis=1))
 
 
 def follow_moves(

@@ -21,7 +21,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_cell import Alignment, scan_steps
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
@@ -122,7 +122,7 @@ class NTM(StatelessModule):
     `MemoryInit` is constant.
     """
 
-    def __init__(self, config: NTMConfig, inputs: int, outputs: int, builder: Builder):
+    def __init__(self, config: NTMConfig, inputs: int, outputs: int, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
         # Small, and read at every step: whole on every device.
         width, read = config.width, config.read_heads * config.slot_width
@@ -230,7 +230,7 @@ def build(config: NTMConfig, interface: TaskInterface, precision: Precision) -> 
         Site(name, steps, slots, layers=("0",), heads=tuple(map(str, range(count))))
         for name, count in ((READ, config.read_heads), (WRITE, config.write_heads))
     )
-    return Model(Functional(lambda builder: NTM(config, inputs, outputs, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: NTM(config, inputs, outputs, builder), precision), sites)
 
 
 FAMILY = ModelFamily(NTMConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))

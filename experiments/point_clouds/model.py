@@ -16,7 +16,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
@@ -86,7 +86,7 @@ class SetTransformer(BlockStacks):
     Inputs: `points` [B, N, D], `lengths` [B], the number of real points. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: ParameterBuilder):
         blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
         builder = builder.with_rule(
             Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
@@ -178,7 +178,7 @@ def build(config: SetTransformerConfig, interface: TaskInterface, precision: Pre
     if config.pooling is Pooling.ATTENTION:
         heads = tuple(map(str, range(config.heads)))
         sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, size=1), points, layers=("0",), heads=heads),)
-    return Model(Functional(lambda builder: SetTransformer(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: SetTransformer(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), embedding_patterns=("embed/*",))

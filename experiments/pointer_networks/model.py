@@ -20,8 +20,8 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows, repeat_rows
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, repeat_per_beam, unflatten_beam_axis
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
@@ -103,7 +103,7 @@ class PointerNetwork(StatelessModule):
     learned vector at the first step.
     """
 
-    def __init__(self, config: PointerNetworkConfig, builder: Builder):
+    def __init__(self, config: PointerNetworkConfig, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
         encoded = config.encoder.output_width
         self.encoder = RecurrentStack(config.encoder, COORDINATES, builder=builder)
@@ -181,7 +181,7 @@ class PointerNetwork(StatelessModule):
         """Return the initial cache; rows are examples x beams, and encoded points are stored once for all beams."""
         memory, fed_BxKxI, carry = self.encode(inputs)
         begin_R = jnp.full(len(fed_BxKxI) * num_beams, POINTER_END, jnp.int32)
-        return Cache(layers=(), rows=repeat_rows(carry, num_beams), examples=(memory, fed_BxKxI)), begin_R
+        return Cache(layers=(), rows=repeat_per_beam(carry, num_beams), examples=(memory, fed_BxKxI)), begin_R
 
     def step(
         self,
@@ -194,13 +194,13 @@ class PointerNetwork(StatelessModule):
     ) -> tuple[Float[Array, "R K"], Cache, Aux]:
         """Return the logits of the end and of every point after one more choice."""
         memory, fed_BxKxI = cache.examples
-        chosen_BxM = by_example(tokens_R, len(fed_BxKxI))
-        fed_RxI = as_rows(jnp.take_along_axis(fed_BxKxI, chosen_BxM[..., None], axis=1))
+        chosen_BxM = unflatten_beam_axis(tokens_R, len(fed_BxKxI))
+        fed_RxI = flatten_beam_axis(jnp.take_along_axis(fed_BxKxI, chosen_BxM[..., None], axis=1))
         query_RxE, rows = self.decoder.step(fed_RxI, cache.rows)
         mask = Mask(key_lengths=memory.lengths)
-        alignment = self.point(by_example(query_RxE, len(fed_BxKxI)), memory, mask)
+        alignment = self.point(unflatten_beam_axis(query_RxE, len(fed_BxKxI)), memory, mask)
         # The beams of an example are queries of one attention; as maps they are rows of one query each.
-        of_rows = jax.tree.map(lambda leaf: queries_as_rows(leaf)[:, :, None], alignment)
+        of_rows = jax.tree.map(lambda leaf: beam_queries_to_rows(leaf)[:, :, None], alignment)
         lengths_R = jnp.repeat(memory.lengths, chosen_BxM.shape[1])
         maps = _maps(of_rows, Mask(key_lengths=lengths_R), capture)
         return of_rows.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
@@ -215,7 +215,7 @@ def build(config: PointerNetworkConfig, interface: TaskInterface, precision: Pre
     """Build the model; points and targets may have any length."""
     target, points = Axis("target"), Axis("points", AxisKind.POINTS)
     site = Site(SITE, target, points, layers=("0",), heads=("0",))
-    return Model(Functional(functools.partial(PointerNetwork, config), precision), (site,))
+    return Model(FunctionalModule(functools.partial(PointerNetwork, config), precision), (site,))
 
 
 FAMILY = ModelFamily(PointerNetworkConfig, build, frozenset({POINTER_PREDICTION}))

@@ -16,7 +16,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
 from transformer.layers.convolution import Convolution2D, Window
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
@@ -69,7 +69,7 @@ class SaganConfig(Config, path="config.model"):
 class Player(Module):
     """The base of both players: layers with spectral norm, by name, and attention in some of their grids."""
 
-    def __init__(self, config: SaganConfig, height: int, normed: tuple[str, ...], *, builder: Builder):
+    def __init__(self, config: SaganConfig, height: int, normed: tuple[str, ...], *, builder: ParameterBuilder):
         self.grids = {height >> level: channels for level, channels in enumerate(config.channels)}
         self.attention, self.normed_layers = config.attention_grids, normed
         for rows in config.attention_grids:
@@ -132,7 +132,7 @@ class Generator(Player):
     A stage is relu(attention(norm(conv(nearest-neighbor upsampling)))), with class-independent batch norm.
     """
 
-    def __init__(self, config: SaganConfig, noise: int, shape: tuple[int, int, int], *, builder: Builder):
+    def __init__(self, config: SaganConfig, noise: int, shape: tuple[int, int, int], *, builder: ParameterBuilder):
         height, width, colors = shape
         stages = [f"stage_{level}" for level in reversed(range(config.num_halvings))]
         super().__init__(config, height, ("first", *stages, "last"), builder=builder)
@@ -182,7 +182,7 @@ class Discriminator(Player):
     A stage is leaky_relu(attention(conv(x))); the sum over positions is that of Miyato et al. 2018.
     """
 
-    def __init__(self, config: SaganConfig, height: int, colors: int, *, builder: Builder):
+    def __init__(self, config: SaganConfig, height: int, colors: int, *, builder: ParameterBuilder):
         stages = [f"stage_{level}" for level in range(config.num_halvings + 1)]
         super().__init__(config, height, (*stages, "last"), builder=builder)
         self.levels, inputs = config.num_halvings, colors
@@ -217,7 +217,7 @@ class Sagan(Module):
     updated.
     """
 
-    def __init__(self, config: SaganConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: SaganConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.dtype = builder.dtype
         _, height, width, colors = interface.inputs["image"].shape
         noise = interface.inputs["noise"].shape[-1]
@@ -312,7 +312,7 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
             columns, step = grids[rows]
             axis = Axis(f"{shown}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
             sites.append(Site(f"{player}/self_{rows}", axis, axis, layers=("0",), heads=("0",)))
-    functional = Functional(lambda builder: Sagan(config, interface, builder), precision)
+    functional = FunctionalModule(lambda builder: Sagan(config, interface, builder), precision)
     return Model(functional, tuple(sites), forward_methods=("forward", "score"))
 
 

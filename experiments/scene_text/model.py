@@ -13,7 +13,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
@@ -74,7 +74,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
     Inputs: `image` and `target`, the string after a begin token, padded at its end.
     """
 
-    def __init__(self, config: ShowAttendReadConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ShowAttendReadConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
         seen, width, vocabulary = config.encoder.width, config.width, interface.vocabularies["target"]
@@ -176,7 +176,7 @@ def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Pre
         assert seen.shape is not None
         seen = Axis("columns", AxisKind.STEPS, size=seen.shape[1])
     site = Site(SITE, Axis("target"), seen, layers=("0",), heads=("0",))
-    return Model(Functional(lambda builder: ShowAttendRead(config, interface, builder), precision), (site,))
+    return Model(FunctionalModule(lambda builder: ShowAttendRead(config, interface, builder), precision), (site,))
 
 
 FAMILY = ModelFamily(ShowAttendReadConfig, build, frozenset({IMAGE_CAPTIONING}))

@@ -13,7 +13,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
@@ -81,7 +81,7 @@ class Pyramid(Module):
     Missing neighbors after the last position of an utterance are zero: n positions become ceil(n / factor).
     """
 
-    def __init__(self, config: ListenAttendSpellConfig, inputs: int, *, builder: Builder):
+    def __init__(self, config: ListenAttendSpellConfig, inputs: int, *, builder: ParameterBuilder):
         self.factors = (1, *config.pyramid)
         for number, factor in enumerate(self.factors):
             setattr(self, f"layer_{number}", RecurrentLayer(config.listener_layer, factor * inputs, builder=builder))
@@ -117,7 +117,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
 
     streams = ("hearing", "own", "steps")
 
-    def __init__(self, config: ListenAttendSpellConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ListenAttendSpellConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
         annotations = config.listener_layer.output_width
@@ -207,7 +207,7 @@ def build(config: ListenAttendSpellConfig, interface: TaskInterface, precision: 
     stride = config.audio_frontend.hop_length * config.frames_per_output / SAMPLE_RATE
     frames = Axis("frames", AxisKind.FRAMES, stride=stride)
     site = Site(SITE, Axis("target"), frames, layers=("0",), heads=("0",))
-    return Model(Functional(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))
+    return Model(FunctionalModule(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))
 
 
 FAMILY = ModelFamily(ListenAttendSpellConfig, build, frozenset({SPEECH_RECOGNITION}))

@@ -10,7 +10,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import PositiveInt, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialize
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.transformer_block import BlockAux
@@ -61,7 +61,7 @@ class SpeechTransformer(EncoderDecoder):
 
     config: SpeechTransformerConfig
 
-    def __init__(self, config: SpeechTransformerConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: SpeechTransformerConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(config, interface, builder)
         builder = builder.with_rule(Initialize(config.initialization))
 
@@ -124,7 +124,7 @@ def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: 
         *stack_sites(ENCODER, config, config.encoder_layers, frames, frames),
         *stack_sites(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
     )
-    functional = Functional(lambda builder: SpeechTransformer(config, interface, builder), precision)
+    functional = FunctionalModule(lambda builder: SpeechTransformer(config, interface, builder), precision)
     return Model(functional, sites, config.max_length)
 
 

@@ -19,9 +19,9 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
@@ -35,7 +35,7 @@ from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPY
 class CoverageScore(Module):
     """Additive attention score with coverage: v' tanh(W1 k_i + W2 q + w_c c_i) (See et al. 2017, equation 11)."""
 
-    def __init__(self, heads: int, hidden: int, *, builder: Builder):
+    def __init__(self, heads: int, hidden: int, *, builder: ParameterBuilder):
         rule = builder.rule(Role.DENSE, 1, hidden)
         self.weight = builder.parameter(rule, (heads, hidden), ("groups", "head_dim"))
 
@@ -44,7 +44,7 @@ class CoverageScore(Module):
 
         Rows are examples x beams, as those of `AttentionCell.step`, which reads the result with one query for each.
         """
-        rows = repeat_rows(memory, len(coverage_RxK) // len(memory.lengths))
+        rows = repeat_per_beam(memory, len(coverage_RxK) // len(memory.lengths))
         keys_RxKxHxA = rows.keys.keys
         covered_RxKx1x1 = coverage_RxK[:, :, None, None].astype(keys_RxKxHxA.dtype)
         moved = keys_RxKxHxA + covered_RxKx1x1 * jnp.asarray(self.weight[...], keys_RxKxHxA.dtype)[None, None]
@@ -164,7 +164,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
 
     streams = ("source", "target", "readout")
 
-    def __init__(self, config: PointerGeneratorConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: PointerGeneratorConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
         self.extended = interface.vocabularies["joint"]
@@ -207,7 +207,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: EncodedArticle, carry: Carry) -> StepInput:
         """Return the embeddings of the chosen words, including copied ones."""
-        words_RxS, copied_RxS = repeat_rows((source.words, source.copied), len(tokens_R) // len(source.words))
+        words_RxS, copied_RxS = repeat_per_beam((source.words, source.copied), len(tokens_R) // len(source.words))
         return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
     def advance(
@@ -273,7 +273,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
             return super().step(state, cache, tokens_R, capture=capture, **options)
         steps, cache, aux = self.extend(state, cache, tokens_R, capture=capture, **options)
         switch_Rx1 = self._switch(steps.outputs, steps.inputs.word)[:, None]
-        copied_RxS = repeat_rows(steps.source.copied, len(tokens_R) // len(steps.source.copied))
+        copied_RxS = repeat_per_beam(steps.source.copied, len(tokens_R) // len(steps.source.copied))
         scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.outputs.weights[:, None], copied_RxS)
         maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, capture)}
         return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
@@ -334,7 +334,9 @@ def build(config: PointerGeneratorConfig, interface: TaskInterface, precision: P
     if "copied" in interface.inputs:
         origin = Axis("origin", AxisKind.SLOTS, size=2)
         sites.append(Site(SWITCH, Axis("target"), origin, layers=("0",), heads=("0",)))
-    return Model(Functional(lambda builder: PointerGenerator(config, interface, builder), precision), tuple(sites))
+    return Model(
+        FunctionalModule(lambda builder: PointerGenerator(config, interface, builder), precision), tuple(sites)
+    )
 
 
 FAMILY = ModelFamily(PointerGeneratorConfig, build, frozenset({TRANSLATION_WITH_COPYING, TRANSLATION}))

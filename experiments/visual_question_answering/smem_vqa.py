@@ -10,7 +10,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.rng import draw_array, dropout
 from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
@@ -61,7 +61,7 @@ class SMemVQA(StatelessModule):
     Outputs: logits [B, C].
     """
 
-    def __init__(self, config: SMemVQAConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: SMemVQAConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, width = config, builder.dtype, config.width
         rows = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, width, builder=builder)
@@ -78,7 +78,7 @@ class SMemVQA(StatelessModule):
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
 
-    def _embedding_of_places(self, builder: Builder) -> Linear:
+    def _embedding_of_places(self, builder: ParameterBuilder) -> Linear:
         inputs, outputs = (("features", self.config.image_encoder.width),), (("embed", self.config.width),)
         return Linear(inputs, outputs, bias=True, builder=builder)
 
@@ -195,7 +195,7 @@ def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision)
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends = config.readout is ImageReadout.ATTENTION
     sites = (grid_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),) if attends else ()
-    return Model(Functional(lambda builder: SMemVQA(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: SMemVQA(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(SMemVQAConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))

@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.rng import dropout
 from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
@@ -73,7 +73,7 @@ class StackedAttention(StatelessModule):
     Outputs: logits [B, C].
     """
 
-    def __init__(self, config: StackedAttentionConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: StackedAttentionConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
         rows = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, config.embedding, builder=builder)
@@ -153,7 +153,7 @@ def build(config: StackedAttentionConfig, interface: TaskInterface, precision: P
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends, image = config.readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
     sites = (grid_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
-    return Model(Functional(lambda builder: StackedAttention(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: StackedAttention(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(StackedAttentionConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))

@@ -22,7 +22,7 @@ from transformer.attention import (
     attend,
     local_predictive,
 )
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.tasks.synthetic_data import abstract_batch
@@ -109,7 +109,7 @@ def test_infinities_never_leave_attention(choice: dict[str, Any], named: str) ->
     ],
 )
 def test_layers_raise_the_rank_of_no_array_in_silence(build: Callable[..., Any]) -> None:
-    functional = Functional(build)
+    functional = FunctionalModule(build)
     with jax.numpy_rank_promotion("raise"):
         params = functional.init(jax.random.key(0))
         jax.eval_shape(lambda params, x: functional.bind(params)(x), params, jnp.ones((2, 3, 8)))

@@ -8,7 +8,7 @@ from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import read
 from transformer.attention.capture import capture_weights, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
@@ -60,7 +60,7 @@ class FindTheMark(Toy):
 
 def build(config, interface, precision):
     place = Axis("place", AxisKind.POINTS, size=PLACES)
-    return Model(Functional(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
+    return Model(FunctionalModule(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
 
 
 FAMILY, TASK = ModelFamily(no_choice(), build), task_spec(FindTheMark)

@@ -7,7 +7,7 @@ import numpy as np
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_for_site, single_layer_maps
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.models.model import Aux, AuxiliaryLoss, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
@@ -67,7 +67,7 @@ class Classify(Toy):
 
 def build(config, interface, precision):
     slots = Axis("memory", AxisKind.SLOTS, size=SLOTS)
-    return Model(Functional(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
+    return Model(FunctionalModule(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
 
 
 FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(Classify)

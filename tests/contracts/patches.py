@@ -10,7 +10,7 @@ from transformer.attention.capture import capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.multi_head_attention import MultiHeadAttention
@@ -76,7 +76,7 @@ class WhereIsTheBlob(Toy):
 
 def build(config, interface, precision):
     grid = Axis("patches", AxisKind.GRID, shape=(SIDE, SIDE), stride=float(PATCH), leading=1)
-    return Model(Functional(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
+    return Model(FunctionalModule(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
 
 
 FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsTheBlob)

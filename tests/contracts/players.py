@@ -9,7 +9,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.batch_and_spectral_norm import SpectralNorm
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.functional_module import Functional, Module
+from transformer.layers.functional_module import FunctionalModule, Module
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Positions, TransformerConfig
 from transformer.models.model import Aux, Model
@@ -42,7 +42,7 @@ class Players(Module):
 
 def build(config, interface, precision):
     axis, heads = Axis("points"), tuple(str(head) for head in range(HEADS))
-    return Model(Functional(Players), (Site(SITE, axis, axis, ("0",), heads),))
+    return Model(FunctionalModule(Players), (Site(SITE, axis, axis, ("0",), heads),))
 
 
 FAMILY = ModelFamily(no_choice(), build)

@@ -11,7 +11,7 @@ from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
@@ -70,7 +70,7 @@ class WhereIsIt(Toy):
 
 
 def build(config, interface, precision):
-    return Model(Functional(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))
+    return Model(FunctionalModule(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))
 
 
 FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsIt)

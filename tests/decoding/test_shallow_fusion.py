@@ -21,7 +21,7 @@ from transformer.decoding.beam import BeamSearch
 from transformer.decoding.ensemble import join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.models.model import Aux, Cache, Model, Variables
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -50,7 +50,7 @@ class Table(Model):
 def table() -> Table:
     """What its module would be is never asked."""
     module = functools.partial(Embedding, 1, 1)
-    return Table(Functional(lambda builder: module(builder=builder), Precision()), ())
+    return Table(FunctionalModule(lambda builder: module(builder=builder), Precision()), ())
 
 
 def fused(weight: float) -> tuple[ShallowFusion, Variables, np.ndarray, np.ndarray]:

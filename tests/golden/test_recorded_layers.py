@@ -11,7 +11,7 @@ import pytest
 
 from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
 
 RENEW = (
@@ -77,7 +77,7 @@ def test_recurrent_layers_are_pytorchs(recorded: dict[str, Recorded], name: str)
     cell = {"vanilla": Cell.VANILLA, "gru": Cell.GRU_RESET_AFTER, "lstm": Cell.LSTM}[name.removesuffix("_deep")]
     direction = Direction.BIDIRECTIONAL if deep else Direction.FORWARD
     config = RecurrentConfig(cell, case["hidden"].shape[-1], layers=2 if deep else 1, direction=direction)
-    functional = Functional(lambda builder: RecurrentStack(config, case["x"].shape[-1], builder=builder))
+    functional = FunctionalModule(lambda builder: RecurrentStack(config, case["x"].shape[-1], builder=builder))
     weights = recurrent_weights(case, config.layers, direction.cell_directions(0), len(cell.gates))
     assert jax.tree.map(lambda leaf: leaf.shape, weights) == jax.tree.map(lambda leaf: leaf.shape, functional.shapes())
 
@@ -116,7 +116,9 @@ def test_convolutions_are_pytorchs(recorded: dict[str, Recorded], name: str) -> 
     activation = ConvolutionActivation.GLU if gated else ConvolutionActivation.NONE
     kind, window = (Convolution1D, windows[0]) if len(windows) == 1 else (Convolution2D, windows)
     made: Any = {"activation": activation}
-    functional = Functional(lambda builder: kind(x.shape[-1], ("embed", y.shape[-1]), window, builder=builder, **made))
+    functional = FunctionalModule(
+        lambda builder: kind(x.shape[-1], ("embed", y.shape[-1]), window, builder=builder, **made)
+    )
     kernel, bias = np.moveaxis(case["weights/weight"], (0, 1), (-1, -2)), case["weights/bias"]
     weights = {"kernel": kernel, "bias": bias}
     if gated:
@@ -130,7 +132,7 @@ def test_convolutions_are_pytorchs(recorded: dict[str, Recorded], name: str) -> 
 
 def test_batch_norm_is_pytorchs(recorded: dict[str, Recorded]) -> None:
     case = recorded["batch_norm"]
-    functional = Functional(lambda builder: BatchNorm(case["x_0"].shape[1], builder=builder))
+    functional = FunctionalModule(lambda builder: BatchNorm(case["x_0"].shape[1], builder=builder))
     norm = functional.bind({"scale": case["weights/weight"], "bias": case["weights/bias"]})
     state = norm.initial_state()
     for step in range(3):
@@ -154,7 +156,7 @@ def test_batch_norm_is_pytorchs(recorded: dict[str, Recorded]) -> None:
 def test_spectral_norm_is_pytorchs(recorded: dict[str, Recorded]) -> None:
     case = recorded["spectral_norm"]
     kernel = case["weights/weight"].T  # PyTorch's rows are outputs
-    norm = Functional(lambda builder: SpectralNorm(kernel.shape)).bind({})
+    norm = FunctionalModule(lambda builder: SpectralNorm(kernel.shape)).bind({})
     state = SpectralState(jnp.asarray(case["u_0"], jnp.float32))
     for step in range(3):
 

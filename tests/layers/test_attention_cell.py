@@ -32,8 +32,8 @@ from transformer.layers.attention_cell import (
     KeyValueProjection,
     scan_steps,
 )
-from transformer.layers.beam_rows import as_rows, by_example, repeat_rows
-from transformer.layers.functional_module import Builder, Functional, Module
+from transformer.layers.beam_rows import flatten_beam_axis, repeat_per_beam, unflatten_beam_axis
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
@@ -79,11 +79,11 @@ CASES = [
 
 
 @functools.cache
-def cell_of(case: Case) -> Functional:
-    return Functional(lambda builder: AttentionCell(case.config, WIDTH, case.memory, builder=builder))
+def cell_of(case: Case) -> FunctionalModule:
+    return FunctionalModule(lambda builder: AttentionCell(case.config, WIDTH, case.memory, builder=builder))
 
 
-def random_weights(functional: Functional) -> dict[str, Any]:
+def random_weights(functional: FunctionalModule) -> dict[str, Any]:
     normal = np.random.default_rng(0).normal
     return jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), functional.shapes())
 
@@ -165,7 +165,7 @@ def test_beams_as_queries_are_a_tiled_memory(case: Case) -> None:
     with jax.enable_x64(True):
         arguments = jnp.asarray(memory), jnp.asarray(LENGTHS)
         of_beams = jax.jit(read)(jnp.asarray(query), *arguments)
-        tiled = jax.jit(read)(jnp.asarray(query), *repeat_rows(arguments, num_beams))
+        tiled = jax.jit(read)(jnp.asarray(query), *repeat_per_beam(arguments, num_beams))
     jax.tree.map(close, of_beams, tiled)
     answer = expected(case, weights, query.reshape(B, num_beams, WIDTH), memory, LENGTHS)
     close(of_beams[0], answer.output.reshape(B * num_beams, -1))
@@ -173,12 +173,12 @@ def test_beams_as_queries_are_a_tiled_memory(case: Case) -> None:
 
 def test_rows_are_examples_by_beams() -> None:
     rows = jnp.arange(12).reshape(6, 2)
-    np.testing.assert_array_equal(by_example(rows, 3)[1], [[4, 5], [6, 7]])
-    np.testing.assert_array_equal(as_rows(by_example(rows, 3)), rows)
-    np.testing.assert_array_equal(repeat_rows(jnp.array([7, 8]), 2), [7, 7, 8, 8])
-    np.testing.assert_array_equal(repeat_rows({"a": rows[:2]}, 2, axis=1)["a"], [[0, 0, 1, 1], [2, 2, 3, 3]])
+    np.testing.assert_array_equal(unflatten_beam_axis(rows, 3)[1], [[4, 5], [6, 7]])
+    np.testing.assert_array_equal(flatten_beam_axis(unflatten_beam_axis(rows, 3)), rows)
+    np.testing.assert_array_equal(repeat_per_beam(jnp.array([7, 8]), 2), [7, 7, 8, 8])
+    np.testing.assert_array_equal(repeat_per_beam({"a": rows[:2]}, 2, axis=1)["a"], [[0, 0, 1, 1], [2, 2, 3, 3]])
     with pytest.raises(ValueError, match="6 rows are no whole number of beams for each of 4 examples"):
-        by_example(rows, 4)
+        unflatten_beam_axis(rows, 4)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_sampler_draws_in_training_by_its_key_and_gives_its_log_probability() 
 
 def test_a_window_around_a_predicted_center_is_local_p() -> None:
     config = AttentionCellConfig(Score.GENERAL, reweighting=Reweighting.GAUSSIAN)
-    functional = Functional(lambda builder: AttentionCell(config, WIDTH, MEMORY, builder=builder))
+    functional = FunctionalModule(lambda builder: AttentionCell(config, WIDTH, MEMORY, builder=builder))
     weights, query, memory = random_weights(functional), random(B, WIDTH), random(B, K, MEMORY, seed=2)
     center = np.float64([[[3.2]], [[0.4]], [[0.0]]])  # of B examples, 1 head, 1 query
     with jax.enable_x64(True):
@@ -248,7 +248,7 @@ def test_a_window_around_a_predicted_center_is_local_p() -> None:
 def test_a_window_in_bfloat16_stands_where_its_query_does() -> None:
     """bfloat16 has 8 bits: of the positions beyond 256 it knows every second one."""
     config = AttentionCellConfig(Score.DOT, attention_span=AttentionSpan.MONOTONIC, half_width=1)
-    functional = Functional(lambda builder: AttentionCell(config, WIDTH, WIDTH, builder=builder))
+    functional = FunctionalModule(lambda builder: AttentionCell(config, WIDTH, WIDTH, builder=builder))
     cell = functional.bind(random_weights(functional))
     prepared = cell.prepare(jnp.zeros((1, 600, WIDTH), jnp.bfloat16))
     for position in (255, 301, 598):
@@ -283,7 +283,7 @@ def test_every_parameter_lies_under_every_set_of_rules(case: Case) -> None:
 class Decoder(Module):
     """Bahdanau's order: the state asks, and the context enters the next state beside the input."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: ParameterBuilder):
         made: dict[str, Any] = {
             "recurrent_initialization": RecurrentInitialization.XAVIER,
             "forget_bias": 1.0,
@@ -305,7 +305,7 @@ class Decoder(Module):
         return scan_steps(step, self.cell.initial(len(memory), x.dtype), {"x": x}, mask=mask, **options)
 
 
-DECODER = Functional(Decoder)
+DECODER = FunctionalModule(Decoder)
 KEYS, QUERIES = np.int32([5, 2, 3]), np.int32([4, 3, 0])
 ALL = Capture(("here",), statistics=tuple(STATISTICS[name] for name in ("entropy", "largest_logit")))
 

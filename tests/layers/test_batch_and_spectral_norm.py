@@ -10,11 +10,11 @@ from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
 from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear
 
 WIDTH = 3
-NORM = Functional(lambda builder: BatchNorm(WIDTH, momentum=0.3, epsilon=1e-3, builder=builder))
+NORM = FunctionalModule(lambda builder: BatchNorm(WIDTH, momentum=0.3, epsilon=1e-3, builder=builder))
 WEIGHTS = {"scale": np.float32([0.5, 2, -1]), "bias": np.float32([1, 0, 3])}
 
 
@@ -86,12 +86,12 @@ def test_a_batch_without_a_row_that_counts_changes_nothing() -> None:
     np.testing.assert_array_equal(initial.mean, np.zeros(WIDTH))
     np.testing.assert_array_equal(initial.variance, np.ones(WIDTH))
     with pytest.raises(ValueError, match=r"momentum=0\.0 must be above 0 and at most 1"):
-        Functional(lambda builder: BatchNorm(WIDTH, momentum=0.0, builder=builder))
+        FunctionalModule(lambda builder: BatchNorm(WIDTH, momentum=0.0, builder=builder))
 
 
 def test_batch_norm_of_bfloat16_has_float32_statistics() -> None:
     x = jnp.asarray(random(64, WIDTH) + 30, jnp.bfloat16)
-    norm = Functional(lambda builder: BatchNorm(WIDTH, builder=builder))
+    norm = FunctionalModule(lambda builder: BatchNorm(WIDTH, builder=builder))
     y, after = norm.bind(norm.init(jax.random.key(0)))(x, BatchNorm.initial_state(norm.bind(WEIGHTS)), train=True)
     assert y.dtype == jnp.bfloat16
     assert after.mean.dtype == after.variance.dtype == jnp.float32
@@ -100,7 +100,7 @@ def test_batch_norm_of_bfloat16_has_float32_statistics() -> None:
 
 
 def spectral(shape: tuple[int, ...], **options: Any) -> Any:
-    return Functional(lambda builder: SpectralNorm(shape, **options)).bind({})
+    return FunctionalModule(lambda builder: SpectralNorm(shape, **options)).bind({})
 
 
 def test_spectral_norm_is_algorithm_1_and_its_state_moves_only_in_training() -> None:
@@ -151,7 +151,7 @@ def test_no_gradient_passes_through_the_directions() -> None:
 
 
 def test_a_linear_map_takes_a_normed_kernel_for_its_own() -> None:
-    functional = Functional(lambda builder: Linear((("embed", 4),), (("embed", 3),), bias=True, builder=builder))
+    functional = FunctionalModule(lambda builder: Linear((("embed", 4),), (("embed", 3),), bias=True, builder=builder))
     linear = functional.bind({"kernel": np.ones((4, 3), np.float32), "bias": np.float32([1, 2, 3])})
     kernel = jnp.asarray(random(4, 3), jnp.float32)
     np.testing.assert_allclose(linear(jnp.ones((2, 4)), kernel)[0], kernel.sum(0) + np.arange(1, 4), rtol=1e-6)

@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.logical_axes import RULES, partition_spec
 
 B, T, INPUTS, OUTPUTS = 3, 7, 2, 3
@@ -19,12 +19,12 @@ LENGTHS = np.int32([7, 4, 0])
 
 
 @functools.cache
-def line_of(window: Window, activation: ConvolutionActivation, bias: bool = True) -> Functional:
+def line_of(window: Window, activation: ConvolutionActivation, bias: bool = True) -> FunctionalModule:
     made = {"activation": activation, "bias": bias}
-    return Functional(lambda builder: Convolution1D(INPUTS, ("embed", OUTPUTS), window, builder=builder, **made))
+    return FunctionalModule(lambda builder: Convolution1D(INPUTS, ("embed", OUTPUTS), window, builder=builder, **made))
 
 
-def random_weights(functional: Functional) -> dict[str, Any]:
+def random_weights(functional: FunctionalModule) -> dict[str, Any]:
     normal = np.random.default_rng(0).normal
     return jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), functional.shapes())
 
@@ -116,7 +116,9 @@ def test_a_convolution_over_grids_is_the_oracles(
     windows: tuple[Window, Window], activation: ConvolutionActivation
 ) -> None:
     made = {"activation": activation, "bias": False}
-    functional = Functional(lambda builder: Convolution2D(INPUTS, ("embed", OUTPUTS), windows, builder=builder, **made))
+    functional = FunctionalModule(
+        lambda builder: Convolution2D(INPUTS, ("embed", OUTPUTS), windows, builder=builder, **made)
+    )
     weights, x = random_weights(functional), random(2, 4, 5, INPUTS)
     assert set(weights) == {"kernel"} | ({"gate_kernel"} if activation.gated else set())
     with jax.enable_x64(True):
@@ -144,7 +146,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="dilation=0 of a convolution's window must be at least 1"):
         Window(3, dilation=0)
     with pytest.raises(ValueError, match="padding=causal is of sequences"):
-        Functional(
+        FunctionalModule(
             lambda builder: Convolution2D(
                 1, ("embed", 1), (Window(1), Window(1, padding=Padding.CAUSAL)), builder=builder
             )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import Builder, Functional, Module, Precision, scan
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision, scan_layers
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
@@ -16,14 +16,14 @@ from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
 WIDTH, LAYERS = 8, 4
 
 
-def feed_forward(builder: Builder) -> FeedForward:
+def feed_forward(builder: ParameterBuilder) -> FeedForward:
     return FeedForward(WIDTH, 12, activation=Activation.RELU, bias=True, builder=builder)
 
 
 class Tower(Module):
     """A stack of feed-forward layers, scanned, behind one linear map."""
 
-    def __init__(self, builder: Builder, period: int = 1, **scanned: Any):
+    def __init__(self, builder: ParameterBuilder, period: int = 1, **scanned: Any):
         self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, builder=builder)
         self.layers = builder.stack(feed_forward, LAYERS)
         self.period, self.scanned = period, scanned
@@ -38,17 +38,17 @@ class Tower(Module):
             return x, jnp.stack(sums)
 
         grouped = inputs.reshape(-1, self.period)
-        x, sums = scan(layers, self.layers, self.first(x), grouped, period=self.period, **self.scanned)
+        x, sums = scan_layers(layers, self.layers, self.first(x), grouped, period=self.period, **self.scanned)
         return x, sums.reshape(-1)
 
 
 @pytest.fixture(scope="module")
-def tower() -> Functional:
-    return Functional(Tower)
+def tower() -> FunctionalModule:
+    return FunctionalModule(Tower)
 
 
 @pytest.fixture(scope="module")
-def params(tower: Functional) -> dict[str, Any]:
+def params(tower: FunctionalModule) -> dict[str, Any]:
     return tower.init(jax.random.key(0))
 
 
@@ -56,9 +56,9 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(2, WIDTH)), jnp.float32)
 INPUTS = jnp.array([1.0, -2.0, 0.5, 0.7])
 
 
-def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: dict[str, Any]) -> None:
+def test_a_scanned_stack_is_a_loop_over_its_layers(tower: FunctionalModule, params: dict[str, Any]) -> None:
     ours, sums = tower.bind(params)(X, INPUTS)
-    one_layer = Functional(feed_forward)
+    one_layer = FunctionalModule(feed_forward)
     x, expected_sums = X @ params["first"]["kernel"] + params["first"]["bias"], []
     for index in range(LAYERS):
         expected_sums.append(jnp.sum(x))
@@ -81,10 +81,10 @@ def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: di
 def test_how_layers_are_compiled_changes_neither_values_nor_gradients(
     params: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    other, plain = Functional(lambda builder: Tower(builder, **changes)), Functional(Tower)
+    other, plain = FunctionalModule(lambda builder: Tower(builder, **changes)), FunctionalModule(Tower)
     assert jax.tree.structure(other.shapes()) == jax.tree.structure(params)
 
-    def run(one: Functional) -> Any:
+    def run(one: FunctionalModule) -> Any:
         def loss(params: Any) -> Any:
             x, sums = one.bind(params)(X, INPUTS)
             return jnp.sum(jnp.square(x)), (x, sums)
@@ -103,7 +103,7 @@ def test_stacked_layers_start_differently(params: dict[str, Any]) -> None:
     assert 0.9 * bound < np.abs(kernel).max() <= bound
 
 
-def test_init_agrees_with_shapes_and_axes(tower: Functional, params: dict[str, Any]) -> None:
+def test_init_agrees_with_shapes_and_axes(tower: FunctionalModule, params: dict[str, Any]) -> None:
     shapes, axes = tower.shapes(), tower.axes()
     assert isinstance(params, dict)
     assert jax.tree.structure(params) == jax.tree.structure(shapes)
@@ -120,7 +120,7 @@ def test_init_agrees_with_shapes_and_axes(tower: Functional, params: dict[str, A
     assert axes["layers"]["contract"]["bias"] == ("layers", "features")
 
 
-def test_init_is_a_pure_function_of_its_key(tower: Functional, params: dict[str, Any]) -> None:
+def test_init_is_a_pure_function_of_its_key(tower: FunctionalModule, params: dict[str, Any]) -> None:
     jax.tree.map(np.testing.assert_array_equal, tower.init(jax.random.key(0)), params)
     compiled = jax.jit(tower.init)(jax.random.key(0))
     jax.tree.map(lambda ours, leaf: np.testing.assert_allclose(ours, leaf, rtol=1e-6), compiled, params)
@@ -129,25 +129,25 @@ def test_init_is_a_pure_function_of_its_key(tower: Functional, params: dict[str,
     assert not np.array_equal(params["first"]["kernel"][:, 0], params["layers"]["expand"]["kernel"][0, :, 0])
 
 
-def test_bound_parameters_are_the_ones_that_are_differentiated(tower: Functional, params: dict[str, Any]) -> None:
+def test_bound_parameters_are_the_ones_that_are_differentiated(tower: FunctionalModule, params: dict[str, Any]) -> None:
     gradient = jax.grad(lambda params: jnp.sum(tower.bind(params)(X, INPUTS)[0]))(params)
     assert jax.tree.structure(gradient) == jax.tree.structure(params)
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient))
 
 
 def test_parameters_have_the_type_that_was_asked_for() -> None:
-    half = Functional(Tower, Precision(parameters="bfloat16"))
+    half = FunctionalModule(Tower, Precision(parameters="bfloat16"))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.shapes())} == {"bfloat16"}
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.init(jax.random.key(0)))} == {"bfloat16"}
 
 
 def test_a_parameter_names_every_dimension() -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 3\) has 2 dimensions and 1 logical axes \('embed',\)"):
-        Builder(jax.random.key(0)).parameter(jax.nn.initializers.zeros, (2, 3), ("embed",))
+        ParameterBuilder(jax.random.key(0)).parameter(jax.nn.initializers.zeros, (2, 3), ("embed",))
 
 
 def test_no_two_parameters_of_a_builder_begin_with_one_key() -> None:
-    builder = Builder(jax.random.key(0))
+    builder = ParameterBuilder(jax.random.key(0))
     both = (builder, builder.with_rule(Initialize(Initialization.T5)))
     drawn = [float(each.parameter(jax.nn.initializers.normal(), (), ())[...]) for each in both for _ in range(5)]
     assert len(set(drawn)) == 10

@@ -9,7 +9,7 @@ from tests import programs
 from transformer.attention import AxisKind
 from transformer.config import UserError
 from transformer.costs.flops import count_matmul_flops
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 
 CONFIG = GridEncoderConfig(channels=(4, 6), strides=(2, 3), blocks=1)
@@ -32,7 +32,7 @@ def normed(x: np.ndarray, params: dict) -> np.ndarray:
 
 
 def test_encoder_against_numpy() -> None:
-    functional = Functional(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
+    functional = FunctionalModule(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
     params = programs.initial(functional.init)
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), params)
@@ -55,7 +55,7 @@ def test_axis_and_flops() -> None:
     axis = CONFIG.axis("grid", 12, 18)
     assert (axis.kind, axis.shape, axis.stride) == (AxisKind.GRID, (2, 3), 6.0)
     first, second = 2 * 6 * 9 * 9 * 4 * (3 + 2 * 4), 2 * 2 * 3 * 9 * 6 * (4 + 2 * 6)
-    functional = Functional(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
+    functional = FunctionalModule(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
     image = jax.ShapeDtypeStruct((1, 12, 18, 3), jnp.float32)
     program = jax.make_jaxpr(lambda params, image: functional.bind(params)(image))(functional.shapes(), image)
     assert count_matmul_flops(program.jaxpr) == first + second

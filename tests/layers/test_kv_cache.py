@@ -8,15 +8,15 @@ from transformer.attention.attention_spec import AttentionSpec
 from transformer.layers.kv_cache import (
     IN_PLACE,
     MOST_SHARED,
-    fill_ring,
-    first_ancestors,
-    own,
-    read_rings,
-    repeat_rings,
+    attend_to_cache,
+    fill_cache,
+    gather_from_writers,
+    initial_ancestors,
+    repeat_cache,
     slot_positions,
+    slot_writers,
     update_ancestors,
     write_slot,
-    writers,
 )
 
 
@@ -26,11 +26,11 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("shares", [3, IN_PLACE + 1])
 def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else(shares: int) -> None:
-    ring, new, position = random(shares, 2, 4, 5, 6), random(4 * shares, 1, 2, 6), [4, 10, 7] * (shares // 3)
-    expected = ring.copy()
+    cache, new, position = random(shares, 2, 4, 5, 6), random(4 * shares, 1, 2, 6), [4, 10, 7] * (shares // 3)
+    expected = cache.copy()
     for row in range(4 * shares):
         expected[row // 4, :, row % 4, position[row // 4] % 5] = new[row, 0]
-    written = write_slot(jnp.asarray(ring), jnp.asarray(new), jnp.repeat(jnp.array(position), 4))
+    written = write_slot(jnp.asarray(cache), jnp.asarray(new), jnp.repeat(jnp.array(position), 4))
     np.testing.assert_array_equal(written, expected)
 
 
@@ -42,7 +42,7 @@ def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) 
         for position in range(newest + 1):
             expected[row, position % slots] = values[row, position]
             held[row, position % slots] = position
-    np.testing.assert_array_equal(fill_ring(jnp.asarray(values), jnp.array(last), slots), expected)
+    np.testing.assert_array_equal(fill_cache(jnp.asarray(values), jnp.array(last), slots), expected)
     np.testing.assert_array_equal(np.maximum(slot_positions(jnp.array(last), slots), -1), held)
 
 
@@ -50,24 +50,24 @@ def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) 
     "num_beams", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), MOST_SHARED + 1]
 )
 def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
-    """Beside lists of keys that are copied from parent to child, over more positions than a ring has slots."""
+    """Beside lists of keys that are copied from parent to child, over more positions than a cache has slots."""
     examples, groups, heads, depth, slots, steps = 2, 2, 4, 3, 4, 7
     rows, shared = examples * num_beams, num_beams if num_beams <= MOST_SHARED else 1
     draws = np.random.default_rng(num_beams)
-    empty = repeat_rings(jnp.zeros((examples, slots, groups, depth)), num_beams)
-    rings, ancestors = (empty, empty), first_ancestors(rows, num_beams, steps)
+    empty = repeat_cache(jnp.zeros((examples, slots, groups, depth)), num_beams)
+    caches, ancestors = (empty, empty), initial_ancestors(rows, num_beams, steps)
     histories: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(rows)]
     for step in range(steps):
         k, v = (random(rows, 1, groups, depth, seed=10 * step + side) for side in (1, 2))
         q, bias = random(rows, 1, heads, depth, seed=10 * step), random(rows, heads, 1, slots, seed=10 * step + 3)
         position = jnp.full(rows, step)
         ancestors = update_ancestors(ancestors, position, shared)
-        rings = tuple(write_slot(ring, jnp.asarray(new), position) for ring, new in zip(rings, (k, v), strict=True))
+        caches = tuple(write_slot(cache, jnp.asarray(new), position) for cache, new in zip(caches, (k, v), strict=True))
         held = slot_positions(position, slots)
-        found = read_rings(
-            jnp.asarray(q), rings, held >= 0, writers(ancestors, held), AttentionSpec(), jnp.asarray(bias)
+        found = attend_to_cache(
+            jnp.asarray(q), caches, held >= 0, slot_writers(ancestors, held), AttentionSpec(), jnp.asarray(bias)
         )
-        copied = np.asarray(own(rings[0], writers(ancestors, held)))
+        copied = np.asarray(gather_from_writers(caches[0], slot_writers(ancestors, held)))
         for row, history in enumerate(histories):
             history.append((k[row, 0], v[row, 0]))
             newest = history[-slots:]
@@ -86,4 +86,4 @@ def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
             histories = [list(histories[parent]) for parent in parents]
             ancestors = ancestors[parents]
             if shared == 1:
-                rings = tuple(ring[parents] for ring in rings)
+                caches = tuple(cache[parents] for cache in caches)

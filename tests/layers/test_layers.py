@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear, product
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
@@ -34,7 +34,7 @@ def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(np.asarray(ours), expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
 
 
-def random_weights(functional: Functional, seed: int = 0) -> dict[str, Any]:
+def random_weights(functional: FunctionalModule, seed: int = 0) -> dict[str, Any]:
     """Parameters none of which is left at its plain start, where a missing one would go unseen."""
     normal = np.random.default_rng(seed).normal
     return jax.tree.map(lambda leaf: (1 + normal(size=leaf.shape) * 0.5).astype(leaf.dtype), functional.shapes())
@@ -45,7 +45,7 @@ def random(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 def test_layer_norm_is_the_equation() -> None:
-    functional = Functional(lambda builder: LayerNorm(16, builder=builder))
+    functional = FunctionalModule(lambda builder: LayerNorm(16, builder=builder))
     weights = random_weights(functional)
     # A large mean: a variance from E[x^2] - E[x]^2 would lose it in float32.
     x = random(2, 3, 16) * 3 + 100
@@ -58,14 +58,14 @@ def test_layer_norm_is_the_equation() -> None:
 
 
 def test_layer_norm_without_a_bias_has_a_scale_alone() -> None:
-    functional = Functional(lambda builder: LayerNorm(16, builder=builder, epsilon=0.1, bias=False))
+    functional = FunctionalModule(lambda builder: LayerNorm(16, builder=builder, epsilon=0.1, bias=False))
     weights, x = random_weights(functional), random(2, 16)
     assert set(weights) == {"scale"}
     close(functional.bind(weights)(jnp.asarray(x)), oracle.layer_norm(weights, x.astype(np.float64), 0.1))
 
 
 def test_rms_norm_is_the_equation() -> None:
-    functional = Functional(lambda builder: RmsNorm(16, builder=builder, epsilon=1e-3))
+    functional = FunctionalModule(lambda builder: RmsNorm(16, builder=builder, epsilon=1e-3))
     weights = random_weights(functional)
     assert set(weights) == {"scale"}
     for x in (random(2, 3, 16) + 2, random(2, 3, 16) * 1e-2):
@@ -76,7 +76,7 @@ def test_rms_norm_is_the_equation() -> None:
 
 
 def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
-    functional = Functional(lambda builder: LayerNorm(64, builder=builder))
+    functional = FunctionalModule(lambda builder: LayerNorm(64, builder=builder))
     x = jnp.asarray(random(4, 64) + 30, jnp.bfloat16)
     y = functional.bind(functional.init(jax.random.key(0)))(x)
     exact = oracle.layer_norm({"scale": 1.0, "bias": 0.0}, np.asarray(x, np.float64))
@@ -94,11 +94,11 @@ def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
 def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
     inputs: Any, outputs: Any, equation: str
 ) -> None:
-    functional = Functional(lambda builder: Linear(inputs, outputs, bias=True, builder=builder))
+    functional = FunctionalModule(lambda builder: Linear(inputs, outputs, bias=True, builder=builder))
     weights = random_weights(functional)
     x = random(3, 4, *(size for _, size in inputs))
     close(functional.bind(weights)(jnp.asarray(x)), np.einsum(equation, x, weights["kernel"]) + weights["bias"])
-    bare = Functional(lambda builder: Linear(inputs, outputs, bias=False, builder=builder))
+    bare = FunctionalModule(lambda builder: Linear(inputs, outputs, bias=False, builder=builder))
     assert set(bare.shapes()) == {"kernel"}
     assert functional.axes()["kernel"] == tuple(name for name, _ in (*inputs, *outputs))
     # 6 numbers come in or go out, 2 x 5 on the other side.
@@ -127,7 +127,7 @@ def test_a_product_is_the_sum_over_the_contracted_axes(devices: int, contracted:
 
 
 def test_linear_computes_in_the_type_of_its_input() -> None:
-    functional = Functional(lambda builder: Linear((("embed", 4),), (("embed", 4),), bias=True, builder=builder))
+    functional = FunctionalModule(lambda builder: Linear((("embed", 4),), (("embed", 4),), bias=True, builder=builder))
     assert functional.bind(random_weights(functional))(jnp.ones((2, 4), jnp.bfloat16)).dtype == jnp.bfloat16
 
 
@@ -135,7 +135,7 @@ def test_linear_computes_in_the_type_of_its_input() -> None:
 def test_feed_forward_is_the_equation(activation: Activation) -> None:
     x = random(2, 5, 8) * 2
     for bias in (True, False):
-        functional = Functional(
+        functional = FunctionalModule(
             lambda builder, bias=bias: FeedForward(8, 12, activation=activation, bias=bias, builder=builder)
         )
         weights = jax.tree.map(lambda leaf: leaf - 1, random_weights(functional))
@@ -187,7 +187,7 @@ def test_dropout_keeps_the_type_and_silences_what_it_drops() -> None:
 
 
 def test_embedding_is_a_table_that_also_scores() -> None:
-    functional = Functional(lambda builder: Embedding(11, 16, builder=builder))
+    functional = FunctionalModule(lambda builder: Embedding(11, 16, builder=builder))
     weights = random_weights(functional)
     assert set(weights) == {"table"}
     embedding = functional.bind(weights)
@@ -199,15 +199,15 @@ def test_embedding_is_a_table_that_also_scores() -> None:
 
 
 def test_learned_positions_are_a_table() -> None:
-    functional = Functional(lambda builder: LearnedPositions(9, 4, builder=builder))
+    functional = FunctionalModule(lambda builder: LearnedPositions(9, 4, builder=builder))
     weights = random_weights(functional)
     places = np.int32([[0, 8, 3]])
     np.testing.assert_array_equal(functional.bind(weights)(jnp.asarray(places)), weights["table"][places])
 
 
-def attention_of(**changes: Any) -> Functional:
+def attention_of(**changes: Any) -> FunctionalModule:
     config = TransformerConfig(width=12, feed_forward=8, max_length=8, positions=Positions.NONE, **changes)
-    return Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
+    return FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ EQUATIONS: dict[NormPlacement, Callable[[Norms, Any, Any], Any]] = {
 EVERY_PLACEMENT = pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
 
 
-def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> Functional:
+def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> FunctionalModule:
     alpha = ALPHA if placement is NormPlacement.DEEPNORM else 1.0
-    return Functional(lambda builder: kind(placement, lambda: LayerNorm(16, builder=builder), alpha))
+    return FunctionalModule(lambda builder: kind(placement, lambda: LayerNorm(16, builder=builder), alpha))
 
 
 def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residual) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from transformer.config import UserError, from_config
 from transformer.costs.flops import forward_flops
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig, LoraTarget, LowRankUpdate, merge_lora_params
 from transformer.models import registry
@@ -56,13 +56,13 @@ def learned(params: Any) -> Any:
 class Adapted(Module):
     """One projection from heads, with LoRA beside it."""
 
-    def __init__(self, builder: Builder, rank: int = 2):
+    def __init__(self, builder: ParameterBuilder, rank: int = 2):
         self.linear = Linear((("heads", 2), ("head_dim", 3)), (("embed", 5),), bias=True, builder=builder)
         self.linear.lora = LowRankUpdate(self.linear, LoraConfig(rank, alpha=7.0), builder=builder)
 
 
 def test_a_low_rank_is_its_equation_and_so_is_its_gradient() -> None:
-    functional = Functional(Adapted)
+    functional = FunctionalModule(Adapted)
     params = learned(functional.init(jax.random.key(1)))
     random = np.random.default_rng(1)
     x, weights = random.normal(size=(4, 2, 3)), random.normal(size=(4, 5))
@@ -85,7 +85,7 @@ def test_a_low_rank_is_its_equation_and_so_is_its_gradient() -> None:
 
 
 def test_a_low_rank_lies_as_its_kernel_does() -> None:
-    axes = Functional(Adapted).axes()["linear"]
+    axes = FunctionalModule(Adapted).axes()["linear"]
     assert axes["kernel"] == ("heads", "head_dim", "embed")
     assert axes["lora"] == {"down": ("heads", "head_dim", "features"), "up": ("features", "embed")}
 
@@ -167,9 +167,9 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], says: str) -> None:
 
 
 def test_a_rank_above_that_of_its_map_is_refused() -> None:
-    assert Functional(functools.partial(Adapted, rank=5)).shapes()["linear"]["lora"]["up"].shape == (5, 5)
+    assert FunctionalModule(functools.partial(Adapted, rank=5)).shapes()["linear"]["lora"]["up"].shape == (5, 5)
     with pytest.raises(UserError, match=r"lora\.rank=6 stands beside a map of 6 to 5 features, whose rank is 5"):
-        Functional(functools.partial(Adapted, rank=6)).shapes()
+        FunctionalModule(functools.partial(Adapted, rank=6)).shapes()
 
 
 def test_a_mixture_of_experts_has_no_low_rank() -> None:

@@ -13,7 +13,7 @@ from tests.oracles import experts as oracle
 from transformer.attention.capture import Capture
 from transformer.layers import mixture_of_experts as layer
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.mixture_of_experts import Experts, ExpertsConfig, route, squared_variation
 
 BATCH, LENGTH, WIDTH, HIDDEN, COUNT, CHOSEN = 3, 11, 4, 6, 5, 2
@@ -21,19 +21,19 @@ POSITIONS = BATCH * LENGTH
 SITE = "here"
 
 
-def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> Functional[Experts]:
+def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> FunctionalModule[Experts]:
     config = ExpertsConfig(**{"count": COUNT, "top_k": CHOSEN, **settings})
 
-    def make(builder: Builder) -> FeedForward:
+    def make(builder: ParameterBuilder) -> FeedForward:
         return FeedForward(WIDTH, HIDDEN, activation=activation, bias=True, builder=builder)
 
-    return Functional(
+    return FunctionalModule(
         lambda builder: Experts(config, WIDTH, make, builder=builder),
         Precision(*2 * ("float64" if jax.config.jax_enable_x64 else "float32",)),
     )
 
 
-def given(experts: Functional[Experts], favor: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
+def given(experts: FunctionalModule[Experts], favor: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
     """Parameters without zeros, of which the router favors expert 0 by so much, and inputs."""
     random = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: random.normal(0, 0.7, leaf.shape), experts.shapes())

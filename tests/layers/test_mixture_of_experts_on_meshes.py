@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import Builder, Functional
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder
 from transformer.layers.mixture_of_experts import Experts, ExpertsConfig
 from transformer.logical_axes import Placement, use_placement
 from transformer.training.partitioning import ShardingConfig, example_parallel_placement, make_placement
@@ -25,11 +25,11 @@ MESHES = {
 }
 
 
-def make(builder: Builder) -> FeedForward:
+def make(builder: ParameterBuilder) -> FeedForward:
     return FeedForward(WIDTH, HIDDEN, activation=Activation.SWIGLU, bias=True, builder=builder)
 
 
-EXPERTS: Functional[Experts] = Functional(lambda builder: Experts(CONFIG, WIDTH, make, builder=builder))
+EXPERTS: FunctionalModule[Experts] = FunctionalModule(lambda builder: Experts(CONFIG, WIDTH, make, builder=builder))
 
 
 def given(rows: int = ROWS) -> tuple[Any, ...]:

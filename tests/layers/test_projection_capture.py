@@ -10,7 +10,7 @@ import pytest
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Positions, TransformerConfig
 
@@ -21,7 +21,7 @@ def captured(**changes: Any) -> tuple[np.ndarray, dict[str, Any], CapturedAttent
     """The input, the parameters and what was captured of one layer of causal self-attention."""
     changes = {"positions": Positions.NONE, "heads": HEADS, **changes}
     config = TransformerConfig(width=WIDTH, feed_forward=8, max_length=8, **changes)
-    functional = Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
+    functional = FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), functional.shapes())
     x = rng.normal(size=(2, Q, WIDTH)).astype(np.float32)

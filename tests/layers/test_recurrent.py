@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
 from transformer.config import UserError
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import (
     Cell,
@@ -32,12 +32,12 @@ each_cell = pytest.mark.parametrize("cell", list(Cell), ids=lambda cell: cell.va
 
 
 @functools.cache
-def stack_of(cell: Cell, **options: Any) -> Functional:
+def stack_of(cell: Cell, **options: Any) -> FunctionalModule:
     config = RecurrentConfig(cell, WIDTH, **options)
-    return Functional(lambda builder: RecurrentStack(config, INPUTS, builder=builder))
+    return FunctionalModule(lambda builder: RecurrentStack(config, INPUTS, builder=builder))
 
 
-def random_weights(functional: Functional, seed: int = 0) -> dict[str, Any]:
+def random_weights(functional: FunctionalModule, seed: int = 0) -> dict[str, Any]:
     """No parameter at its plain start, where a missing one would go unseen; exact in float32."""
     normal = np.random.default_rng(seed).normal
     return jax.tree.map(lambda leaf: normal(size=leaf.shape, scale=0.7).astype(leaf.dtype), functional.shapes())
@@ -47,7 +47,7 @@ def random(*shape: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def random_carry(functional: Functional) -> tuple[CellState, ...]:
+def random_carry(functional: FunctionalModule) -> tuple[CellState, ...]:
     shapes = jax.eval_shape(lambda: functional.bind(functional.init(jax.random.key(0))).initial(B, jnp.float32))
     return jax.tree.map(lambda leaf: random(*leaf.shape, seed=leaf.shape[1]), shapes)
 
@@ -227,7 +227,7 @@ def test_half_precision_computes_in_the_type_of_its_input() -> None:
 
 def test_one_layer_is_one_loop_over_time() -> None:
     """Both directions ride on one scan, and the inputs' projection is outside of it."""
-    functional = Functional(
+    functional = FunctionalModule(
         lambda builder: RecurrentLayer(
             RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, builder=builder
         )

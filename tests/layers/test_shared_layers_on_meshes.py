@@ -12,7 +12,7 @@ from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, KeyValueProjection, scan_steps
 from transformer.layers.batch_and_spectral_norm import BatchNorm
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
-from transformer.layers.functional_module import Builder, Functional, Module
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
 from transformer.training.partitioning import ShardingConfig, make_placement, with_placement
 
@@ -23,7 +23,7 @@ LENGTHS = np.int32([6, 4, 1, 0, 6, 5, 2, 3])
 class Everything(Module):
     """A convolution, batch norm over what is real, an encoder in both directions, a decoder that reads it."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: ParameterBuilder):
         window = Window(3, padding=Padding.CAUSAL)
         self.convolution = Convolution1D(
             INPUTS, ("embed", WIDTH), window, activation=ConvolutionActivation.GLU, builder=builder
@@ -52,7 +52,7 @@ class Everything(Module):
         return y, statistics
 
 
-FUNCTIONAL = Functional(Everything)
+FUNCTIONAL = FunctionalModule(Everything)
 
 
 def gradients(params: Any, x: Any) -> Any:

@@ -188,7 +188,7 @@ def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
         assert keys.shape == values.shape == (examples, SOURCE.shape[1], 2, config.resolved_head_dim)
     # A layer that sees all keeps every position, one of window 3 four of them; beams share what they wrote.
     rings = [(examples, 2, 3, 8, 3), (examples, 2, 3, 4, 3)] * 2
-    assert [keys.shape for keys, _ in shapes.examples["rings"]] == rings
+    assert [keys.shape for keys, _ in shapes.examples["kv_caches"]] == rings
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.functional_module import Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
@@ -143,7 +143,7 @@ def test_sinusoidal_positions_of_rows_and_columns() -> None:
     """[sin x w, cos x w, sin y w, cos y w] with w = 1 / 10000^(k / (width / 4 - 1)) (Beyer et al. 2022, their code)."""
     width, shape = 16, (3, 4)
     kind = GridPositions.SINUSOIDAL_2D
-    functional = Functional(lambda builder: GridTable(kind, shape, width, leading=1, builder=builder))
+    functional = FunctionalModule(lambda builder: GridTable(kind, shape, width, leading=1, builder=builder))
     got = functional.bind(functional.init(jax.random.key(0)))(jnp.zeros((1, 13, width)))[0]
     expected = np.zeros((13, width))
     for row in range(3):
@@ -155,7 +155,9 @@ def test_sinusoidal_positions_of_rows_and_columns() -> None:
 
 
 def test_learned_rows_and_columns_are_shared() -> None:
-    functional = Functional(lambda builder: GridTable(GridPositions.LEARNED_2D, (2, 3), 4, leading=1, builder=builder))
+    functional = FunctionalModule(
+        lambda builder: GridTable(GridPositions.LEARNED_2D, (2, 3), 4, leading=1, builder=builder)
+    )
     params = functional.init(jax.random.key(0))
     got = functional.bind(params)(jnp.zeros((1, 7, 4)))[0]
     rows, columns = params["rows"], params["columns"]

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_state, batch_of, numbers, on, two_steps
 from transformer.config import UserError
-from transformer.layers.functional_module import Builder, Functional, Module
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.logical_axes import RULES, Placement, use_placement, with_logical_constraint
 from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.training.partitioning import (
@@ -50,7 +50,7 @@ MESHES = {
 class Mixture(Module):
     """Every token asks every expert, and a memory: y = sum_x p(x | token) expert_x(token) + attention to the slots."""
 
-    def __init__(self, builder: Builder, axes: Mapping[str, tuple[str, ...]] = AXES):
+    def __init__(self, builder: ParameterBuilder, axes: Mapping[str, tuple[str, ...]] = AXES):
         for name, shape in SHAPES.items():
             setattr(self, name, builder.parameter(jax.nn.initializers.normal(0.5), shape, axes[name]))
 
@@ -73,7 +73,7 @@ class Mixture(Module):
 
 
 def mixture(**axes: tuple[str, ...]) -> Model:
-    return Model(Functional(functools.partial(Mixture, axes={**AXES, **axes})), ())
+    return Model(FunctionalModule(functools.partial(Mixture, axes={**AXES, **axes})), ())
 
 
 def with_own(config: ShardingConfig, devices: int = 8) -> Placement:
@@ -192,12 +192,12 @@ def test_a_parameter_with_an_unknown_axis_is_named_with_the_nearest_and_the_way_
 
 def test_a_parameter_that_names_too_few_dimensions_is_named() -> None:
     class Unnamed(Mixture):
-        def __init__(self, builder: Builder):
+        def __init__(self, builder: ParameterBuilder):
             super().__init__(builder)
             # As a family makes it that leaves the builder out.
             self.memory = type(self.memory)(self.memory[...])
 
-    model = Model(Functional(Unnamed), ())
+    model = Model(FunctionalModule(Unnamed), ())
     with pytest.raises(
         UserError, match=r"the parameter memory \(8, 8\) .*: 0 logical axes \(\) for the 2 dimensions of"
     ):

@@ -12,7 +12,7 @@ from transformer.attention.attention_spec import Backend
 from transformer.attention.masks import Mask
 from transformer.costs.flops import count_matmul_flops
 from transformer.layers.convolution import Convolution1D, Padding, Window
-from transformer.layers.functional_module import Functional, Params
+from transformer.layers.functional_module import FunctionalModule, Params
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentLayer
 from transformer.layers.transformer_config import TransformerConfig
@@ -33,7 +33,7 @@ class LayerType(NamedTuple):
             output.
     """
 
-    make_layer: Callable[[int], tuple[Functional, LayerFunction]]
+    make_layer: Callable[[int], tuple[FunctionalModule, LayerFunction]]
     count_sequential_steps: Callable[[int], int]
     max_path_length: Callable[[int], int]
 
@@ -46,23 +46,23 @@ class LayerType(NamedTuple):
 
 
 def _recurrent(cell: Cell) -> LayerType:
-    def layer(d: int) -> tuple[Functional, LayerFunction]:
-        made = Functional(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
+    def layer(d: int) -> tuple[FunctionalModule, LayerFunction]:
+        made = FunctionalModule(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
         return made, lambda params, x: made.bind(params)(x)[0]
 
     return LayerType(layer, count_sequential_steps=lambda n: n, max_path_length=lambda n: n)
 
 
-def _convolution(d: int) -> tuple[Functional, LayerFunction]:
+def _convolution(d: int) -> tuple[FunctionalModule, LayerFunction]:
     window = Window(KERNEL_WIDTH, padding=Padding.CAUSAL)
-    made = Functional(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
+    made = FunctionalModule(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
     return made, lambda params, x: made.bind(params)(x)
 
 
-def _attention(d: int) -> tuple[Functional, LayerFunction]:
+def _attention(d: int) -> tuple[FunctionalModule, LayerFunction]:
     # The dense map, whose memory the table is about; blockwise needs less (docs/guides/attention.md).
     config = TransformerConfig(width=d, heads=1, feed_forward=1, backend=Backend.EINSUM)
-    made = Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
+    made = FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
     return made, lambda params, x: made.bind(params)(x, x, mask=Mask(causal=True))[0]
 
 

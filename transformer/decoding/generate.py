@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.decoding.constraints import Constraints, Prompt
 from transformer.decoding.shallow_fusion import ShallowFusion
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.models.model import Inputs, Model, Variables
 
 # A position that was never attended to counts as if it had been by this much: the penalty stays finite.
@@ -150,7 +150,7 @@ class CoveragePenalty(NamedTuple):
 
     def penalty(self, attended_RxS: Float[Array, "R S"]) -> Float[Array, " R"]:
         """Return the penalty of hypotheses from their attention to each source position, summed over steps."""
-        real_RxS = repeat_rows(self.real_BxS, len(attended_RxS) // len(self.real_BxS))
+        real_RxS = repeat_per_beam(self.real_BxS, len(attended_RxS) // len(self.real_BxS))
         covered_RxS = jnp.log(jnp.clip(attended_RxS, MIN_COVERAGE, 1))
         return self.weight * jnp.sum(jnp.where(real_RxS, covered_RxS, 0), axis=1)
 

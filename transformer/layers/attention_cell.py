@@ -17,8 +17,8 @@ from transformer.attention.normalizers import NormalizedWeights, Normalizer, Rew
 from transformer.attention.scores import SCORES, Score
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_parameters import TrainedScore
-from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
@@ -160,7 +160,7 @@ class Center(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, heads: int, depth: int, *, builder: Builder):
+    def __init__(self, heads: int, depth: int, *, builder: ParameterBuilder):
         rule = builder.rule(Role.DENSE, depth, depth)
         self.weight = builder.parameter(rule, (heads, depth, depth), ("groups", "head_dim", "head_dim"))
         self.score = builder.parameter(builder.rule(Role.DENSE, depth, 1), (heads, depth), ("groups", "head_dim"))
@@ -193,7 +193,7 @@ class AttentionCell(Module):
         width: int,
         memory_width: int,
         *,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         self.config, heads = config, config.heads
         split = config.projection is KeyValueProjection.SPLIT
@@ -323,9 +323,9 @@ class AttentionCell(Module):
         """
         examples = memory.values.shape[0]
         of_rows = {"position_BxQ": position_R, "soft_BxQ": soft_R}
-        facts |= {name: by_example(each, examples) for name, each in of_rows.items() if each is not None}
-        context_BxQxC, alignment = self(by_example(query_RxE, examples), memory, **facts)
-        return as_rows(context_BxQxC), jax.tree.map(queries_as_rows, alignment)
+        facts |= {name: unflatten_beam_axis(each, examples) for name, each in of_rows.items() if each is not None}
+        context_BxQxC, alignment = self(unflatten_beam_axis(query_RxE, examples), memory, **facts)
+        return flatten_beam_axis(context_BxQxC), jax.tree.map(beam_queries_to_rows, alignment)
 
     def _within_extent(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
         """The mask with the window of the attention span around each query's center."""

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from transformer.attention.component import AttentionSizes, ParameterSpec
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ScoreInitialization
 from transformer.layers.transformer_config import TransformerConfig
 
@@ -19,7 +19,7 @@ class _Trained(Module):
     `head_axis` is the logical axis of the heads: "groups" where they may be too few for a mesh.
     """
 
-    def __init__(self, weights: Mapping[str, ParameterSpec], *, builder: Builder, head_axis: str = "heads"):
+    def __init__(self, weights: Mapping[str, ParameterSpec], *, builder: ParameterBuilder, head_axis: str = "heads"):
         self.names = tuple(weights)
         for name, (shape, axes, initializer) in weights.items():
             named = tuple(head_axis if axis == "heads" else axis for axis in axes)
@@ -58,7 +58,7 @@ class TrainedScore(_Trained):
         key_depth: int | None = None,
         hidden: int | None = None,
         initialization: ScoreInitialization = ScoreInitialization.OWN,
-        builder: Builder,
+        builder: ParameterBuilder,
         head_axis: str = "heads",
     ):
         self.score, self.sizes = score, AttentionSizes(heads, depth, key_depth or depth, hidden or depth, max_length)
@@ -86,7 +86,7 @@ class TrainedPositions(_Trained):
         builder: Makes the parameters.
     """
 
-    def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
+    def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: ParameterBuilder):
         self.scheme, self.sizes = scheme, sizes
         weights = {} if self.scheme.shared_by_layers else self.scheme.parameter_specs(self.sizes)
         super().__init__(weights, builder=builder)
@@ -113,7 +113,7 @@ class SharedPositions(_Trained):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: Builder):
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: ParameterBuilder):
         self.scheme, self.sizes = config.positions.scheme, config.attention_sizes(bidirectional=bidirectional)
         super().__init__(self.scheme.parameter_specs(self.sizes), builder=builder)
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 
 
 class BatchStatistics(NamedTuple):
@@ -52,7 +52,7 @@ class BatchNorm(Module):
         *,
         momentum: float = 0.1,
         epsilon: float = 1e-5,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         if not 0 < momentum <= 1:
             raise ValueError(f"momentum={momentum} must be above 0 and at most 1: the share of a step's own statistics")

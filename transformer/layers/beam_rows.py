@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 
-def by_example(x_R: Shaped[Array, "R ..."], examples: int) -> Shaped[Array, "B M ..."]:
+def unflatten_beam_axis(x_R: Shaped[Array, "R ..."], examples: int) -> Shaped[Array, "B M ..."]:
     """Reshape rows to [example, beam, ...], so that an example's beams can be queries of one attention over its memory.
 
     Raises:
@@ -18,16 +18,16 @@ def by_example(x_R: Shaped[Array, "R ..."], examples: int) -> Shaped[Array, "B M
     return x_R.reshape(examples, -1, *x_R.shape[1:])
 
 
-def as_rows(x_BxM: Shaped[Array, "B M ..."]) -> Shaped[Array, "R ..."]:
-    """The inverse of `by_example`."""
+def flatten_beam_axis(x_BxM: Shaped[Array, "B M ..."]) -> Shaped[Array, "R ..."]:
+    """The inverse of `unflatten_beam_axis`."""
     return x_BxM.reshape(-1, *x_BxM.shape[2:])
 
 
-def queries_as_rows(x_BxHxM: Shaped[Array, "B H M ..."]) -> Shaped[Array, "R H ..."]:
+def beam_queries_to_rows(x_BxHxM: Shaped[Array, "B H M ..."]) -> Shaped[Array, "R H ..."]:
     """Convert maps whose queries are the beams of an example to maps of rows with one query each."""
-    return as_rows(jnp.moveaxis(x_BxHxM, 2, 1))
+    return flatten_beam_axis(jnp.moveaxis(x_BxHxM, 2, 1))
 
 
-def repeat_rows(tree: Any, num_beams: int, axis: int = 0) -> Any:
+def repeat_per_beam(tree: Any, num_beams: int, axis: int = 0) -> Any:
     """Repeat each example's entry along `axis` of every array of a tree, once per beam."""
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, num_beams, axis=axis), tree)

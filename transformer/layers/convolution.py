@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
 from transformer.layers.linear import product
 from transformer.layers.sequence_lengths import real_positions
@@ -125,7 +125,7 @@ class _Convolution(Module):
         activation: ConvolutionActivation,
         bias: bool,
         role: Role,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         self.windows, self.activation = windows, activation
         name, size = outputs
@@ -182,7 +182,7 @@ class Convolution1D(_Convolution):
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
         role: Role = Role.DENSE,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         super().__init__(
             inputs,
@@ -291,7 +291,7 @@ class Convolution2D(_Convolution):
         *,
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         for window in windows:
             if window.padding is Padding.CAUSAL:

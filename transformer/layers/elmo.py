@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Config, NumLayersOrZero, PositiveInt
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 
@@ -51,7 +51,7 @@ class Elmo(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
+    def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: ParameterBuilder):
         self.pretrained = _Layers(config, vocabulary, builder=builder)
         self.weights = builder.parameter(jax.nn.initializers.zeros, (config.layers + 1,), ("features",))
         self.scale = builder.parameter(jax.nn.initializers.ones, (), ())
@@ -68,7 +68,7 @@ class Elmo(Module):
 class _Layers(Module):
     """The word vectors and the LSTMs of both directions."""
 
-    def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
+    def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: ParameterBuilder):
         self.embedding = Embedding(vocabulary, config.width, builder=builder)
         self.forward = RecurrentStack(config.direction_config(Direction.FORWARD), config.width, builder=builder)
         self.backward = RecurrentStack(config.direction_config(Direction.BACKWARD), config.width, builder=builder)

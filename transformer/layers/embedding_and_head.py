@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.positions import sinusoidal_positions
 from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear, product
 from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
@@ -17,7 +17,7 @@ from transformer.logical_axes import with_logical_constraint
 class OutputBias(Module):
     """A bias on each token's logit."""
 
-    def __init__(self, size: int, *, builder: Builder):
+    def __init__(self, size: int, *, builder: ParameterBuilder):
         self.bias = builder.parameter(jax.nn.initializers.zeros, (size,), ("vocabulary",))
 
     def __call__(self, logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
@@ -44,7 +44,7 @@ class EmbeddingAndHead(Module):
         *,
         types: int = 0,
         offset: int = 0,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         self.config, self.dtype, self.offset = config, builder.dtype, offset
         width, rows = config.width, config.max_length + offset
@@ -150,7 +150,7 @@ class ClassHead(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, width: int, classes: int, *, rate: float, builder: Builder):
+    def __init__(self, width: int, classes: int, *, rate: float, builder: ParameterBuilder):
         self.rate = rate
         self.output = Linear((("embed", width),), (("features", classes),), bias=False, builder=builder)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array, Float
 
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
@@ -73,7 +73,7 @@ class FeedForward(Module):
         *,
         activation: Activation,
         bias: bool,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         model, inner = (("embed", width),), (("feed_forward", hidden),)
         expand = functools.partial(Linear, model, inner, bias=bias, role=Role.EXPAND, builder=builder)

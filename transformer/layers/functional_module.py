@@ -57,7 +57,7 @@ Rule = Callable[[Role, int, int], Initializer]  # from what a matrix is for, its
 FLOAT32, XAVIER = Precision(), Initialize()
 
 
-class Builder:
+class ParameterBuilder:
     """Makes the parameters of one model.
 
     A constructor passes its builder on to its submodules; each parameter takes the next key of one stream.
@@ -73,7 +73,7 @@ class Builder:
         self.dtype = jnp.dtype(precision.compute)
         self._keys = (jax.random.fold_in(key, number) for number in itertools.count(1))
 
-    def with_rule(self, rule: Rule) -> "Builder":
+    def with_rule(self, rule: Rule) -> "ParameterBuilder":
         """A copy of the builder with another rule; both draw from the same stream of keys."""
         other = copy.copy(self)
         other.rule = rule
@@ -102,7 +102,7 @@ class Builder:
         key = None if initializer in CONSTANTS else next(self._keys)
         return nnx.Param(initializer(key, shape, jnp.dtype(self.precision.parameters)), out_sharding=axes)
 
-    def stack[M: Module](self, make: Callable[["Builder"], M], count: int, axis: str = "layers") -> M:
+    def stack[M: Module](self, make: Callable[["ParameterBuilder"], M], count: int, axis: str = "layers") -> M:
         """Build `count` modules of the same structure as one module whose parameters have a leading axis.
 
         Args:
@@ -111,10 +111,10 @@ class Builder:
             axis: Logical name of the leading axis.
 
         Returns:
-            The stacked module, for `scan` or `split_stacked`.
+            The stacked module, for `scan_layers` or `split_stacked`.
         """
         build = nnx.vmap(
-            lambda key: make(Builder(key, self.precision, self.rule)),
+            lambda key: make(ParameterBuilder(key, self.precision, self.rule)),
             in_axes=0,
             out_axes=0,
             transform_metadata={nnx.PARTITION_NAME: axis},
@@ -122,7 +122,7 @@ class Builder:
         return build(jax.random.split(next(self._keys), count))
 
 
-def scan(
+def scan_layers(
     function: Callable[[tuple[Any, ...], Any, Any], tuple[Any, Any]],
     stacked: Module,
     carry: Any,
@@ -136,7 +136,7 @@ def scan(
 
     Args:
         function: `function(blocks, carry, input) -> (carry, output)`, where `blocks` are `period` layers.
-        stacked: The module from `Builder.stack`.
+        stacked: The module from `ParameterBuilder.stack`.
         carry: The initial carry.
         inputs: A tree with a leading axis of periods.
         period: Layers per call.
@@ -151,7 +151,7 @@ def scan(
 
     def body(carry: Any, group: Any) -> tuple[Any, Any]:
         states, group_input = group
-        blocks = tuple(nnx.merge(definition, entry(states, number)) for number in range(period))
+        blocks = tuple(nnx.merge(definition, index_leading_axis(states, number)) for number in range(period))
         return function(blocks, carry, group_input)
 
     if checkpoint is not None:
@@ -160,15 +160,15 @@ def scan(
     return jax.lax.scan(body, carry, (grouped, inputs), unroll=unroll)
 
 
-def entry(tree: Any, number: int) -> Any:
+def index_leading_axis(tree: Any, number: int) -> Any:
     """Index the leading axis of every leaf."""
     return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
-def unstacked(stacked: Module, count: int) -> tuple[Params, ...]:
+def unstack_layers(stacked: Module, count: int) -> tuple[Params, ...]:
     """The parameters of each layer of a stacked module."""
     params = nnx.to_pure_dict(nnx.state(stacked))
-    return tuple(entry(params, number) for number in range(count))
+    return tuple(index_leading_axis(params, number) for number in range(count))
 
 
 def bind_layer(stacked: Module, params: Params) -> Any:
@@ -186,7 +186,7 @@ def split_stacked(stacked: Module) -> tuple[Callable[[Params, Array], Array], Pa
     return jax.vmap(of_one), nnx.to_pure_dict(state)
 
 
-class Functional[M: Module]:
+class FunctionalModule[M: Module]:
     """A module as pure functions of its parameters.
 
     Args:
@@ -194,16 +194,16 @@ class Functional[M: Module]:
         precision: The types of parameters and computation.
     """
 
-    def __init__(self, make: Callable[[Builder], M], precision: Precision = FLOAT32):
+    def __init__(self, make: Callable[[ParameterBuilder], M], precision: Precision = FLOAT32):
         self._make, self._precision = make, precision
         with nnx.use_eager_sharding(False):
-            abstract = nnx.eval_shape(lambda: make(Builder(jax.random.key(0), precision)))
+            abstract = nnx.eval_shape(lambda: make(ParameterBuilder(jax.random.key(0), precision)))
         self._definition, self._state = nnx.split(abstract)
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Initialize the parameters; pure, so that it can run under jit with output shardings."""
         with nnx.use_eager_sharding(False):
-            _, state = nnx.split(self._make(Builder(key, self._precision)))
+            _, state = nnx.split(self._make(ParameterBuilder(key, self._precision)))
         return nnx.to_pure_dict(state)
 
     def shapes(self) -> Params:

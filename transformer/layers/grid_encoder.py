@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, NumLayersOrZero, PositiveInt, UserError
 from transformer.layers.convolution import Convolution2D, Window
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.norm import LayerNorm
 
 _KERNEL = 3
@@ -81,7 +81,7 @@ class ResidualBlock(Module):
     He et al. 2016 (Identity mappings, figure 4e) use batch normalization instead.
     """
 
-    def __init__(self, channels: int, *, builder: Builder):
+    def __init__(self, channels: int, *, builder: ParameterBuilder):
         windows, outputs = (Window(_KERNEL), Window(_KERNEL)), ("features", channels)
         self.first_norm = LayerNorm(channels, builder=builder)
         self.first = Convolution2D(channels, outputs, windows, builder=builder)
@@ -105,7 +105,7 @@ class Stage(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, blocks: int, *, builder: Builder):
+    def __init__(self, inputs: int, outputs: int, stride: int, blocks: int, *, builder: ParameterBuilder):
         windows = (Window(_KERNEL, stride), Window(_KERNEL, stride))
         # The norm that follows has a bias of its own.
         self.convolution = Convolution2D(inputs, ("features", outputs), windows, bias=False, builder=builder)
@@ -131,7 +131,7 @@ class GridEncoder(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: GridEncoderConfig, inputs: int, *, builder: Builder):
+    def __init__(self, config: GridEncoderConfig, inputs: int, *, builder: ParameterBuilder):
         self.count = len(config.channels)
         sizes = zip((inputs, *config.channels), config.channels, config.strides, strict=False)
         for number, size in enumerate(sizes):

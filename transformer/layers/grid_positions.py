@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from transformer.attention.positions import sinusoids
 from transformer.config import UserError
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
 
 
@@ -57,7 +57,9 @@ class GridTable(Module):
         UserError: If the kind cannot have this width.
     """
 
-    def __init__(self, kind: GridPositions, shape: tuple[int, int], width: int, *, leading: int = 0, builder: Builder):
+    def __init__(
+        self, kind: GridPositions, shape: tuple[int, int], width: int, *, leading: int = 0, builder: ParameterBuilder
+    ):
         kind.check(width)
         self.kind, self.shape, self.width, self.leading = kind, shape, width, leading
         rows, columns = shape

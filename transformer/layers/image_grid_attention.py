@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_we
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.linear import Linear
@@ -47,7 +47,9 @@ class GridFeatures(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: GridEncoderConfig, positions: GridPositions, image: Sequence[int], *, builder: Builder):
+    def __init__(
+        self, config: GridEncoderConfig, positions: GridPositions, image: Sequence[int], *, builder: ParameterBuilder
+    ):
         """Build the encoder and the position vectors."""
         height, width, channels = image
         self.encoder = GridEncoder(config, channels, builder=builder)
@@ -123,7 +125,7 @@ class GridAttention(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, channels: int, *, reduction: int = 8, builder: Builder):
+    def __init__(self, channels: int, *, reduction: int = 8, builder: ParameterBuilder):
         self.channels, self.inner = channels, max(channels // reduction, 1)
         whole, inner = (("embed", channels),), (("groups", 1), ("head_dim", self.inner))
         self.query = Linear(whole, inner, bias=False, builder=builder)

@@ -16,13 +16,13 @@ from transformer.logical_axes import is_sharded
 
 KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]
 
-# The rows of an example that share a ring: each reads what all have written, which is more work than it saves for many.
+# The rows of an example that share a cache: each reads what all wrote, which is more work than it saves for many.
 MOST_SHARED = 8
-# So many rings are written in place, one after the other.
+# So many caches are written in place, one after the other.
 IN_PLACE = 8
 
 
-def sharing(num_beams: int) -> int:
+def rows_per_cache(num_beams: int) -> int:
     """How many rows share a cache if an example has this many beams."""
     return num_beams if num_beams <= MOST_SHARED else 1
 
@@ -40,7 +40,9 @@ def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"
     return position_R[:, None] - (position_R[:, None] - jnp.arange(slots)) % slots
 
 
-def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"], slots: int) -> Float[Array, "B K G D"]:
+def fill_cache(
+    values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"], slots: int
+) -> Float[Array, "B K G D"]:
     """Fill the slots of a cache with the values at positions up to each row's last one.
 
     Args:
@@ -57,15 +59,15 @@ def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"],
     return jnp.where((held_BxK >= 0)[:, :, None, None], picked, 0)
 
 
-def repeat_rings(values_BxKxGxD: Float[Array, "B K G D"], num_beams: int) -> Float[Array, "S G N K D"]:
+def repeat_cache(values_BxKxGxD: Float[Array, "B K G D"], num_beams: int) -> Float[Array, "S G N K D"]:
     """Repeat the caches of examples whose `num_beams` rows begin alike, in the layout [S, G, N, K, D]."""
     values_BxGx1xKxD = jnp.moveaxis(values_BxKxGxD, 2, 1)[:, :, None]
-    shared = sharing(num_beams)
+    shared = rows_per_cache(num_beams)
     return jnp.repeat(jnp.repeat(values_BxGx1xKxD, shared, axis=2), num_beams // shared, axis=0)
 
 
 def write_slot(
-    ring_SxGxNxKxD: Float[Array, "S G N K D"], new_Rx1xGxD: Float[Array, "R 1 G D"], position_R: Int[Array, " R"]
+    cache_SxGxNxKxD: Float[Array, "S G N K D"], new_Rx1xGxD: Float[Array, "R 1 G D"], position_R: Int[Array, " R"]
 ) -> Float[Array, "S G N K D"]:
     """Write each row's new key or value at the slot of its position.
 
@@ -73,42 +75,44 @@ def write_slot(
     over the whole array.
 
     Args:
-        ring_SxGxNxKxD: The cache.
+        cache_SxGxNxKxD: The cache.
         new_Rx1xGxD: New keys or values.
         position_R: The position of each row.
 
     Returns:
         The updated cache.
     """
-    shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
+    shares, groups, rows, slots, depth = cache_SxGxNxKxD.shape
     new = jnp.swapaxes(new_Rx1xGxD.reshape(shares, rows, groups, depth), 1, 2)[:, :, :, None]
     slot_S = position_R[::rows] % slots
     if shares > IN_PLACE or is_sharded():
         here_SxK = jnp.arange(slots)[None] == slot_S[:, None]
-        return jnp.where(here_SxK[:, None, None, :, None], new, ring_SxGxNxKxD)
+        return jnp.where(here_SxK[:, None, None, :, None], new, cache_SxGxNxKxD)
     for share in range(shares):
         at = (share, 0, 0, slot_S[share], 0)
-        ring_SxGxNxKxD = jax.lax.dynamic_update_slice(ring_SxGxNxKxD, new[share : share + 1], at)
-    return ring_SxGxNxKxD
+        cache_SxGxNxKxD = jax.lax.dynamic_update_slice(cache_SxGxNxKxD, new[share : share + 1], at)
+    return cache_SxGxNxKxD
 
 
-def own(ring_SxGxNxKxD: Float[Array, "S G N K D"], writer_RxK: Int[Array, "R K"]) -> Float[Array, "R K G D"]:
+def gather_from_writers(
+    cache_SxGxNxKxD: Float[Array, "S G N K D"], writer_RxK: Int[Array, "R K"]
+) -> Float[Array, "R K G D"]:
     """Gather each row's keys or values from the rows that wrote them.
 
     Args:
-        ring_SxGxNxKxD: The cache.
+        cache_SxGxNxKxD: The cache.
         writer_RxK: For each row and slot, the row of its example that wrote it.
 
     Returns:
         The keys or values of each row.
     """
-    shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
+    shares, groups, rows, slots, depth = cache_SxGxNxKxD.shape
     index = writer_RxK.reshape(shares, 1, rows, slots, 1)
-    picked = jnp.take_along_axis(ring_SxGxNxKxD, index, axis=2) if rows > 1 else ring_SxGxNxKxD
+    picked = jnp.take_along_axis(cache_SxGxNxKxD, index, axis=2) if rows > 1 else cache_SxGxNxKxD
     return jnp.moveaxis(jnp.moveaxis(picked, 2, 1).reshape(shares * rows, groups, slots, depth), 1, 2)
 
 
-def writers(ancestors_RxT: Int[Array, "R T"], held_RxK: Int[Array, "R K"]) -> Int[Array, "R K"]:
+def slot_writers(ancestors_RxT: Int[Array, "R T"], held_RxK: Int[Array, "R K"]) -> Int[Array, "R K"]:
     """Look up which row of an example wrote each slot of a row's history.
 
     Args:
@@ -121,9 +125,9 @@ def writers(ancestors_RxT: Int[Array, "R T"], held_RxK: Int[Array, "R K"]) -> In
     return jnp.take_along_axis(ancestors_RxT, jnp.clip(held_RxK, 0), axis=1)
 
 
-def first_ancestors(rows: int, num_beams: int, length: int) -> Int[Array, "R T"]:
+def initial_ancestors(rows: int, num_beams: int, length: int) -> Int[Array, "R T"]:
     """The ancestors at the beginning: each row is its own."""
-    own_R = jnp.arange(rows, dtype=jnp.int32) % sharing(num_beams)
+    own_R = jnp.arange(rows, dtype=jnp.int32) % rows_per_cache(num_beams)
     return jnp.broadcast_to(own_R[:, None], (rows, length))
 
 
@@ -143,9 +147,9 @@ def update_ancestors(ancestors_RxT: Int[Array, "R T"], position_R: Int[Array, " 
     return jnp.where(here_RxT, (jnp.arange(rows, dtype=jnp.int32) % shared)[:, None], ancestors_RxT)
 
 
-def read_rings(
+def attend_to_cache(
     q_Rx1xHxD: Float[Array, "R 1 H D"],
-    rings: KeysAndValues,
+    caches: KeysAndValues,
     seen_RxK: Bool[Array, "R K"],
     writer_RxK: Int[Array, "R K"],
     spec: AttentionSpec,
@@ -158,7 +162,7 @@ def read_rings(
 
     Args:
         q_Rx1xHxD: A query per row.
-        rings: The caches of keys and of values.
+        caches: The caches of keys and of values.
         seen_RxK: Which slots each row sees.
         writer_RxK: The row that wrote each slot.
         spec: The score, scale and normalizer.
@@ -167,8 +171,8 @@ def read_rings(
     Returns:
         The output of each row.
     """
-    shares, groups, shared, slots, depth = rings[0].shape
-    k_SxGxMxD, v_SxGxMxD = (ring.reshape(shares, groups, shared * slots, -1) for ring in rings)
+    shares, groups, shared, slots, depth = caches[0].shape
+    k_SxGxMxD, v_SxGxMxD = (cache.reshape(shares, groups, shared * slots, -1) for cache in caches)
     _, _, heads, _ = q_Rx1xHxD.shape
     of_group = heads // groups
     # Queries of a group: [row, head within the group].

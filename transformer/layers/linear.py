@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
 from transformer.logical_axes import is_sharded
 
@@ -62,7 +62,7 @@ class Linear(Module):
         *,
         bias: bool,
         role: Role = Role.DENSE,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         names, sizes = zip(*inputs, *outputs, strict=True)
         self.inputs, self.outputs, self.contracted = inputs, outputs, len(inputs)

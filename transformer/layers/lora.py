@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from transformer.attention.component import normal
 from transformer.config import Config, NonNegativeInt, PositiveFloat, UserError
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.linear import Linear, product
 
 # The name beneath a projection of what is beside its kernel.
@@ -76,7 +76,7 @@ class LowRankUpdate(Module):
         UserError: If the rank is above the smaller side of W.
     """
 
-    def __init__(self, linear: Linear, config: LoraConfig, *, builder: Builder):
+    def __init__(self, linear: Linear, config: LoraConfig, *, builder: ParameterBuilder):
         inputs, outputs, rank = linear.inputs, linear.outputs, (("features", config.rank),)
         self.contracted, self.scale = len(inputs), config.scale
         fan_in, fan_out = (int(np.prod([size for _, size in axes])) for axes in (inputs, outputs))
@@ -102,7 +102,7 @@ def _shape_and_axes(axes: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...],
     return tuple(size for _, size in axes), tuple(name for name, _ in axes)
 
 
-def add_lora[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
+def add_lora[M: Module](block: M, config: LoraConfig, builder: ParameterBuilder) -> M:
     """Add the low-rank updates of the config to a block of a Transformer.
 
     Their keys are drawn after the block's, so that the block is initialized as it would be without them.

@@ -12,7 +12,7 @@ from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import normalize
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 
@@ -50,7 +50,7 @@ class LstmnLayer(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, inputs: int, width: int, hidden: int, *, forget_bias: float, builder: Builder):
+    def __init__(self, inputs: int, width: int, hidden: int, *, forget_bias: float, builder: ParameterBuilder):
         self.width = width
         self.cell = RecurrentCell(
             Cell.LSTM,

@@ -18,7 +18,7 @@ from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.rng import draw_array
 from transformer.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UserError
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.functional_module import Builder, Module, Params, split_stacked
+from transformer.layers.functional_module import Module, ParameterBuilder, Params, split_stacked
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
@@ -163,7 +163,14 @@ class Experts(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: ExpertsConfig, width: int, make: Callable[[Builder], FeedForward], *, builder: Builder):
+    def __init__(
+        self,
+        config: ExpertsConfig,
+        width: int,
+        make: Callable[[ParameterBuilder], FeedForward],
+        *,
+        builder: ParameterBuilder,
+    ):
         at_zero = builder.with_rule(_at_zero)
         to_experts = functools.partial(Linear, (("embed", width),), (("features", config.count),), bias=False)
         self.router, self.noise = to_experts(builder=at_zero), to_experts(builder=at_zero)

@@ -16,9 +16,16 @@ from transformer.attention.positions import SCHEMES, AttentionPosition, Position
 from transformer.attention.projection_capture import AttentionProjections, capture_projections
 from transformer.attention.scores import SCORES
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
-from transformer.layers.kv_cache import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
+from transformer.layers.kv_cache import (
+    KeysAndValues,
+    attend_to_cache,
+    gather_from_writers,
+    slot_positions,
+    slot_writers,
+    write_slot,
+)
 from transformer.layers.linear import Linear
 from transformer.layers.transformer_config import Biases, CrossAttentionKind, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
@@ -38,7 +45,7 @@ class MultiHeadAttention(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: TransformerConfig, *, cross: bool, builder: Builder):
+    def __init__(self, config: TransformerConfig, *, cross: bool, builder: ParameterBuilder):
         model = (("embed", config.width),)
         heads = (("heads", config.heads), ("head_dim", config.resolved_head_dim))
         groups = (("groups", config.resolved_kv_heads), ("head_dim", config.resolved_head_dim))
@@ -149,7 +156,7 @@ class MultiHeadAttention(Module):
     def step(
         self,
         x_Rx1xE: Float[Array, "R 1 E"],
-        rings: KeysAndValues,
+        caches: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
         window: int,
@@ -161,7 +168,7 @@ class MultiHeadAttention(Module):
 
         Args:
             x_Rx1xE: The inputs at the new position.
-            rings: The caches of keys and of values (transformer.layers.kv_cache).
+            caches: The caches of keys and of values (transformer.layers.kv_cache).
             position_R: The new position of each row.
             window: How many positions back a query sees; 0 means all.
             ancestors_RxT: For each row and position, the row of its example that wrote it.
@@ -172,15 +179,15 @@ class MultiHeadAttention(Module):
             The output, the caches with the new key and value, and what was captured.
         """
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
-        # Behind the barrier a ring is one array for the read and for the next step: else each has a copy of its own.
+        # Behind the barrier a cache is one array for the read and for the next step: else each has a copy of its own.
         grown = jax.lax.optimization_barrier(
-            jax.tree.map(lambda held, added: write_slot(held, added, position_R), rings, new)
+            jax.tree.map(lambda held, added: write_slot(held, added, position_R), caches, new)
         )
         held_RxK = slot_positions(position_R, grown[0].shape[3])
-        writer_RxK = writers(ancestors_RxT, held_RxK)
+        writer_RxK = slot_writers(ancestors_RxT, held_RxK)
         if self.indexed:
             mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
-            held = (own(ring, writer_RxK) for ring in grown)
+            held = (gather_from_writers(cache, writer_RxK) for cache in grown)
             output, captured = self.read(x_Rx1xE, *held, mask=mask, table=table, capture=capture)
             return output, grown, captured
         seen_RxK = held_RxK >= 0
@@ -193,11 +200,11 @@ class MultiHeadAttention(Module):
         bias = scheme.position_bias(position_Rx1, held_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(self.spec, position=AttentionPosition.NONE)
         if SCORES[spec.score].is_dot_product and capture is None:
-            output = read_rings(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
+            output = attend_to_cache(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
             return self.output(output), grown, None
         output, attended = attend(
             q_Rx1xHxD,
-            *(own(ring, writer_RxK) for ring in grown),
+            *(gather_from_writers(cache, writer_RxK) for cache in grown),
             spec=spec,
             mask=Mask(allowed=seen_RxK[:, None, None]),
             bias=bias,

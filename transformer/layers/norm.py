@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 
 
 class Norm(enum.Enum):
@@ -33,7 +33,7 @@ class LayerNorm(Module):
         bias: Whether there is a bias.
     """
 
-    def __init__(self, width: int, *, builder: Builder, epsilon: float = 1e-6, bias: bool = True):
+    def __init__(self, width: int, *, builder: ParameterBuilder, epsilon: float = 1e-6, bias: bool = True):
         self.scale = builder.parameter(jax.nn.initializers.ones, (width,), ("features",))
         self.bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",)) if bias else None
         self.epsilon = epsilon
@@ -60,7 +60,7 @@ class RmsNorm(Module):
         epsilon: Added to the mean square.
     """
 
-    def __init__(self, width: int, *, builder: Builder, epsilon: float = 1e-6):
+    def __init__(self, width: int, *, builder: ParameterBuilder, epsilon: float = 1e-6):
         self.scale = builder.parameter(jax.nn.initializers.ones, (width,), ("features",))
         self.epsilon = epsilon
 

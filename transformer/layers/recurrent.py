@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.component import Initializer
 from transformer.attention.rng import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate, UserError
-from transformer.layers.functional_module import Builder, Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization, Role
 from transformer.layers.linear import product
 from transformer.layers.sequence_lengths import real_positions
@@ -98,7 +98,7 @@ class RecurrentCell(Module):
         *,
         recurrent_initialization: RecurrentInitialization,
         forget_bias: float,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         self.kind, self.width = kind, width
         gates, axes = len(kind.gates), ("features", "features", "embed")
@@ -305,7 +305,7 @@ class RecurrentLayer(Module):
         number: Index of the layer, counted from 0, which may determine its direction.
     """
 
-    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder, number: int = 0):
+    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: ParameterBuilder, number: int = 0):
         self.kind, self.width, self.direction = config.cell, config.width, config.direction
         self.orders = self.direction.cell_directions(number)
         for order in self.orders:
@@ -440,7 +440,7 @@ class RecurrentStack(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
+    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: ParameterBuilder):
         self.config = config
         for number in range(config.layers):
             size = inputs if number == 0 else config.passed_on_width(number - 1)

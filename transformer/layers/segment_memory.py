@@ -15,7 +15,7 @@ from transformer.attention.capture import CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
-from transformer.layers.transformer_block import Block, BlockAux, BlockCapture, LayerContext, interleave_periods
+from transformer.layers.transformer_block import Block, BlockAux, BlockCapture, LayerContext, merge_periods_into_layers
 
 TOKENS = Axis("tokens")
 # The keys of a model that has a memory: its positions first, then those of the segment.
@@ -146,4 +146,4 @@ def split_memory_by_layer(memory_BxLxMxE: Any | None, period: int) -> tuple[Any,
 
 def stack_memory_of_layers(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
     """Reshape what the layers of a period stored to the memory of each example."""
-    return jnp.moveaxis(interleave_periods(*kept), 0, 1)
+    return jnp.moveaxis(merge_periods_into_layers(*kept), 0, 1)

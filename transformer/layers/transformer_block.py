@@ -11,10 +11,18 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
-from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
+from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.functional_module import Builder, Module, Params, bind_layer, entry, scan, unstacked
-from transformer.layers.kv_cache import KeysAndValues, fill_ring
+from transformer.layers.functional_module import (
+    Module,
+    ParameterBuilder,
+    Params,
+    bind_layer,
+    index_leading_axis,
+    scan_layers,
+    unstack_layers,
+)
+from transformer.layers.kv_cache import KeysAndValues, fill_cache
 from transformer.layers.mixture_of_experts import ExpertBalance, Experts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.residual import DropRates, NormPlacement, Residual, apply_sublayers
@@ -102,7 +110,7 @@ class Block(Module):
         cross: bool,
         experts: bool,
         alpha: float,
-        builder: Builder,
+        builder: ParameterBuilder,
     ):
         norm = functools.partial(config.make_norm, builder)
 
@@ -115,7 +123,7 @@ class Block(Module):
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = make_later_residual() if cross else None
 
-        def make_feed_forward(builder: Builder) -> FeedForward:
+        def make_feed_forward(builder: ParameterBuilder) -> FeedForward:
             bias = config.biases is not Biases.NONE
             return FeedForward(
                 config.width, config.feed_forward, activation=config.activation, bias=bias, builder=builder
@@ -192,8 +200,8 @@ class Block(Module):
             projected = self.attention.keys_and_values(x)
             slots = self.attention.cache_length(length, layer.window_size)
             cached = self.attention.cacheable(projected, jnp.arange(x.shape[1])[None])
-            ring = jax.tree.map(lambda values: fill_ring(values, last_B, slots), cached)
-            return self.attention.read(x, *projected, mask=mask, table=relative_positions)[0], ring
+            cache = jax.tree.map(lambda values: fill_cache(values, last_B, slots), cached)
+            return self.attention.read(x, *projected, mask=mask, table=relative_positions)[0], cache
 
         x_BxPxE, aux = self.apply(x_BxPxE, layer, attend, None, mask.query_lengths)
         return x_BxPxE, aux.attention
@@ -242,15 +250,15 @@ class Block(Module):
             assert self.cross is not None
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
-            x_BxQxE = by_example(x_Rx1xE[:, 0], memory.content[0].shape[0])
+            x_BxQxE = unflatten_beam_axis(x_Rx1xE[:, 0], memory.content[0].shape[0])
             y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture.cross)
             if captured is not None:
-                captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
-            return as_rows(y_BxQxE)[:, None], captured
+                captured = captured.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
+            return flatten_beam_axis(y_BxQxE)[:, None], captured
 
         x_Rx1xE, aux = self.apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=capture.expert_gates)
-        grown_rings, captured = aux.attention
-        return x_Rx1xE[:, 0], grown_rings, aux._replace(attention=captured)
+        grown_caches, captured = aux.attention
+        return x_Rx1xE[:, 0], grown_caches, aux._replace(attention=captured)
 
     def apply(
         self,
@@ -301,14 +309,14 @@ class BlockGroup(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, make: Callable[[bool, Builder], Block], count: int, builder: Builder):
+    def __init__(self, make: Callable[[bool, ParameterBuilder], Block], count: int, builder: ParameterBuilder):
         self.dense = builder.stack(functools.partial(make, False), count - 1)
         self.last, self.count = make(True, builder), count
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks in this entry of a stack, in order."""
-        dense = (bind_layer(self.dense, params) for params in unstacked(self.dense, self.count - 1))
+        dense = (bind_layer(self.dense, params) for params in unstack_layers(self.dense, self.count - 1))
         return (*dense, self.last)
 
 
@@ -358,7 +366,7 @@ def run_layers(
             outputs.append(output)
         return x, tuple(outputs)
 
-    return scan(
+    return scan_layers(
         run_period,
         stacked,
         x,
@@ -393,7 +401,7 @@ def step_layers(
     Args:
         stacked: The stack of blocks.
         config: The configuration of the Transformer.
-        params: The parameters of each entry of the stack (`unstacked`).
+        params: The parameters of each entry of the stack (`unstack_layers`).
         function: `function(block, x, layer, input) -> (x, output)`, run for each layer.
         x: The residual stream.
         inputs: The input of each layer.
@@ -414,15 +422,15 @@ def step_layers(
 def outputs_of_each_layer(outputs: tuple[Any, ...]) -> list[Any]:
     """Convert the outputs of `run_layers` to a list with one tree per layer."""
     periods = len(jax.tree.leaves(outputs)[0])
-    return [entry(output, number) for number in range(periods) for output in outputs]
+    return [index_leading_axis(output, number) for number in range(periods) for output in outputs]
 
 
 def stack_by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
     """Stack what `run_layers` returned along one leading axis of the layers that have it."""
-    return stack_aux(outputs, interleave_periods)
+    return stack_aux(outputs, merge_periods_into_layers)
 
 
-def interleave_periods(*leaves: Array) -> Array:
+def merge_periods_into_layers(*leaves: Array) -> Array:
     """Merge arrays with an axis of periods, one array per layer of a period, into one array with an axis of layers."""
     return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
 

@@ -22,7 +22,7 @@ from transformer.config import (
 )
 from transformer.layers.embedding import padded_vocab_size
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization
 from transformer.layers.lora import LoraConfig, LoraTarget
 from transformer.layers.mixture_of_experts import ExpertsConfig
@@ -253,7 +253,7 @@ class TransformerConfig(Config, path="config.model"):
         windows = self.attention_windows or (0,)
         return windows * (math.lcm(len(windows), self.experts.layer_period) // len(windows))
 
-    def make_norm(self, builder: Builder) -> LayerNorm | RmsNorm:
+    def make_norm(self, builder: ParameterBuilder) -> LayerNorm | RmsNorm:
         """Make a norm over the width; only a layer norm can have a bias."""
         match self.norm:
             case Norm.LAYER:

@@ -13,7 +13,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.layers.attention_parameters import TrainedPositions
-from transformer.layers.functional_module import Builder
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.lora import add_lora
 from transformer.layers.segment_memory import concatenate_memory
 from transformer.layers.transformer_block import Block, LayerContext
@@ -37,7 +37,7 @@ class RelativeSegments(PositionScheme):
 class _TrainedPositionsAndSegments(TrainedPositions):
     """A layer's relative positions, with trained encodings of kinds."""
 
-    def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: Builder):
+    def __init__(self, scheme: type[PositionScheme], sizes: AttentionSizes, *, builder: ParameterBuilder):
         super().__init__(scheme, sizes, builder=builder)
         shape, axes = (sizes.heads, sizes.head_dim), ("heads", "head_dim")
         self.kind = builder.parameter(normal(sizes.width**-0.5), (2, *shape), ("positions", *axes))
@@ -54,7 +54,9 @@ class _TrainedPositionsAndSegments(TrainedPositions):
         )
 
 
-def make_two_stream_block(config: TransformerConfig, relative_segments: bool, alpha: float, builder: Builder) -> Block:
+def make_two_stream_block(
+    config: TransformerConfig, relative_segments: bool, alpha: float, builder: ParameterBuilder
+) -> Block:
     """Build a block.
 
     Args:

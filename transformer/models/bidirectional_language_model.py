@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model
@@ -63,7 +63,7 @@ class BidirectionalLanguageModel(RecurrentDecoder):
     `recurrent_decoder`.
     """
 
-    def __init__(self, config: BidirectionalLanguageModelConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: BidirectionalLanguageModelConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(config.forward_config, interface, builder)
         self.backward = RecurrentStack(config.backward_config, config.width, builder=builder)
 
@@ -102,7 +102,9 @@ class BidirectionalLanguageModel(RecurrentDecoder):
 
 def build(config: BidirectionalLanguageModelConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task with inputs `tokens`; it has no attention."""
-    return Model(Functional(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ())
+    return Model(
+        FunctionalModule(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ()
+    )
 
 
 FAMILY = ModelFamily(BidirectionalLanguageModelConfig, build, frozenset({LANGUAGE_MODELING}))

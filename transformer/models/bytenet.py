@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import NonNegativeFloat, NonNegativeInt, PositiveInt, Rate
-from transformer.layers.beam_rows import as_rows, by_example
+from transformer.layers.beam_rows import flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
 from transformer.layers.initialization import Initialize
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
@@ -68,7 +68,7 @@ class ByteNet(DilatedConvolutionDecoder):
 
     config: ByteNetConfig
 
-    def __init__(self, config: ByteNetConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ByteNetConfig, interface: TaskInterface, builder: ParameterBuilder):
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
@@ -109,15 +109,15 @@ class ByteNet(DilatedConvolutionDecoder):
     ) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source once; every row starts with the begin token, and zeros before it."""
         representation_BxUxF, _ = self.encode(jnp.asarray(inputs["source"]))
-        rows, weights = num_beams * len(representation_BxUxF), unstacked(self.decoder, self.config.decoder_sets)
+        rows, weights = num_beams * len(representation_BxUxF), unstack_layers(self.decoder, self.config.decoder_sets)
         carry = DecoderCarry(jnp.zeros(rows, jnp.int32), initial_past_inputs(self.decoder, weights, rows, self.dtype))
         return Cache((), carry, representation_BxUxF, weights), jnp.full(rows, self.begin, jnp.int32)
 
     def next_block_inputs(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
         """Return the embeddings of the chosen tokens, each plus the source representation at its position."""
-        position_BxM = by_example(cache.rows.position, len(cache.examples))
+        position_BxM = unflatten_beam_axis(cache.rows.position, len(cache.examples))
         read_BxMxF = jnp.take_along_axis(cache.examples, position_BxM[..., None], axis=1, mode="fill", fill_value=0)
-        return self.embedding(tokens_R, self.dtype) + as_rows(read_BxMxF)
+        return self.embedding(tokens_R, self.dtype) + flatten_beam_axis(read_BxMxF)
 
     def _embedded(self, tokens_BxT: Array, lengths_B: Array) -> Array:
         """Return the embeddings of the tokens, zero beyond the lengths (section 3.3)."""
@@ -134,7 +134,7 @@ def _to_length(x_BxTxF: Array, length: int) -> Array:
 
 def build(config: ByteNetConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task with inputs `source` and `target` and a joint vocabulary; it has no attention."""
-    return Model(Functional(lambda builder: ByteNet(config, interface, builder), precision), ())
+    return Model(FunctionalModule(lambda builder: ByteNet(config, interface, builder), precision), ())
 
 
 FAMILY = ModelFamily(ByteNetConfig, build, frozenset({TRANSLATION}))

@@ -13,7 +13,7 @@ from transformer.attention.rng import dropout
 from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder, Module, bind_layer, scan
+from transformer.layers.functional_module import Module, ParameterBuilder, bind_layer, scan_layers
 from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
@@ -65,7 +65,7 @@ class ResidualBlock(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: DilatedConvolutionConfig, window: Window, builder: Builder):
+    def __init__(self, config: DilatedConvolutionConfig, window: Window, builder: ParameterBuilder):
         inner, outer = config.width, 2 * config.width
         self.first_norm = LayerNorm(outer, builder=builder)
         self.contract = Linear((("embed", outer),), (("features", inner),), bias=True, builder=builder)
@@ -110,7 +110,7 @@ class ResidualSet(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: DilatedConvolutionConfig, padding: Padding, builder: Builder):
+    def __init__(self, config: DilatedConvolutionConfig, padding: Padding, builder: ParameterBuilder):
         self.dilations = config.dilations
         for dilation in self.dilations:
             window = Window(config.kernel_size, dilation=dilation, padding=padding)
@@ -187,7 +187,7 @@ def step_sets(
 
 def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
     """Run whole sequences through all sets in order."""
-    return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
+    return scan_layers(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 
 class DilatedConvolutionDecoder(StatelessModule):
@@ -208,7 +208,7 @@ class DilatedConvolutionDecoder(StatelessModule):
     embedding: Embedding
     decoder: Module
 
-    def _make_head(self, vocabulary: int, builder: Builder) -> None:
+    def _make_head(self, vocabulary: int, builder: ParameterBuilder) -> None:
         outer = 2 * self.config.width
         self.readout = Linear((("features", outer),), (("embed", outer),), bias=True, builder=builder)
         self.output = Linear((("embed", outer),), (("vocabulary", vocabulary),), bias=True, builder=builder)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import PositiveInt, UserError
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
 from transformer.layers.initialization import Initialize
 from transformer.models.bytenet_base import (
     DecoderCarry,
@@ -52,7 +52,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
 
     config: ByteNetDecoderConfig
 
-    def __init__(self, config: ByteNetDecoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ByteNetDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
@@ -83,7 +83,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
         last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
-        weights = unstacked(self.decoder, self.config.sets)
+        weights = unstack_layers(self.decoder, self.config.sets)
 
         def read(past: PastInputs, given: tuple[Array, Array]) -> tuple[PastInputs, None]:
             tokens_B, place = given
@@ -96,12 +96,12 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         carry = DecoderCarry(last_B.astype(jnp.int32), past)
-        return Cache((), repeat_rows(carry, num_beams), (), weights), repeat_rows(first_B, num_beams)
+        return Cache((), repeat_per_beam(carry, num_beams), (), weights), repeat_per_beam(first_B, num_beams)
 
 
 def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task with inputs `tokens`; it has no attention."""
-    return Model(Functional(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
+    return Model(FunctionalModule(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
 
 
 FAMILY = ModelFamily(ByteNetDecoderConfig, build, frozenset({LANGUAGE_MODELING}))

@@ -10,7 +10,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Config, PositiveInt, Rate, UserError
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
@@ -56,7 +56,7 @@ class ConvolutionalClassifier(StatelessModule):
     inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: ConvolutionalClassifierConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ConvolutionalClassifierConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, encoder = config, builder.dtype, config.encoder
         inputs = interface.inputs["image"].shape[-1]
         for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
@@ -123,7 +123,7 @@ def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, preci
         part = dataclasses.replace(encoder, channels=encoder.channels[:until], strides=encoder.strides[:until])
         grid = part.axis(f"grid_{number}", height, width)
         sites.append(Site(site_name(number), grid, grid, layers=("0",), heads=("0",)))
-    functional = Functional(lambda builder: ConvolutionalClassifier(config, interface, builder), precision)
+    functional = FunctionalModule(lambda builder: ConvolutionalClassifier(config, interface, builder), precision)
     return Model(functional, tuple(sites))
 
 

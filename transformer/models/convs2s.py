@@ -15,10 +15,18 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NumLayers, PositiveInt, Rate
-from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
+from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Module, Precision, bind_layer, scan, unstacked
+from transformer.layers.functional_module import (
+    FunctionalModule,
+    Module,
+    ParameterBuilder,
+    Precision,
+    bind_layer,
+    scan_layers,
+    unstack_layers,
+)
 from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
@@ -88,7 +96,7 @@ class GatedConvolution(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: ConvS2SConfig, padding: Padding, builder: Builder):
+    def __init__(self, config: ConvS2SConfig, padding: Padding, builder: ParameterBuilder):
         window, outputs = Window(config.kernel_size, padding=padding), 2 * config.width
         convolution = Convolution1D(config.width, ("embed", outputs), window, role=Role.GATED, builder=builder)
         self.convolution = WeightNormed(convolution, ("features", outputs), builder=builder)
@@ -136,7 +144,7 @@ class DecoderBlock(Module):
         builder: Makes the other parameters.
     """
 
-    def __init__(self, config: ConvS2SConfig, of_dropped: Builder, builder: Builder):
+    def __init__(self, config: ConvS2SConfig, of_dropped: ParameterBuilder, builder: ParameterBuilder):
         self.convolution = GatedConvolution(config, Padding.CAUSAL, of_dropped)
         self.query = _linear(config.width, ("embed", config.embedding), builder)
         self.context = _linear(config.embedding, ("embed", config.width), builder)
@@ -187,11 +195,11 @@ class DecoderBlock(Module):
             The block's outputs, the next past inputs, and what was captured.
         """
         h_RxF, past_RxPxF = self.convolution.step(h_RxF, past_RxPxF)
-        h_BxMxF, g_BxMxE = (by_example(each, len(source.lengths)) for each in (h_RxF, g_RxE))
+        h_BxMxF, g_BxMxE = (unflatten_beam_axis(each, len(source.lengths)) for each in (h_RxF, g_RxE))
         h_BxMxF, captured = self._attend(h_BxMxF, g_BxMxE, source, Mask(key_lengths=source.lengths), capture)
         if captured is not None:
-            captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
-        return as_rows(h_BxMxF), past_RxPxF, captured
+            captured = captured.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
+        return flatten_beam_axis(h_BxMxF), past_RxPxF, captured
 
     def _attend(
         self, h_BxTxF: Array, g_BxTxE: Array, source: EncodedSource, mask: Mask, capture: Capture | None
@@ -214,7 +222,7 @@ class ConvS2S(StatelessModule):
     (section 3.5).
     """
 
-    def __init__(self, config: ConvS2SConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: ConvS2SConfig, interface: TaskInterface, builder: ParameterBuilder):
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
@@ -254,7 +262,7 @@ class ConvS2S(StatelessModule):
         lengths_B = real_lengths(source_BxS, self.pad)
         embedding_key, layers_key = _split_key(key, 2)
         e_BxSxE = self._embedded(source_BxS, self.source_positions, lengths_B, embedding_key)
-        h_BxSxF, _ = scan(
+        h_BxSxF, _ = scan_layers(
             lambda blocks, h, key: (blocks[0](h, lengths_B, key), None),
             self.encoder,
             self.enter_encoder(e_BxSxE),
@@ -279,7 +287,7 @@ class ConvS2S(StatelessModule):
         lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
         g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
-        h_BxTxF, captured = scan(
+        h_BxTxF, captured = scan_layers(
             lambda blocks, h, key: blocks[0](h, g_BxTxE, source, mask, key, asked),
             self.decoder,
             self.enter_decoder(g_BxTxE),
@@ -302,7 +310,7 @@ class ConvS2S(StatelessModule):
         """Encode the source once; every row starts with the begin token, and zeros before it."""
         source, config = self.encode(jnp.asarray(inputs["source"]), None), self.config
         rows = num_beams * len(source.lengths)
-        layers = unstacked(self.decoder, config.decoder_layers)
+        layers = unstack_layers(self.decoder, config.decoder_layers)
         past = tuple(bind_layer(self.decoder, params).convolution.initial(rows, self.dtype) for params in layers)
         carried = {"position": jnp.zeros(rows, jnp.int32), "past": past}
         return Cache((), carried, source, layers), jnp.full(rows, self.begin, jnp.int32)
@@ -357,7 +365,7 @@ class WeightNormed[Layer: Linear | Convolution1D](Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, layer: Layer, outputs: tuple[str, int], *, builder: Builder):
+    def __init__(self, layer: Layer, outputs: tuple[str, int], *, builder: ParameterBuilder):
         name, size = outputs
         self.layer = layer
         self.length = builder.parameter(
@@ -380,7 +388,7 @@ def _kernel_norms(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
 
 
-def _linear(inputs: int, outputs: tuple[str, int], builder: Builder) -> WeightNormed:
+def _linear(inputs: int, outputs: tuple[str, int], builder: ParameterBuilder) -> WeightNormed:
     """Build a weight-normalized linear layer; one axis of its matrix is "embed"."""
     name, size = outputs
     read, along = ("features", "features") if name == "embed" else ("embed", name)
@@ -418,7 +426,7 @@ def build(config: ConvS2SConfig, interface: TaskInterface, precision: Precision)
     check_max_length(config.max_length, interface)
     layers = tuple(map(str, range(config.decoder_layers)))
     site = Site(SITE, Axis("target"), Axis("source"), layers, ("0",))
-    functional = Functional(lambda builder: ConvS2S(config, interface, builder), precision)
+    functional = FunctionalModule(lambda builder: ConvS2S(config, interface, builder), precision)
     return Model(functional, (site,), config.max_length)
 
 

@@ -9,10 +9,10 @@ from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_block import outputs_of_each_layer, run_layers, with_window
@@ -80,7 +80,7 @@ class Decoder(TokenDecoder):
     in the extras of `hidden` as `classes`.
     """
 
-    def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(
             Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
@@ -165,7 +165,7 @@ class Decoder(TokenDecoder):
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         filled = outputs_of_each_layer(outputs)
         cache = self.make_cache(self.layers, filled, last_B, num_beams=num_beams, length=width + length, examples={})
-        return cache, repeat_rows(first_B, num_beams)
+        return cache, repeat_per_beam(first_B, num_beams)
 
     def step(
         self,
@@ -198,7 +198,7 @@ def build(config: DecoderConfig, interface: TaskInterface, precision: Precision)
     check_max_length(config.max_length, interface)
     tokens = Axis("tokens")
     return Model(
-        functional=Functional(lambda builder: Decoder(config, interface, builder), precision),
+        functional=FunctionalModule(lambda builder: Decoder(config, interface, builder), precision),
         sites=stack_sites(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
         forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),

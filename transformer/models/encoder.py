@@ -12,7 +12,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths
@@ -100,7 +100,7 @@ class EncoderConfig(TransformerConfig):
         return self.add_pooling_layer or self.head is Head.PRETRAINING
 
 
-def _square(config: EncoderConfig, builder: Builder) -> Linear:
+def _square(config: EncoderConfig, builder: ParameterBuilder) -> Linear:
     width, bias = config.width, config.biases is not Biases.NONE
     return Linear((("embed", width),), (("features", width),), bias=bias, builder=builder)
 
@@ -108,7 +108,7 @@ def _square(config: EncoderConfig, builder: Builder) -> Linear:
 class MaskedHead(Module):
     """BERT's masked language modeling head before the output matrix, norm(activation(x W + b)) (its code)."""
 
-    def __init__(self, config: EncoderConfig, *, builder: Builder):
+    def __init__(self, config: EncoderConfig, *, builder: ParameterBuilder):
         self.transform, self.norm = _square(config, builder), config.make_norm(builder)
         self.activation = config.activation.function
 
@@ -126,7 +126,7 @@ class Encoder(TokenModel):
     next-sentence prediction as `next_sentence`.
     """
 
-    def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(
             Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
@@ -235,7 +235,7 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
         )
     tokens = Axis("tokens")
     return Model(
-        functional=Functional(lambda builder: Encoder(config, interface, builder), precision),
+        functional=FunctionalModule(lambda builder: Encoder(config, interface, builder), precision),
         sites=stack_sites(STACK, config, config.layers, tokens, tokens),
         max_length=config.max_length,
     )

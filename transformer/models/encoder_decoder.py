@@ -10,7 +10,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
 from transformer.config import NumLayers, UserError
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialize, deepnorm_encoder_decoder
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.sequence_lengths import real_lengths, target_lengths
@@ -79,7 +79,7 @@ class EncoderDecoder(TokenDecoder):
     token); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
-    def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
         of_encoder, of_decoder = (
@@ -234,7 +234,7 @@ def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Pre
     # predicts, as a key by the one that it has read.
     source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
     return Model(
-        functional=Functional(lambda builder: EncoderDecoder(config, interface, builder), precision),
+        functional=FunctionalModule(lambda builder: EncoderDecoder(config, interface, builder), precision),
         sites=(
             *stack_sites(ENCODER, config, config.encoder_layers, source, source),
             *stack_sites(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),

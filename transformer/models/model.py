@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
-from transformer.layers.functional_module import Functional, Module
+from transformer.layers.functional_module import FunctionalModule, Module
 
 PyTree = Any
 Inputs = Mapping[str, jax.Array | np.ndarray]
@@ -112,7 +112,7 @@ class Model:
         ```
     """
 
-    functional: Functional
+    functional: FunctionalModule
     sites: tuple[Site, ...]
     max_length: int | None = None
     forward_methods: tuple[str, ...] = dataclasses.field(default=("forward",), kw_only=True)

@@ -20,9 +20,9 @@ from transformer.attention.capture import (
 )
 from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, scan_steps
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import Builder
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import target_lengths
 from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
@@ -95,7 +95,7 @@ class RecurrentAttentionDecoder(StatelessModule):
     embedding: Embedding
     output: Linear
 
-    def __init__(self, interface: TaskInterface, builder: Builder):
+    def __init__(self, interface: TaskInterface, builder: ParameterBuilder):
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError(f"{type(self).__name__} needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.pad, self.begin, self.dtype = interface.pad_id, interface.bos_id, builder.dtype
@@ -258,7 +258,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         """Encode the source once, for all beams; every row starts with the begin token."""
         source, carry = self.encode(inputs, None)
         begin_R = jnp.full(len(source.lengths) * num_beams, self.begin, jnp.int32)
-        return Cache(layers=(), rows=repeat_rows(carry, num_beams), examples=source), begin_R
+        return Cache(layers=(), rows=repeat_per_beam(carry, num_beams), examples=source), begin_R
 
     def extend(
         self,
@@ -321,7 +321,7 @@ def read_context(
         assert source.memory is not None
         return attention.step(query_RxE, source.memory, **facts)
     assert source.vector is not None
-    return repeat_rows(source.vector, len(query_RxE) // len(source.vector)), None
+    return repeat_per_beam(source.vector, len(query_RxE) // len(source.vector)), None
 
 
 def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> CapturedAttention | None:

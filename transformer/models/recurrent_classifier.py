@@ -22,7 +22,7 @@ from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, R
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
@@ -106,7 +106,7 @@ class RecurrentClassifier(StatelessModule):
     inputs: `tokens` [B, T], `lengths` [B], beyond which an example is padding. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: RecurrentClassifierConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: RecurrentClassifierConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
@@ -191,7 +191,7 @@ def build(config: RecurrentClassifierConfig, interface: TaskInterface, precision
     if config.pooling is Pooling.ATTENTION:
         query, hops = Axis("class", AxisKind.SLOTS, size=1), tuple(map(str, range(config.hops)))
         sites = (Site(SITE, query, Axis("tokens"), layers=("0",), heads=hops),)
-    return Model(Functional(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(RecurrentClassifierConfig, build, frozenset({TEXT_CLASSIFICATION}))

@@ -15,10 +15,10 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import scan_steps
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.embedding_and_head import ClassHead
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.lstmn import LstmnLayer, StateHistory
@@ -105,7 +105,7 @@ class RecurrentDecoder(StatelessModule):
     for a task with classes, logits [B, C] of them, which are in the extras of `hidden` as `classes`.
     """
 
-    def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         builder = builder.with_rule(Initialize(config.initialization))
         self.config, self.dtype = config, builder.dtype
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
@@ -176,8 +176,8 @@ class RecurrentDecoder(StatelessModule):
         before = {"tokens": tokens_BxP, "lengths": last_B}
         _, carried, _ = self._over(before, self._initial(examples, width + length), None, None)
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        rows = repeat_rows(carried, num_beams)
-        return Cache(layers=(), rows=rows, examples=()), repeat_rows(first_B, num_beams)
+        rows = repeat_per_beam(carried, num_beams)
+        return Cache(layers=(), rows=rows, examples=()), repeat_per_beam(first_B, num_beams)
 
     def step(
         self,
@@ -263,7 +263,7 @@ def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: P
         layers = tuple(map(str, range(config.layers)))
         sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",)),)
     return Model(
-        Functional(lambda builder: RecurrentDecoder(config, interface, builder), precision),
+        FunctionalModule(lambda builder: RecurrentDecoder(config, interface, builder), precision),
         sites,
         forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
     )

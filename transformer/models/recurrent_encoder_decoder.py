@@ -22,9 +22,9 @@ from transformer.layers.attention_cell import (
     AttentionSpan,
     KeyValueProjection,
 )
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
@@ -328,7 +328,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         "soft",
     )
 
-    def __init__(self, config: RecurrentEncoderDecoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: RecurrentEncoderDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
         builder = builder.with_rule(Initialize(config.initialization))
@@ -495,7 +495,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """Divide the context vector by the length of the source if the config asks for it."""
         if self.config.context_vector is not ContextVector.ATTENTION_OVER_LENGTH:
             return context
-        return _divide_by_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
+        return _divide_by_length(context, repeat_per_beam(source.lengths, len(context) // len(source.lengths)))
 
     def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """Return the output layer r_t."""
@@ -559,7 +559,7 @@ def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, preci
             values = MapValues.SAMPLE
         heads = tuple(map(str, range(config.heads)))
         sites = (Site(SITE, Axis("target"), Axis("source"), ("0",), heads, values=values),)
-    functional = Functional(lambda builder: RecurrentEncoderDecoder(config, interface, builder), precision)
+    functional = FunctionalModule(lambda builder: RecurrentEncoderDecoder(config, interface, builder), precision)
     return Model(functional, sites, config.max_length or None)
 
 

@@ -15,7 +15,7 @@ from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
@@ -68,7 +68,7 @@ class RegressionDecoder(BlockStacks):
     inputs: `vectors` [B, T, I]. Outputs: numbers [B, T, O], each computed from the vectors up to its own.
     """
 
-    def __init__(self, config: RegressionDecoderConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: RegressionDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         blocks, deep = config.blocks, deepnorm(config.layers)
         builder = builder.with_rule(
             Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
@@ -118,7 +118,7 @@ def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: 
     check_max_length(config.max_length, interface)
     steps = Axis("steps", AxisKind.STEPS)
     return Model(
-        Functional(functools.partial(RegressionDecoder, config, interface), precision),
+        FunctionalModule(functools.partial(RegressionDecoder, config, interface), precision),
         stack_sites(STACK, config.blocks, config.layers, steps, steps, causal=True),
         max_length=config.max_length,
     )

@@ -17,7 +17,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.functional_module import Builder, Functional, Module, Precision
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.image_grid_attention import stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
@@ -133,7 +133,7 @@ class DenseBlock(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, inputs: int, filters: int, dilation: int, *, builder: Builder):
+    def __init__(self, inputs: int, filters: int, dilation: int, *, builder: ParameterBuilder):
         window = Window(2, dilation=dilation, padding=Padding.CAUSAL)
         gated = ConvolutionActivation.GTU
         self.convolution = Convolution1D(inputs, ("features", filters), window, activation=gated, builder=builder)
@@ -162,7 +162,7 @@ class TemporalBlock(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, inputs: int, filters: int, length: int, *, builder: Builder):
+    def __init__(self, inputs: int, filters: int, length: int, *, builder: ParameterBuilder):
         self.count = len(dilations(length))
         for number, dilation in enumerate(dilations(length)):
             setattr(self, f"dense_{number}", DenseBlock(inputs + number * filters, filters, dilation, builder=builder))
@@ -187,7 +187,7 @@ class AttentionBlock(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: Builder):
+    def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: ParameterBuilder):
         features = (("features", inputs),)
         of_key = (("groups", 1), ("head_dim", key_size))
         self.query = Linear(features, of_key, bias=True, builder=builder)
@@ -222,7 +222,7 @@ class ImageEmbedding(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: SnailConfig, image: tuple[int, ...], *, builder: Builder):
+    def __init__(self, config: SnailConfig, image: tuple[int, ...], *, builder: ParameterBuilder):
         height, width, inputs = image
         self.count = len(config.channels)
         windows = Window(_KERNEL), Window(_KERNEL)
@@ -282,7 +282,7 @@ class Snail(Module):
     `vectors` [B, T, I]. Outputs: logits of the classes, or numbers, [B, T, O].
     """
 
-    def __init__(self, config: SnailConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: SnailConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
         self.of_images = "images" in interface.inputs
         if self.of_images:
@@ -383,7 +383,7 @@ def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -
         query = key = Axis("steps", AxisKind.STEPS)
     layers = tuple(map(str, range(config.count_attention_blocks())))
     sites = (Site(SITE, query, key, layers, heads=("0",), causal=True),) if layers else ()
-    return Model(Functional(lambda builder: Snail(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: Snail(config, interface, builder), precision), sites)
 
 
 FAMILY = ModelFamily(SnailConfig, build, frozenset({FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION}))

@@ -12,11 +12,11 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention_parameters import SharedPositions
-from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import EmbeddingAndHead
-from transformer.layers.functional_module import Builder, Module, unstacked
+from transformer.layers.functional_module import Module, ParameterBuilder, unstack_layers
 from transformer.layers.initialization import DeepNorm
-from transformer.layers.kv_cache import KeysAndValues, first_ancestors, repeat_rings, sharing, update_ancestors
+from transformer.layers.kv_cache import KeysAndValues, initial_ancestors, repeat_cache, rows_per_cache, update_ancestors
 from transformer.layers.lora import add_lora
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.norm import LayerNorm, RmsNorm
@@ -50,7 +50,7 @@ class BlockStacks(StatelessModule):
 
     config: TransformerConfig
 
-    def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: Builder) -> Module:
+    def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: ParameterBuilder) -> Module:
         """Build a stack of blocks as one module with stacked parameters.
 
         Args:
@@ -65,7 +65,7 @@ class BlockStacks(StatelessModule):
         config = self.config
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
 
-        def block(experts: bool, builder: Builder) -> Block:
+        def block(experts: bool, builder: ParameterBuilder) -> Block:
             made = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
             return add_lora(made, config.lora, builder)
 
@@ -74,13 +74,13 @@ class BlockStacks(StatelessModule):
             return builder.stack(functools.partial(block, bool(config.experts.count)), count)
         return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
 
-    def make_relative_positions(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
+    def make_relative_positions(self, *, bidirectional: bool, builder: ParameterBuilder) -> SharedPositions | None:
         """Build the relative position parameters that all layers of a stack share; None if the scheme has none."""
         if not self.config.positions.scheme.shared_by_layers:
             return None
         return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
 
-    def make_final_norm(self, builder: Builder) -> FinalNorm:
+    def make_final_norm(self, builder: ParameterBuilder) -> FinalNorm:
         """Build the norm after the last block; None if the norm placement has none."""
         return self.config.make_norm(builder) if self.config.norm_placement.final_norm else None
 
@@ -258,17 +258,17 @@ class TokenDecoder(TokenModel):
         Returns:
             The cache.
         """
-        rings = tuple(jax.tree.map(lambda leaf: repeat_rings(leaf, num_beams), layer) for layer in filled)
-        position_R = repeat_rows(last_B, num_beams)
-        ancestors_RxT = first_ancestors(len(position_R), num_beams, length)
-        # What rows share is never re-ordered; a ring of each row's own is.
-        shared_rings, own_rings = (rings, ()) if sharing(num_beams) > 1 else ((), rings)
+        caches = tuple(jax.tree.map(lambda leaf: repeat_cache(leaf, num_beams), layer) for layer in filled)
+        position_R = repeat_per_beam(last_B, num_beams)
+        ancestors_RxT = initial_ancestors(len(position_R), num_beams, length)
+        # What rows share is never re-ordered; a cache of each row's own is.
+        shared_caches, own_caches = (caches, ()) if rows_per_cache(num_beams) > 1 else ((), caches)
         return Cache(
             layers=(),
-            rows={"position": position_R, "ancestors": ancestors_RxT, "rings": own_rings},
-            examples={**examples, "rings": shared_rings},
+            rows={"position": position_R, "ancestors": ancestors_RxT, "kv_caches": own_caches},
+            examples={**examples, "kv_caches": shared_caches},
             weights={
-                "layers": unstacked(stacked, len(filled) // self.config.experts.layer_period),
+                "layers": unstack_layers(stacked, len(filled) // self.config.experts.layer_period),
                 "output_matrix": self.output_matrix(self.dtype),
             },
         )
@@ -302,20 +302,20 @@ class TokenDecoder(TokenModel):
             ValueError: If maps are captured whose caches have different lengths, as layers with different windows have.
         """
         position_R = cache.rows["position"]
-        rings = cache.rows["rings"] or cache.examples["rings"]
-        rows_sharing = rings[0][0].shape[2]
+        caches = cache.rows["kv_caches"] or cache.examples["kv_caches"]
+        rows_sharing = caches[0][0].shape[2]
         ancestors_RxT = update_ancestors(cache.rows["ancestors"], position_R, rows_sharing)
 
         table = None if relative is None else relative()
 
         def step_layer(
-            block: Any, x_RxE: Array, layer: LayerContext, ring_and_memory: Any
+            block: Any, x_RxE: Array, layer: LayerContext, cache_and_memory: Any
         ) -> tuple[Array, tuple[KeysAndValues, BlockAux]]:
-            ring, memory = ring_and_memory
+            cache, memory = cache_and_memory
             x_RxE, grown_ring, aux = block.step(
                 x_RxE,
                 layer,
-                ring,
+                cache,
                 position_R,
                 ancestors_RxT=ancestors_RxT,
                 relative_positions=table,
@@ -325,11 +325,11 @@ class TokenDecoder(TokenModel):
             return x_RxE, (grown_ring, aux)
 
         x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
-        rings_and_memories = list(zip(rings, memories, strict=True))
+        caches_and_memories = list(zip(caches, memories, strict=True))
         x_RxE, outputs = step_layers(
-            stacked, self.config, cache.weights["layers"], step_layer, x_RxE, rings_and_memories
+            stacked, self.config, cache.weights["layers"], step_layer, x_RxE, caches_and_memories
         )
-        grown_rings, aux = zip(*outputs, strict=True)
+        grown_caches, aux = zip(*outputs, strict=True)
         self_attention = [layer_aux.attention for layer_aux in aux if layer_aux.attention is not None]
         widths = {captured.weights.shape[-1] for captured in self_attention if captured.weights is not None}
         if len(widths) > 1:
@@ -340,9 +340,9 @@ class TokenDecoder(TokenModel):
         logits_RxV = self.logits_from_matrix(cache.weights["output_matrix"], x_RxE if norm is None else norm(x_RxE))
         rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
         if rows_sharing > 1:
-            cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown_rings})
+            cache = cache._replace(rows=rows, examples={**cache.examples, "kv_caches": grown_caches})
         else:
-            cache = cache._replace(rows={**rows, "rings": grown_rings})
+            cache = cache._replace(rows={**rows, "kv_caches": grown_caches})
         return logits_RxV, cache, stack_aux(aux, lambda *leaves: jnp.stack(leaves))
 
 

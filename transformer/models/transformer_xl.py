@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.positions import AttentionPosition
 from transformer.config import NonNegativeInt, UserError
-from transformer.layers.functional_module import Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.layers.segment_memory import (
     TOKENS,
     apply_block_with_memory,
@@ -121,7 +121,7 @@ def build(config: TransformerXLConfig, interface: TaskInterface, precision: Prec
     """
     check_max_length(config.max_length, interface)
     return Model(
-        functional=Functional(lambda builder: TransformerXLDecoder(config, interface, builder), precision),
+        functional=FunctionalModule(lambda builder: TransformerXLDecoder(config, interface, builder), precision),
         sites=stack_sites(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
     )

@@ -16,7 +16,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
@@ -126,7 +126,7 @@ class Vit(BlockStacks):
     inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: VitConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: VitConfig, interface: TaskInterface, builder: ParameterBuilder):
         _, height, width, channels = interface.inputs["image"].shape
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
@@ -204,7 +204,7 @@ def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> 
     _, height, width, _ = interface.inputs["image"].shape
     grid = config.grid(height, width)
     sites = stack_sites(STACK, config.blocks, config.layers, grid, grid)
-    return Model(Functional(lambda builder: Vit(config, interface, builder), precision), sites)
+    return Model(FunctionalModule(lambda builder: Vit(config, interface, builder), precision), sites)
 
 
 def check_placement(config: VitConfig, placement: Placement) -> None:

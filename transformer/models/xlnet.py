@@ -13,7 +13,7 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import (
@@ -25,7 +25,7 @@ from transformer.layers.segment_memory import (
     valid_keys,
 )
 from transformer.layers.sequence_lengths import real_positions
-from transformer.layers.transformer_block import LayerContext, interleave_periods, run_layers, with_window
+from transformer.layers.transformer_block import LayerContext, merge_periods_into_layers, run_layers, with_window
 from transformer.layers.transformer_config import (
     SEGMENT_MODEL_POSITIONS,
     Biases,
@@ -123,7 +123,7 @@ class XLNet(TokenModel):
 
     config: XLNetConfig
 
-    def __init__(self, config: XLNetConfig, interface: TaskInterface, builder: Builder):
+    def __init__(self, config: XLNetConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(
             Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
@@ -248,7 +248,7 @@ def _slots(inputs: Inputs) -> int:
 def _maps_of(maps: tuple[StreamCaptures, ...]) -> dict[str, CapturedAttention]:
     """Return the captured maps by site, in the order of the layers."""
     of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
-    return {site: jax.tree.map(interleave_periods, *each) for site, each in of_sites if each[0] is not None}
+    return {site: jax.tree.map(merge_periods_into_layers, *each) for site, each in of_sites if each[0] is not None}
 
 
 def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
@@ -256,7 +256,7 @@ def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = memory_key_axis(config.memory_length)
     return Model(
-        functional=Functional(lambda builder: XLNet(config, interface, builder), precision),
+        functional=FunctionalModule(lambda builder: XLNet(config, interface, builder), precision),
         sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in (CONTENT, QUERY)),
     )
 

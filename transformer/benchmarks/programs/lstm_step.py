@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.benchmarks.programs.program_main import program_main
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 
 
@@ -19,7 +19,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the seconds of each gradient after `warmup_steps`, with respect to parameters and inputs."""
     width, shape = settings["width"], (settings["rows"], settings["length"], settings["width"])
     config = RecurrentConfig(width=width)
-    layer = Functional(lambda builder: RecurrentLayer(config, width, builder=builder))
+    layer = FunctionalModule(lambda builder: RecurrentLayer(config, width, builder=builder))
     of_inputs, of_params = jax.random.split(jax.random.key(settings["seed"]))
     x_BxTxI, params = jax.random.normal(of_inputs, shape), layer.init(of_params)
 

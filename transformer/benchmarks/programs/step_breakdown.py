@@ -18,7 +18,7 @@ from transformer.benchmarks.programs.decoder_step import OPTIMIZER, compile_trai
 from transformer.benchmarks.programs.program_main import program_main
 from transformer.layers.embedding import Embedding
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import Functional
+from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm
 from transformer.layers.transformer_config import TransformerConfig
@@ -67,10 +67,12 @@ def step_parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[st
         ("embedding", 1, lambda b: table(builder=b), embedding),
         ("vocabulary head and loss", 1, lambda b: table(builder=b), head),
     ):
-        yield name, _with_gradient(Functional(make), call, key, x_BxTxE, times)
+        yield name, _with_gradient(FunctionalModule(make), call, key, x_BxTxE, times)
 
 
-def _with_gradient(module: Functional, call: Callable, key: jax.Array, x_BxTxE: jax.Array, times: int) -> TimedPart:
+def _with_gradient(
+    module: FunctionalModule, call: Callable, key: jax.Array, x_BxTxE: jax.Array, times: int
+) -> TimedPart:
     def scalar(params: Any, x_BxTxE: jax.Array) -> jax.Array:
         y = call(module.bind(params), x_BxTxE)
         return jnp.vdot(y, x_BxTxE) if y.ndim else y
