@@ -3,7 +3,7 @@
 import sys
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag, with_data
+from launch.command import Arguments, Command, Flag, with_data_dir
 from launch.config_files import load_config
 from transformer.command_invocation import find_checkout
 
@@ -16,13 +16,15 @@ COMMAND = Command(
     example="--name=decoder_10m --peer_python=../peers/bin/python",
     flags=(
         Flag("name", "the benchmark", required=True),
-        Flag("rounds", "the number of rounds", default=5, kind=int),
+        Flag("rounds", "the number of rounds", default=5, value_type=int),
         Flag(
             "peer_python", "the Python of an environment with PyTorch and transformers (default: skip those programs)"
         ),
         Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
         Flag("data_dir", "the folder of the experiment's data, if it is not generated"),
-        Flag("record", "also write the result as JSON to experiments/benchmarks/results", default=False, kind=bool),
+        Flag(
+            "record", "also write the result as JSON to experiments/benchmarks/results", default=False, value_type=bool
+        ),
     ),
 )
 
@@ -46,7 +48,7 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--data_dir has no effect on --name={arguments.name}, whose data is generated: omit it")
         name, benchmark = arguments.name, BENCHMARKS[arguments.name]
     elif arguments.name in EXPERIMENT_BENCHMARKS:
-        config = with_data(load_config(arguments.experiment).to_dict(), arguments.data_dir)
+        config = with_data_dir(load_config(arguments.experiment).to_dict(), arguments.data_dir)
         name, benchmark = f"{arguments.name}_{config['name']}", EXPERIMENT_BENCHMARKS[arguments.name](config)
     else:
         raise UserError(

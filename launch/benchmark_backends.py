@@ -15,12 +15,12 @@ COMMAND = Command(
     example="--sequence_lengths=512,2048 --dtype=bfloat16",
     flags=(
         Flag("sequence_lengths", "sequence lengths, separated by commas", default="256,1024,4096"),
-        Flag("batch_size", "examples in the batch", default=1, kind=int),
-        Flag("num_heads", "attention heads", default=8, kind=int),
-        Flag("head_dim", "features of a head", default=64, kind=int),
+        Flag("batch_size", "examples in the batch", default=1, value_type=int),
+        Flag("num_heads", "attention heads", default=8, value_type=int),
+        Flag("head_dim", "features of a head", default=64, value_type=int),
         Flag("dtype", "the dtype of the arrays", default="float32", choices=("float32", "bfloat16", "float16")),
-        Flag("causal", "apply a causal mask", default=True, kind=bool),
-        Flag("repeats", "measurements of each", default=5, kind=int),
+        Flag("causal", "apply a causal mask", default=True, value_type=bool),
+        Flag("repeats", "measurements of each", default=5, value_type=int),
     ),
 )
 

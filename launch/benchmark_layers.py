@@ -16,11 +16,11 @@ COMMAND = Command(
     example="--sequence_lengths=250,1000,4000 --width=256",
     flags=(
         Flag("sequence_lengths", "sequence lengths, separated by commas", default="250,500,1000,2000,4000"),
-        Flag("width", "features of a layer", default=256, kind=int),
-        Flag("batch_size", "sequences in the batch", default=1, kind=int),
-        Flag("repeats", "measurements of each", default=5, kind=int),
+        Flag("width", "features of a layer", default=256, value_type=int),
+        Flag("batch_size", "sequences in the batch", default=1, value_type=int),
+        Flag("repeats", "measurements of each", default=5, value_type=int),
         Flag("distances", "distances of the gradients, separated by commas", default="1,10,50,100,200"),
-        Flag("num_seeds", "initializations to average the gradients over", default=16, kind=int),
+        Flag("num_seeds", "initializations to average the gradients over", default=16, value_type=int),
     ),
 )
 

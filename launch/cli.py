@@ -65,22 +65,22 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
             main(arguments)
             sys.stdout.flush()
     except UserError as error:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        print(f"error: {to_one_line(str(error))}", file=sys.stderr)
         return 2
     except RunStopped as stopped:
         print(f"{stopped}; start the same command again to go on", file=sys.stderr)
         return EXIT_CODE_RESTARTABLE
     except RunFailed as error:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        print(f"error: {to_one_line(str(error))}", file=sys.stderr)
         return 1
     except MemoryError as error:
-        print(f"error: out of memory: {one_line(str(error))}", file=sys.stderr)
+        print(f"error: out of memory: {to_one_line(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
             return 141
         if error.errno in _NO_NAMES:
-            print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+            print(f"error: {to_one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         return _failed(error, words)
     except KeyboardInterrupt:
@@ -100,7 +100,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     failure = disk_failure(error)
     unstarted = next((each for each in error_chain(error) if "can't start new thread" in str(each)), None)
     if failure is not None:
-        print(f"error: {one_line(explain_disk_failure(failure, go_on))}", file=sys.stderr)
+        print(f"error: {to_one_line(explain_disk_failure(failure, go_on))}", file=sys.stderr)
     elif unstarted is not None:
         print(
             f"error: out of memory or of threads ({unstarted}): allow the process more (ulimit -v, ulimit -u), then "
@@ -112,7 +112,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     return 1
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Return a message as one printable line: names may hold escape sequences, and errors be a whole page."""
     from transformer.terminal import escape_control_characters
 

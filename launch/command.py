@@ -19,20 +19,19 @@ class Flag:
         name: The name, with underscores.
         help: Its text in the output of --help.
         default: The default; None if the flag has none.
-        kind: The type of the value.
+        value_type: The type of the value.
         required: Whether the flag must be given.
         choices: The allowed values; any if empty.
-        waives: The required flags that are not needed if this one is given.
+        makes_optional: The required flags that are not needed if this one is given.
     """
 
     name: str
     help: str
     default: str | int | float | bool | None = None
-    kind: type[str] | type[int] | type[float] | type[bool] = str
+    value_type: type[str] | type[int] | type[float] | type[bool] = str
     required: bool = False
     choices: tuple[str, ...] = ()
-    waives: tuple[str, ...] = ()
-    """The required flags that are not needed if this one is given."""
+    makes_optional: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +81,14 @@ TRACKERS = Flag("trackers", "also log metrics to these, separated by commas: wan
 LANGUAGE_MODEL = Flag(
     "language_model", "the run of a character language model that rescores the beams (shallow fusion)"
 )
-LANGUAGE_WEIGHT = Flag("language_model_weight", "the weight of the language model's score (default: 0.3)", kind=float)
+LANGUAGE_WEIGHT = Flag(
+    "language_model_weight", "the weight of the language model's score (default: 0.3)", value_type=float
+)
 
 ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to average probabilities with")
 
 
-def with_data(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
+def with_data_dir(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Return a config with another directory of data.
 
     Args:
@@ -137,9 +138,9 @@ class Arguments(types.SimpleNamespace):
             values = apply_text_overrides(values, self.overrides.items())
         return values
 
-    def with_data(self) -> dict[str, Any]:
+    def config_with_data_dir(self) -> dict[str, Any]:
         """Return the config with --data_dir as the folder of its data."""
-        return with_data(self.config, self.data_dir)
+        return with_data_dir(self.config, self.data_dir)
 
     @property
     def trusted(self) -> tuple[str, ...]:

@@ -41,8 +41,10 @@ COMMAND = Command(
             "v4:, v5e:, v5p: or v6e: with the shape of a slice, cpu:N or gpu:N (default: the config's topology)",
         ),
         Flag("search_mesh", "try meshes and rematerialization, and print those that fit best", False, bool),
-        Flag("max_candidates", "with --search_mesh, the maximum number of programs to compile", default=6, kind=int),
-        Flag("json", "print one JSON object", default=False, kind=bool),
+        Flag(
+            "max_candidates", "with --search_mesh, the maximum number of programs to compile", default=6, value_type=int
+        ),
+        Flag("json", "print one JSON object", default=False, value_type=bool),
     ),
     takes_config=True,
     before_jax=_prepare_compiler,
@@ -63,14 +65,14 @@ def main(arguments: Arguments) -> None:
     if arguments.search_mesh:
         tried = _search(experiment, topology, arguments.max_candidates)
         print(
-            json.dumps([report_entry(each.report) for each in tried], indent=1)
+            json.dumps([report_as_json(each.report) for each in tried], indent=1)
             if arguments.json
-            else search_table(tried)
+            else format_search_table(tried)
         )
         fits = any(each.report.fits for each in tried)
     else:
         report = compile_ahead_of_time(experiment, topology)
-        print(json.dumps(report_entry(report), indent=1) if arguments.json else report_text(report))
+        print(json.dumps(report_as_json(report), indent=1) if arguments.json else format_report(report))
         fits = report.fits
     if not fits:
         sys.exit(1)
@@ -86,7 +88,7 @@ def _search(experiment: Any, topology: str, tries: int) -> list["CompiledCandida
     return results
 
 
-def report_entry(report: "AotReport") -> dict[str, Any]:
+def report_as_json(report: "AotReport") -> dict[str, Any]:
     """Return a report as plain values: bytes of one device, seconds, FLOPs of all devices."""
     import jax
 
@@ -149,7 +151,7 @@ def _remat(experiment: "ExperimentConfig") -> str | None:
     return getattr(getattr(experiment.model, "remat", None), "value", None)
 
 
-def report_text(report: "AotReport") -> str:
+def format_report(report: "AotReport") -> str:
     """Format a report as text."""
     from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
 
@@ -157,7 +159,7 @@ def report_text(report: "AotReport") -> str:
     lines = [
         f"{experiment.run.name} on {report.topology} ({report.device_kind}): {_verdict(report)}",
         f"  parameters    {report.num_parameters:,}",
-        f"  mesh          {mesh_text(report.mesh_shape)}, rules {experiment.sharding.rules}",
+        f"  mesh          {format_mesh(report.mesh_shape)}, rules {experiment.sharding.rules}",
         f"  batch         {report.batch_size:,} rows in {experiment.run.num_microbatches} microbatches, remat "
         f"{_remat(experiment)}",
         *_bytes(report),
@@ -242,7 +244,7 @@ def _advice(suggestions: Sequence["Suggestion"]) -> list[str]:
     return lines or ["  none"]
 
 
-def search_table(candidates: Sequence["CompiledCandidate"]) -> str:
+def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
     """Return the table of a search, the fastest that fits first, and the flags that select it."""
     unlimited = float("inf")
 
@@ -262,7 +264,7 @@ def search_table(candidates: Sequence["CompiledCandidate"]) -> str:
             )
         needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
         fits = "fits" if report.fits else "does not fit"
-        rows.append((mesh_text(report.mesh_shape), tried.candidate.remat.value, needed, *speed, fits))
+        rows.append((format_mesh(report.mesh_shape), tried.candidate.remat.value, needed, *speed, fits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     best = min(candidates, key=order, default=None)
@@ -276,7 +278,7 @@ def search_table(candidates: Sequence["CompiledCandidate"]) -> str:
     return "\n".join(lines)
 
 
-def mesh_text(mesh: Mapping[str, int]) -> str:
+def format_mesh(mesh: Mapping[str, int]) -> str:
     """Return the axes of a mesh that are larger than one."""
     return " x ".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from launch.compile import mesh_text
+from launch.compile import format_mesh
 from launch.config_files import config_files_under, load_config
 from transformer.command_invocation import find_checkout, subprocess_command
 from transformer.config import NonNegativeFloat, PositiveInt, Range, UserError
@@ -101,7 +101,7 @@ def main(arguments: Arguments) -> None:
             "pods compiles the configs in experiments/ of a checkout, and this is an installed package: clone the "
             "repository"
         )
-    known = configs(root / "experiments")
+    known = list_configs(root / "experiments")
     chosen = [name for name in known if not arguments.filter or arguments.filter in name]
     if not chosen:
         raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(known)}")
@@ -116,7 +116,7 @@ def main(arguments: Arguments) -> None:
             continue
         if not report["fits"]:
             failed.append(name)
-        changed = changes(records.get(name), report)
+        changed = describe_changes(records.get(name), report)
         print(f"{name}: {_line(report)}" + "".join(f"\n  {change}" for change in changed), flush=True)
         records[name] = report
         # At once, so that an error in the next loses nothing.
@@ -126,7 +126,7 @@ def main(arguments: Arguments) -> None:
         sys.exit(1)
 
 
-def configs(folder: Path) -> list[str]:
+def list_configs(folder: Path) -> list[str]:
     """List every config file with its arguments, as `--config` takes them."""
     names = [path.relative_to(folder.parent).as_posix() for path in config_files_under(folder)]
     return [f"{name}{argument}" for name in names for argument in _arguments(name)]
@@ -163,7 +163,7 @@ def compile_config(root: Path, name: str) -> dict[str, Any] | str:
     return {**{key: report[key] for key in RECORDED_KEYS}, "commit": current_commit()}
 
 
-def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
+def describe_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
     """List the differences of a report from the previous record, in the keys that are compared.
 
     Args:
@@ -205,7 +205,7 @@ def write_records(path: Path, records: Mapping[str, Any]) -> None:
     ordered = {name: records[name] for name in sorted(records, key=_order)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(tables(ordered), encoding="utf-8")
+    path.with_suffix(".md").write_text(render_page(ordered), encoding="utf-8")
 
 
 def _order(name: str) -> tuple[str, int]:
@@ -214,7 +214,7 @@ def _order(name: str) -> tuple[str, int]:
     return file, list(ARGUMENTS.get(file, ("",))).index(argument) if argument in ARGUMENTS.get(file, ("",)) else 0
 
 
-def tables(records: Mapping[str, Any]) -> str:
+def render_page(records: Mapping[str, Any]) -> str:
     """Return the page of tables: every config on its pod, and weak scaling."""
     weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
     versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
@@ -252,7 +252,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         entry["topology"],
         f"{entry['parameters']:,}",
-        mesh_text(entry["mesh"]),
+        format_mesh(entry["mesh"]),
         str(entry["num_microbatches"]),
         entry["remat"] or "-",
         "-" if entry["peak_bytes"] is None else f"{entry['peak_bytes'] / GB:,.2f}",

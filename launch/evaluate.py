@@ -17,7 +17,7 @@ COMMAND = Command(
     example="--workdir=runs/demo --split=test --num_beams=4",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("step", "the step of the checkpoint (default: the latest)", kind=int),
+        Flag("step", "the step of the checkpoint (default: the latest)", value_type=int),
         Flag("split", "evaluate this split only"),
         ENSEMBLE,
         LANGUAGE_MODEL,
@@ -25,15 +25,15 @@ COMMAND = Command(
         TRUST,
         Flag("data_dir", "the folder of the data, if it has moved"),
         Flag("parameters", 'which parameters to evaluate: "raw" or the name of an average (default: the config\'s)'),
-        Flag("num_questions", "the number of cloze and last-word questions, for a language model", kind=int),
+        Flag("num_questions", "the number of cloze and last-word questions, for a language model", value_type=int),
         Flag(
             "num_shots",
             "the numbers of example passages before each question, or of pairs in an episode, such as 0,1,4 "
             "(default: the config's)",
         ),
-        Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
-        Flag("length_penalty", "the exponent of the length penalty (default: the config's)", kind=float),
-        Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", kind=float),
+        Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
+        Flag("length_penalty", "the exponent of the length penalty (default: the config's)", value_type=float),
+        Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", value_type=float),
     ),
     before_jax=enable_compilation_cache,
 )

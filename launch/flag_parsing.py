@@ -35,13 +35,13 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     given = vars(values)
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
-        if flag.kind in (int, float) and given[flag.name] is not None:
-            convert_value(flag.kind, given[flag.name], f"--{flag.name}")
+        if flag.value_type in (int, float) and given[flag.name] is not None:
+            convert_value(flag.value_type, given[flag.name], f"--{flag.name}")
     config_file = given.pop("config", None) or ""
     arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
     arguments.config_file = config_file
     recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
-    waived = {name for flag in command.flags if getattr(arguments, flag.name) for name in flag.waives}
+    waived = {name for flag in command.flags if getattr(arguments, flag.name) for name in flag.makes_optional}
     for flag in _all_flags(command):
         if flag is _CONFIG:
             missing = not config_file and recorded is None
@@ -94,7 +94,7 @@ def help_text(command: Command) -> str:
 
 def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
     joined: list[str] = []
-    values = {f"--{flag.name}" for flag in _all_flags(command) if flag.kind is not bool}
+    values = {f"--{flag.name}" for flag in _all_flags(command) if flag.value_type is not bool}
     for word in words:
         if joined and joined[-1] in values:
             joined[-1] = f"{joined[-1]}={word}"
@@ -156,10 +156,10 @@ def _parser(command: Command) -> _Parser:
             "default": flag.default,
             "help": (flag.help + note).replace("%", "%%"),
         }
-        if flag.kind is bool:
+        if flag.value_type is bool:
             settings |= {"action": _Switch}
         else:
-            settings |= {"type": flag.kind, "metavar": _metavar(flag), "choices": flag.choices or None}
+            settings |= {"type": flag.value_type, "metavar": _metavar(flag), "choices": flag.choices or None}
         group.add_argument(f"--{flag.name}", **settings)
     group.add_argument("--help", "-h", action="store_true", default=argparse.SUPPRESS, help="print this page")
     return parser
@@ -168,22 +168,22 @@ def _parser(command: Command) -> _Parser:
 def _metavar(flag: Flag) -> str:
     if flag.choices:
         return "{" + ",".join(flag.choices) + "}"
-    return {str: "VALUE", int: "INTEGER", float: "NUMBER"}[flag.kind]
+    return {str: "VALUE", int: "INTEGER", float: "NUMBER"}[flag.value_type]
 
 
 def _usage(command: Command) -> Iterator[str]:
     """Yield the flags as typed: optional ones in brackets, alternatives in parentheses."""
     flags = _all_flags(command)
     for flag in flags:
-        instead = [other for other in flags if flag.name in other.waives]
+        instead = [other for other in flags if flag.name in other.makes_optional]
         if flag.required and instead:
             yield f"({' | '.join(map(_typed, [flag, *instead]))})"
-        elif not flag.waives:
+        elif not flag.makes_optional:
             yield _typed(flag) if flag.required else f"[{_typed(flag)}]"
 
 
 def _typed(flag: Flag) -> str:
-    return f"--{flag.name}" if flag.kind is bool else f"--{flag.name}={_metavar(flag)}"
+    return f"--{flag.name}" if flag.value_type is bool else f"--{flag.name}={_metavar(flag)}"
 
 
 def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -> str:

@@ -12,16 +12,18 @@ from transformer.config import UserError
 
 # Each is a field of transformer.tasks.decoding_config.DecodingConfig.
 DECODING = (
-    Flag("max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", kind=int),
-    Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
-    Flag("length_penalty", "the exponent of the length penalty of beam search", kind=float),
-    Flag("coverage_penalty", "the weight of the coverage penalty of beam search", kind=float),
-    Flag("temperature", "sample from softmax(logits / temperature)", kind=float),
-    Flag("top_k", "sample among the k most probable tokens", kind=int),
-    Flag("top_p", "sample among the most probable tokens with this total probability", kind=float),
-    Flag("num_samples", "the number of samples for each text", kind=int),
-    Flag("repetition_penalty", "above 1: make tokens that have occurred less probable", kind=float),
-    Flag("seed", "the random seed of the samples", kind=int),
+    Flag(
+        "max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", value_type=int
+    ),
+    Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
+    Flag("length_penalty", "the exponent of the length penalty of beam search", value_type=float),
+    Flag("coverage_penalty", "the weight of the coverage penalty of beam search", value_type=float),
+    Flag("temperature", "sample from softmax(logits / temperature)", value_type=float),
+    Flag("top_k", "sample among the k most probable tokens", value_type=int),
+    Flag("top_p", "sample among the most probable tokens with this total probability", value_type=float),
+    Flag("num_samples", "the number of samples for each text", value_type=int),
+    Flag("repetition_penalty", "above 1: make tokens that have occurred less probable", value_type=float),
+    Flag("seed", "the random seed of the samples", value_type=int),
 )
 
 COMMAND = Command(
@@ -36,7 +38,7 @@ COMMAND = Command(
         Flag("text", "the text (default: every line of standard input)"),
         Flag("prompt_file", "a file that holds one text, such as a few-shot prompt"),
         Flag("target_language", "the target language, if the run has learned several"),
-        Flag("step", "the step of the checkpoint (default: the latest)", kind=int),
+        Flag("step", "the step of the checkpoint (default: the latest)", value_type=int),
         *DECODING,
         Flag("stop", "stop before this text"),
         Flag("score_words", "words, separated by commas: print the probability of each at every masked position"),
@@ -45,7 +47,7 @@ COMMAND = Command(
         LANGUAGE_WEIGHT,
         TRUST,
         Flag("data_dir", "the folder of the data, if it has moved"),
-        Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
+        Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, value_type=bool),
     ),
     before_jax=enable_compilation_cache,
 )
@@ -53,7 +55,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Print the answers and the path of the page."""
-    texts = texts_of(arguments)
+    texts = read_texts(arguments)
     from transformer.maps.report.page import render_single_text, write_page
     from transformer.maps.report.single_text import store_single_text
     from transformer.models.model import count_parameters
@@ -86,7 +88,7 @@ def main(arguments: Arguments) -> None:
     answers = components.task.predict(view, request)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as texts are read, whatever the locale
-    for line in line_by_line(texts, answers.lines) if by_line else answers.lines:
+    for line in arrange_answers_by_line(texts, answers.lines) if by_line else answers.lines:
         print(line)
     if arguments.maps and components.model.sites:
         folder = _new_folder(workdir / "generated")
@@ -99,7 +101,7 @@ def main(arguments: Arguments) -> None:
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
 
 
-def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
     r"""Arrange the answers to the lines of standard input.
 
     Args:
@@ -116,7 +118,7 @@ def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
     return [line.replace("\n", r"\n") for line in lines]
 
 
-def texts_of(arguments: Arguments) -> list[str]:
+def read_texts(arguments: Arguments) -> list[str]:
     """Return the text, the text of a file without its final newline, or the lines of standard input.
 
     Raises:

@@ -95,7 +95,7 @@ class Readme(NamedTuple):
     results: str
 
 
-def read(folder: Path) -> Readme:
+def read_readme(folder: Path) -> Readme:
     """Read the README of a project's folder.
 
     Raises:
@@ -121,7 +121,7 @@ def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
     return "\n".join([_TOPIC.format(title=title), *sections])
 
 
-def results_page(readmes: Mapping[str, Readme]) -> str:
+def results_index_page(readmes: Mapping[str, Readme]) -> str:
     """Return the table of the topics and their projects."""
     rows = []
     for topic, (title, projects) in TOPICS.items():
@@ -163,7 +163,7 @@ def main(arguments: Arguments) -> None:
             "projects reads the READMEs in experiments/ of a checkout, and this is an installed package: "
             "clone the repository"
         )
-    readmes = {path.parent.name: read(path.parent) for path in sorted(root.glob("experiments/*/README.md"))}
+    readmes = {path.parent.name: read_readme(path.parent) for path in sorted(root.glob("experiments/*/README.md"))}
     listed = [project for _, projects in TOPICS.values() for project in projects]
     if sorted(listed) != list(readmes):
         wrong = ", ".join(sorted(set(listed) ^ set(readmes)))
@@ -171,7 +171,7 @@ def main(arguments: Arguments) -> None:
     if arguments.page == "projects":
         page = projects_page(readmes)
     elif arguments.page == "results":
-        page = results_page(readmes)
+        page = results_index_page(readmes)
     else:
         page = topic_page(arguments.page.removeprefix("results/"), readmes)
     print(page, end="")

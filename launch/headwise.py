@@ -28,7 +28,7 @@ from launch import (
     sweep,
     train,
 )
-from launch.cli import one_line, run
+from launch.cli import run, to_one_line
 from launch.clusters import gke, local, slurm, tpu_vm
 from launch.clusters.launcher_common import run_launcher
 from launch.platform import exit_process
@@ -57,23 +57,23 @@ COMMANDS: Mapping[str, ModuleType] = {
 def main() -> NoReturn:
     """Run the console script, and end the process with the command's exit code."""
     register_console_script(sys.argv[0])
-    exit_process(call(sys.argv[1:]))
+    exit_process(run_command(sys.argv[1:]))
 
 
-def call(words: Sequence[str]) -> int:
+def run_command(words: Sequence[str]) -> int:
     """Run the command named by the first word, and return its exit code."""
     from transformer.terminal import escape_terminal_output
 
     with escape_terminal_output():
         name = words[0] if words else ""
         if name in ("--help", "-h"):
-            print(page(), end="")
+            print(help_text(), end="")
             return 0
         if name == "--version":
             print(importlib.metadata.version("headwise"))
             return 0
         if name not in COMMANDS:
-            print(f"error: {one_line(_mistake(words))}", file=sys.stderr)
+            print(f"error: {to_one_line(_mistake(words))}", file=sys.stderr)
             return 2
     _import_from_working_directory()
     module = COMMANDS[name]
@@ -81,7 +81,7 @@ def call(words: Sequence[str]) -> int:
     return parse_and_run(module.COMMAND, module.main, words[1:])
 
 
-def page() -> str:
+def help_text() -> str:
     """Return the text of --help: every command with its first line."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{(module.__doc__ or '').partition(chr(10))[0]}" for name, module in COMMANDS.items()]
@@ -119,4 +119,4 @@ def _import_from_working_directory() -> None:
 
 if __name__ == "__main__":
     # As a process of the console script, which says itself how it was started.
-    exit_process(call(sys.argv[1:]))
+    exit_process(run_command(sys.argv[1:]))

@@ -26,20 +26,22 @@ COMMAND = Command(
         Flag("name", "list this model only (default: all)"),
         Flag("workdir", "a run directory: print the sizes of that run"),
         TRUST,
-        Flag("training_tokens", "estimate the cost for this many tokens (default: as published)", kind=float),
-        Flag("flops_per_second", "FLOPs per second that one device sustains, to estimate device-days", kind=float),
+        Flag("training_tokens", "estimate the cost for this many tokens (default: as published)", value_type=float),
+        Flag(
+            "flops_per_second", "FLOPs per second that one device sustains, to estimate device-days", value_type=float
+        ),
         Flag(
             "dollars_per_device_hour",
             "dollars per device-hour, with --flops_per_second or --published_trainings (there the default is 1)",
-            kind=float,
+            value_type=float,
         ),
         Flag(
             "published_trainings",
             "list published training runs: devices x hours x FLOP/s, and the published FLOPs",
             default=False,
-            kind=bool,
+            value_type=bool,
         ),
-        Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, kind=bool),
+        Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, value_type=bool),
     ),
 )
 COLUMNS = (
@@ -81,7 +83,7 @@ def main(arguments: Arguments) -> None:
         from transformer.training.run_loading import run_sizes
 
         trained = run_sizes(arguments.workdir, arguments.trusted)
-        print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))
+        print(json.dumps(run_size_entry(trained), indent=2) if arguments.json else format_run_sizes(trained))
         return
     if (
         arguments.dollars_per_device_hour is not None
@@ -99,30 +101,32 @@ def main(arguments: Arguments) -> None:
             name for name in ("name", "training_tokens", "flops_per_second") if getattr(arguments, name) is not None
         ]:
             raise UserError(f"--{unread[0]} is for estimates: omit --published_trainings")
-        published = published_entries(
+        published = published_training_entries(
             1.0 if arguments.dollars_per_device_hour is None else arguments.dollars_per_device_hour
         )
-        print(json.dumps(published, indent=2) if arguments.json else columns(published))
+        print(json.dumps(published, indent=2) if arguments.json else format_columns(published))
         return
     from transformer.models.registry import published_sizes
 
     if arguments.name is not None:
         lookup_by_name(arguments.name, published_sizes(), "--name")
-    entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
+    entries = [size_entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
     if asked:
         costs = [
-            cost_entry(each, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour)
+            training_cost_entry(
+                each, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour
+            )
             for each in entries
         ]
         known = [each for each in costs if each["tokens"] is not None]
         if not known:
             raise UserError("the number of training tokens is not published: pass --training_tokens")
-        print(json.dumps(known, indent=2) if arguments.json else columns(known))
+        print(json.dumps(known, indent=2) if arguments.json else format_columns(known))
         return
-    print(json.dumps(entries, indent=2) if arguments.json else table(entries))
+    print(json.dumps(entries, indent=2) if arguments.json else format_size_table(entries))
 
 
-def cost_entry(
+def training_cost_entry(
     each: dict[str, Any],
     tokens: float | None,
     flops_per_second: float | None,
@@ -131,7 +135,7 @@ def cost_entry(
     """Return the estimated cost of training a model size, with its published FLOPs.
 
     Args:
-        each: The model size, as `entry` returns it.
+        each: The model size, as `size_entry` returns it.
         tokens: The number of training tokens, by default as published.
         flops_per_second: The FLOPs per second that one device sustains, for device-days.
         dollars_per_device_hour: The price of a device-hour, for dollars.
@@ -161,7 +165,7 @@ def cost_entry(
     }
 
 
-def published_entries(dollars_per_device_hour: float) -> list[dict[str, Any]]:
+def published_training_entries(dollars_per_device_hour: float) -> list[dict[str, Any]]:
     """Return published training runs: FLOPs from devices and hours, published FLOPs, and rental cost."""
     from transformer.costs.training_cost import PUBLISHED_TRAININGS
 
@@ -180,14 +184,14 @@ def published_entries(dollars_per_device_hour: float) -> list[dict[str, Any]]:
     ]
 
 
-def columns(entries: list[dict[str, Any]]) -> str:
+def format_columns(entries: list[dict[str, Any]]) -> str:
     """Format entries with the same keys as aligned columns: text to the left, numbers to the right."""
     left = {name for name, value in entries[0].items() if isinstance(value, str)}
     heading = dict(zip(entries[0], entries[0], strict=True))
-    return aligned([heading, *({name: _shown(value) for name, value in each.items()} for each in entries)], left)
+    return align_columns([heading, *({name: _shown(value) for name, value in each.items()} for each in entries)], left)
 
 
-def aligned(rows: list[dict[str, str]], left: Collection[str]) -> str:
+def align_columns(rows: list[dict[str, str]], left: Collection[str]) -> str:
     """Align the columns of a table.
 
     Args:
@@ -215,7 +219,7 @@ def _shown(value: Any) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e12 or value == int(value) < 1e12 else f"{value:.4g}"
 
 
-def entry(name: str) -> dict[str, Any]:
+def size_entry(name: str) -> dict[str, Any]:
     """Return a model size as plain values."""
     from transformer.config import to_config
     from transformer.costs.model_sizes import model_size
@@ -245,9 +249,9 @@ def entry(name: str) -> dict[str, Any]:
     }
 
 
-def table(entries: list[dict[str, Any]]) -> str:
+def format_size_table(entries: list[dict[str, Any]]) -> str:
     """Return the entries as aligned columns, with their notes below."""
-    lines = [aligned([dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)], LEFT)]
+    lines = [align_columns([dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)], LEFT)]
     lines += ["", *textwrap.wrap(FLOPS_NOTE, 116)]
     names_of_note: dict[str, list[str]] = {}
     for each in entries:
@@ -258,7 +262,7 @@ def table(entries: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run_entry(sizes: "RunSizes") -> dict[str, Any]:
+def run_size_entry(sizes: "RunSizes") -> dict[str, Any]:
     """Return the sizes of a run as plain values."""
     return {
         "family": sizes.family_name,
@@ -272,7 +276,7 @@ def run_entry(sizes: "RunSizes") -> dict[str, Any]:
     }
 
 
-def run_table(sizes: "RunSizes") -> str:
+def format_run_sizes(sizes: "RunSizes") -> str:
     """Return the parts of a run's model as aligned columns, the total, and the FLOPs of a step."""
     parts = {**sizes.num_parameters_by_part, "total": sizes.num_parameters}
     name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{sizes.num_parameters:,}"))

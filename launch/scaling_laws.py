@@ -27,10 +27,10 @@ COMMAND = Command(
     example="--workdir=runs/sizes",
     flags=(
         Flag("workdir", "the directory of a sweep or an ablation", required=True),
-        Flag("runs", "run directories instead, separated by commas", waives=("workdir",)),
+        Flag("runs", "run directories instead, separated by commas", makes_optional=("workdir",)),
         Flag("metric", "the loss to fit, as SPLIT/NAME", default="validation/loss"),
-        Flag("bootstrap_samples", "the number of bootstrap samples", default=200, kind=int),
-        Flag("seed", "the random seed of the bootstrap", default=0, kind=int),
+        Flag("bootstrap_samples", "the number of bootstrap samples", default=200, value_type=int),
+        Flag("seed", "the random seed of the bootstrap", default=0, value_type=int),
         Flag("output", f"the JSON file to write (default: WORKDIR/{FILE}; with --runs none)"),
     ),
 )
@@ -60,9 +60,9 @@ def main(arguments: Arguments) -> None:
         fit_scaling_laws(read.runs, draws=arguments.bootstrap_samples, seed=arguments.seed),
         loss_falls_with_size(read.runs),
     )
-    print(table(read.runs, fits, monotone, arguments.metric))
+    print(format_table(read.runs, fits, monotone, arguments.metric))
     if (path := _target(arguments)) is not None:
-        result = result_of(read.runs, fits, monotone, arguments.metric)
+        result = result_as_json(read.runs, fits, monotone, arguments.metric)
         storage_of(path).replace(path, (json.dumps(result, indent=2) + "\n").encode())
         print(f"written: {path}")
 
@@ -75,7 +75,7 @@ def _target(arguments: Arguments) -> Path | None:
     return None if arguments.workdir is None else parse_path(arguments.workdir) / FILE
 
 
-def result_of(
+def result_as_json(
     runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str
 ) -> dict[str, Any]:
     """Return the runs and the fits as JSON values.
@@ -104,7 +104,9 @@ def result_of(
     }
 
 
-def table(runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str) -> str:
+def format_table(
+    runs: "Sequence[ScalingRun]", fits: "Mapping[str, ScalingFit]", monotone: bool | None, metric: str
+) -> str:
     """Format the runs by size, and each fit with its values and intervals.
 
     Args:

@@ -30,23 +30,36 @@ COMMAND = Command(
             "show_config",
             "print every config key with its value, without training",
             default=False,
-            kind=bool,
-            waives=("workdir",),
+            value_type=bool,
+            makes_optional=("workdir",),
         ),
         TRACKERS,
-        Flag("serve", "serve the run's page to a browser on this machine during training", default=False, kind=bool),
-        Flag("profile", "write a profiler trace of steps 10 to 14 to WORKDIR/profile", default=False, kind=bool),
+        Flag(
+            "serve", "serve the run's page to a browser on this machine during training", default=False, value_type=bool
+        ),
+        Flag("profile", "write a profiler trace of steps 10 to 14 to WORKDIR/profile", default=False, value_type=bool),
         Flag("coordinator_address", "HOST:PORT of process 0, when training on several processes"),
-        Flag("num_processes", "the number of processes; 1 trains on this process alone", kind=int),
-        Flag("process_id", "the index of this process, from 0", kind=int),
-        Flag("heartbeat_timeout", "seconds without a heartbeat before a process counts as lost", default=60, kind=int),
+        Flag("num_processes", "the number of processes; 1 trains on this process alone", value_type=int),
+        Flag("process_id", "the index of this process, from 0", value_type=int),
+        Flag(
+            "heartbeat_timeout",
+            "seconds without a heartbeat before a process counts as lost",
+            default=60,
+            value_type=int,
+        ),
         Flag(
             "watchdog_timeout",
             "seconds without progress before the process is ended; 0: never (default: from the step time)",
-            kind=float,
+            value_type=float,
         ),
-        Flag("rollback_to_step", "restore the checkpoint of this step first; 0 restarts from the beginning", kind=int),
-        Flag("skip_batches", "skip this many batches after the restored step (default: the latest step)", kind=int),
+        Flag(
+            "rollback_to_step",
+            "restore the checkpoint of this step first; 0 restarts from the beginning",
+            value_type=int,
+        ),
+        Flag(
+            "skip_batches", "skip this many batches after the restored step (default: the latest step)", value_type=int
+        ),
     ),
     takes_config=True,
     resumes=True,
@@ -56,7 +69,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Check the config and train; or print the config."""
-    values = arguments.with_data()
+    values = arguments.config_with_data_dir()
     if arguments.show_config:
         from transformer.training.config import format_as_flags
 

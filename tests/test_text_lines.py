@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.flag_parsing import parse_arguments
-from launch.generate import COMMAND, line_by_line, texts_of
+from launch.generate import COMMAND, arrange_answers_by_line, read_texts
 from transformer.config import UserError
 from transformer.data.datasets import multi30k
 from transformer.data.datasets.glue import read_glue
@@ -56,13 +56,13 @@ def test_standard_input_has_an_answer_a_line(monkeypatch: pytest.MonkeyPatch) ->
         lines = random_lines(seed, blank=True)
         content = "".join(f"{line}\n" for line in lines).encode()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
-        texts = texts_of(parse_arguments(COMMAND, ["--workdir=run"]))
+        texts = read_texts(parse_arguments(COMMAND, ["--workdir=run"]))
         assert texts == lines
         if not any(lines):
             continue
         # Two samples of each, of which one has a line end in it.
         answers = [answer for text in texts if text for answer in (f"{text}!", f"{text}\n?")]
-        printed = "".join(f"{line}\n" for line in line_by_line(texts, answers))
+        printed = "".join(f"{line}\n" for line in arrange_answers_by_line(texts, answers))
         assert printed.count("\n") == 2 * content.count(b"\n")
         expected = [shown for line in lines for shown in ((f"{line}!", rf"{line}\n?") if line else ("", ""))]
         assert printed.split("\n")[:-1] == expected
@@ -71,7 +71,7 @@ def test_standard_input_has_an_answer_a_line(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_empty_standard_input_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(UserError, match=r"^standard input is empty: write one text per line, or pass --text=''$"):
-        texts_of(parse_arguments(COMMAND, ["--workdir=run"]))
+        read_texts(parse_arguments(COMMAND, ["--workdir=run"]))
 
 
 def test_readers_of_examples_keep_every_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from launch.clusters.launcher_common import (
     run_name,
     run_tool,
     shell_line,
-    train_words,
+    train_command_words,
 )
 from launch.clusters.tpu_slices import TpuSlice, parse_slice
 from launch.command import Arguments, Command, Flag
@@ -41,10 +41,10 @@ COMMAND = Command(
         Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
         Flag("service_account", "a Kubernetes service account that can read and write the bucket"),
         Flag("queue", "the Kueue queue to submit to"),
-        Flag("spot", "use spot nodes, which may be preempted", kind=bool, default=False),
+        Flag("spot", "use spot nodes, which may be preempted", value_type=bool, default=False),
         Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
         Flag("python", "the Python interpreter in the image", default="python"),
-        Flag("max_restarts", "the maximum number of restarts of the pods", kind=int, default=10),
+        Flag("max_restarts", "the maximum number of restarts of the pods", value_type=int, default=10),
         DRY_RUN,
     ),
 )
@@ -69,10 +69,10 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
         print(f"# {tpu.num_hosts} pods, each on a {tpu.machine_type} with {tpu.chips_per_host} chips")
-        print(shell_line(create, typed=manifest))
+        print(shell_line(create, stdin=manifest))
         return
     require_tool("kubectl", training.environment)
-    if run_tool(create, training.environment, typed=manifest):
+    if run_tool(create, training.environment, stdin=manifest):
         print(f"nothing was started; delete a run of the same name with: {shell_line(delete)}", file=sys.stderr)
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
@@ -159,7 +159,7 @@ def _pod(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str)
 def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
-    words = train_words(check_flag_value("python", arguments.python), training)
+    words = train_command_words(check_flag_value("python", arguments.python), training)
     joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.num_hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,

@@ -18,7 +18,7 @@ from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_arguments
 from transformer.config import UserError
 
-DRY_RUN = Flag("dry_run", "print what would be run, without running it", kind=bool, default=False)
+DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
 NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
 OPTIONS = "as in --options='--key=value --key=value'"
 # The launcher sets these for each process; the train command's flags after -- must not.
@@ -34,14 +34,14 @@ class TrainCommand(NamedTuple):
     """A checked call of the train command.
 
     Attributes:
-        words: Its flags.
+        flags: Its flags.
         workdir: Its run directory.
         config_file: Its config file, None if it resumes a run without one.
         topology: The topology that its config names.
         environment: The environment in which the launcher was started.
     """
 
-    words: tuple[str, ...]
+    flags: tuple[str, ...]
     workdir: str
     config_file: str | None
     topology: str
@@ -161,7 +161,7 @@ def check_max_restarts(restarts: int) -> None:
         raise UserError(f"--max_restarts={restarts} must be at least 0 (0: no restarts)")
 
 
-def train_words(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
+def train_command_words(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
     """Return the words that run the train command on another machine.
 
     Args:
@@ -172,7 +172,7 @@ def train_words(python: str, training: TrainCommand, *more: str) -> tuple[str, .
     Returns:
         The words.
     """
-    return (python, "-m", "launch.train", *training.words, *more)
+    return (python, "-m", "launch.train", *training.flags, *more)
 
 
 def parse_extra_options(text: str | None) -> tuple[str, ...]:
@@ -209,20 +209,20 @@ def check_flag_value(flag: str, value: str) -> str:
     return value
 
 
-def shell_line(words: Sequence[str], environment: Mapping[str, str] | None = None, typed: str | None = None) -> str:
+def shell_line(words: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str | None = None) -> str:
     """Return a call as a line for a shell.
 
     Args:
         words: The words of the call.
         environment: Environment variables to set for it.
-        typed: Its standard input, written as a heredoc.
+        stdin: Its standard input, written as a heredoc.
 
     Returns:
         The line.
     """
     settings = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
     line = " ".join([*settings, shlex.join(words)])
-    return line if typed is None else f"{line} <<'END_OF_INPUT'\n{typed.rstrip()}\nEND_OF_INPUT"
+    return line if stdin is None else f"{line} <<'END_OF_INPUT'\n{stdin.rstrip()}\nEND_OF_INPUT"
 
 
 def require_tool(name: str, environment: Mapping[str, str]) -> None:
@@ -239,19 +239,19 @@ def require_tool(name: str, environment: Mapping[str, str]) -> None:
         raise UserError(f"{name} is not on PATH: {TOOLS[name]}; --dry_run prints what would be run without it")
 
 
-def run_tool(words: Sequence[str], environment: Mapping[str, str], typed: str | None = None) -> int:
+def run_tool(words: Sequence[str], environment: Mapping[str, str], stdin: str | None = None) -> int:
     """Print a call, run it, and return its exit code.
 
     Args:
         words: The words of the call.
         environment: The environment variables that it gets.
-        typed: Its standard input as text; None for this process's.
+        stdin: Its standard input as text; None for this process's.
 
     Returns:
         The exit code.
     """
     print(f"+ {shlex.join(words)}", file=sys.stderr, flush=True)
-    return subprocess.run(words, env=environment, input=typed, text=True, check=False).returncode
+    return subprocess.run(words, env=environment, input=stdin, text=True, check=False).returncode
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:

@@ -27,10 +27,10 @@ COMMAND = Command(
     ),
     example="--num_processes=2 --devices_per_process=4 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
-        Flag("num_processes", "the number of processes", kind=int, default=2),
-        Flag("devices_per_process", "CPU devices of each process (default: 1)", kind=int),
-        Flag("use_gpus", "give each process one GPU instead of CPU devices", kind=bool, default=False),
-        Flag("port", "the coordinator's port on 127.0.0.1 (default: any free one)", kind=int),
+        Flag("num_processes", "the number of processes", value_type=int, default=2),
+        Flag("devices_per_process", "CPU devices of each process (default: 1)", value_type=int),
+        Flag("use_gpus", "give each process one GPU instead of CPU devices", value_type=bool, default=False),
+        Flag("port", "the coordinator's port on 127.0.0.1 (default: any free one)", value_type=int),
         DRY_RUN,
     ),
 )
@@ -46,19 +46,19 @@ class ProcessSpec(NamedTuple):
     """A process to start.
 
     Attributes:
-        words: The words of its call.
-        settings: Its environment variables, in addition to the launcher's.
+        argv: Its program and arguments.
+        extra_environment: Its environment variables, in addition to the launcher's.
     """
 
-    words: tuple[str, ...]
-    settings: Mapping[str, str]
+    argv: tuple[str, ...]
+    extra_environment: Mapping[str, str]
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
     """Start the processes and wait for them, or print the calls."""
     processes = plan_processes(arguments, training)
     if arguments.dry_run:
-        print("\n".join(f"{shell_line(process.words, process.settings)} &" for process in processes) + "\nwait")
+        print("\n".join(f"{shell_line(process.argv, process.extra_environment)} &" for process in processes) + "\nwait")
         return
     code = run_processes(processes, training.environment)
     if code == 128 + signal.SIGINT:
@@ -103,7 +103,7 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
         ProcessSpec(
             (
                 *subprocess_command("train"),
-                *training.words,
+                *training.flags,
                 coordinator,
                 f"--num_processes={count}",
                 f"--process_id={index}",
@@ -129,7 +129,7 @@ def run_processes(processes: Sequence[ProcessSpec], environment: Mapping[str, st
 
     Args:
         processes: The processes.
-        environment: Their environment, to which each one's settings are added.
+        environment: Their environment, to which each one's own variables are added.
 
     Returns:
         The exit code of the first process that failed; 128 + its number after a signal; EXIT_CODE_RESTARTABLE if all
@@ -153,8 +153,8 @@ def run_processes(processes: Sequence[ProcessSpec], environment: Mapping[str, st
 
 def _start(process: ProcessSpec, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        process.words,
-        env={**environment, **process.settings},
+        process.argv,
+        env={**environment, **process.extra_environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

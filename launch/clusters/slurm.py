@@ -16,7 +16,7 @@ from launch.clusters.launcher_common import (
     run_name,
     run_tool,
     shell_line,
-    train_words,
+    train_command_words,
 )
 from launch.command import Arguments, Command, Flag
 from transformer.command_invocation import find_checkout
@@ -34,7 +34,7 @@ COMMAND = Command(
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("topology", "the total number of GPUs, such as gpu:16 (default: the config's topology)"),
-        Flag("gpus_per_node", "the number of GPUs per node", kind=int, default=8),
+        Flag("gpus_per_node", "the number of GPUs per node", value_type=int, default=8),
         Flag(
             "process_per",
             "start one process per GPU, or one per node with all of its GPUs",
@@ -45,7 +45,7 @@ COMMAND = Command(
         Flag(
             "grace_seconds",
             "the minimum number of seconds to stop and save before the time limit",
-            kind=int,
+            value_type=int,
             default=240,
         ),
         NAME,
@@ -75,10 +75,10 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     words = ("sbatch", *parse_extra_options(arguments.options))
     text = batch_script(arguments, training)
     if arguments.dry_run:
-        print(shell_line(words, typed=text))
+        print(shell_line(words, stdin=text))
         return
     require_tool("sbatch", training.environment)
-    if run_tool(words, training.environment, typed=text):
+    if run_tool(words, training.environment, stdin=text):
         raise SystemExit(1)
 
 
@@ -128,7 +128,7 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
     # jax would give each process of a Slurm job one GPU, whatever their number.
     devices = ",".join(map(str, range(share.gpus_per_node)))
     command = shlex.join(
-        ("srun", "--kill-on-bad-exit=1", *train_words(check_flag_value("python", arguments.python), training))
+        ("srun", "--kill-on-bad-exit=1", *train_command_words(check_flag_value("python", arguments.python), training))
     )
     lines = [
         "#!/bin/bash",

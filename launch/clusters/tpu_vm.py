@@ -20,7 +20,7 @@ from launch.clusters.launcher_common import (
     run_name,
     run_tool,
     shell_line,
-    train_words,
+    train_command_words,
 )
 from launch.clusters.tpu_slices import TpuSlice, default_shape, parse_slice
 from launch.command import Arguments, Command, Flag
@@ -41,13 +41,18 @@ COMMAND = Command(
         Flag("project", "the Google Cloud project (default: gcloud's own)"),
         Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's topology)"),
         NAME,
-        Flag("spot", "use spot capacity, which may be preempted", kind=bool, default=False),
+        Flag("spot", "use spot capacity, which may be preempted", value_type=bool, default=False),
         Flag("options", "more options of gcloud compute tpus queued-resources create, in one string"),
         Flag("setup_command", "a shell command to run first on every host, such as one that fetches the checkout"),
         Flag("checkout_dir", "the checkout on the hosts, relative to the home directory", default="headwise"),
         Flag("python", "the Python interpreter on the hosts, relative to the checkout", default=".venv/bin/python"),
-        Flag("max_restarts", "the maximum number of times that a lost slice is requested again", kind=int, default=10),
-        Flag("keep_slice", "keep the slice when the run has ended", kind=bool, default=False),
+        Flag(
+            "max_restarts",
+            "the maximum number of times that a lost slice is requested again",
+            value_type=int,
+            default=10,
+        ),
+        Flag("keep_slice", "keep the slice when the run has ended", value_type=bool, default=False),
         DRY_RUN,
     ),
 )
@@ -131,7 +136,7 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
         *parse_extra_options(arguments.options),
     )
     enter = f"cd -- {shlex.quote(check_flag_value('checkout_dir', arguments.checkout_dir))}"
-    command = shlex.join(train_words(check_flag_value("python", arguments.python), training))
+    command = shlex.join(train_command_words(check_flag_value("python", arguments.python), training))
     ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
     return GcloudCommands(
         name=name,

@@ -102,7 +102,7 @@ def flags(originals: Originals) -> Iterator[Case]:
                     continue
                 word = f"--{flag.name}={value}"
                 # Only some are mistakes: a text may be anything. None is a reason to crash.
-                codes = (2,) if flag.kind in (int, float) and value != "-1" else (0, 2, 3)
+                codes = (2,) if flag.value_type in (int, float) and value != "-1" else (0, 2, 3)
                 more = lambda folder, word=word: [word]  # noqa: E731
                 yield Case(f"{command} {word[:40]!r}", command, prepared(originals, command, more), codes)
         for word in ("--no_such_flag=1", "stray", "--", "-x", "--workdir", "--\x1b[31m=1", f"--{'y' * 9000}"):
@@ -111,10 +111,10 @@ def flags(originals: Originals) -> Iterator[Case]:
 
 
 def _values(flag: Flag) -> Sequence[str]:
-    if flag.kind in (int, float):
-        finite = [value for value in NUMBERS if value != "100000000000000000000" or flag.kind is int]
+    if flag.value_type in (int, float):
+        finite = [value for value in NUMBERS if value != "100000000000000000000" or flag.value_type is int]
         return finite
-    return () if flag.kind is bool else TEXTS
+    return () if flag.value_type is bool else TEXTS
 
 
 def keys(originals: Originals) -> Iterator[Case]:

@@ -37,10 +37,10 @@ COMMAND = Command(
     example="--config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("steps", "how many", kind=int, default=3),
+        Flag("steps", "how many", value_type=int, default=3),
         Flag("mode", "which way", choices=("fast", "slow"), default="fast"),
-        Flag("beam_size", "hypotheses", kind=int),
-        Flag("profile", "write a trace", kind=bool, default=False),
+        Flag("beam_size", "hypotheses", value_type=int),
+        Flag("profile", "write a trace", value_type=bool, default=False),
     ),
     takes_config=True,
 )
@@ -349,7 +349,7 @@ def test_help_prints_paragraph_flags_and_example(capsys):
 
 
 def test_the_usage_names_flags_of_which_one_is_enough_together(capsys):
-    other = Flag("runs", "other runs", waives=("workdir",))
+    other = Flag("runs", "other runs", makes_optional=("workdir",))
     command = Command("fit", "Fit.", "--workdir=runs/x", (COMMAND.flags[0], other))
     assert cli.run(command, lambda arguments: None, ["--help"]) == 0
     assert "launch.fit (--workdir=VALUE | --runs=VALUE)\n" in capsys.readouterr().out
@@ -513,7 +513,7 @@ def test_nothing_imports_jax_before_it_must(root, config_file):
 
 
 def test_a_flag_may_stand_for_one_that_is_required(capsys, config_file):
-    show = Flag("show", "print", kind=bool, default=False, waives=("workdir",))
+    show = Flag("show", "print", value_type=bool, default=False, makes_optional=("workdir",))
     command = Command("x", "X.", "x", (Flag("workdir", "w", required=True), show), takes_config=True)
     assert cli.run(command, lambda arguments: None, [f"--config={config_file}", "--show"]) == 0
     assert "needs --workdir" in refusal(capsys, f"--config={config_file}", "--no_show", command=command)
@@ -567,8 +567,8 @@ def test_nothing_is_said_where_a_person_imports_jax(tmp_path):
 
 
 def test_an_error_is_one_short_line_that_a_terminal_shows_as_it_is():
-    assert cli.one_line("a\n  b \x1b[31m\x07ä\u202e\udcff") == "a b \\x1b[31m\\x07ä\\u202e\\udcff"
-    long = cli.one_line("x" * 5000 + "the end")
+    assert cli.to_one_line("a\n  b \x1b[31m\x07ä\u202e\udcff") == "a b \\x1b[31m\\x07ä\\u202e\\udcff"
+    long = cli.to_one_line("x" * 5000 + "the end")
     assert len(long) < 1100
     assert long.endswith("the end")
 

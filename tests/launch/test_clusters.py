@@ -197,6 +197,6 @@ def test_a_shell_reads_back_the_words_that_are_shown(words):
     ).stdout.decode()
     assert printed.split("\0")[:-1] == words
     typed = subprocess.run(
-        ["bash", "-c", shell_line(["cat"], typed="$(x) `y` \\ 'z'")], capture_output=True, check=True
+        ["bash", "-c", shell_line(["cat"], stdin="$(x) `y` \\ 'z'")], capture_output=True, check=True
     )
     assert typed.stdout.decode() == "$(x) `y` \\ 'z'\n"

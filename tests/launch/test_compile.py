@@ -130,7 +130,7 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
 
 
 def test_every_experiment_is_in_the_gate() -> None:
-    names = compile_experiments.configs(CHECKOUT / "experiments")
+    names = compile_experiments.list_configs(CHECKOUT / "experiments")
     assert "experiments/demo.py" in names
     assert "experiments/pods/configs/gpt3.py" in names
     assert sum(name.startswith(compile_experiments.WEAK) for name in names) == 7
@@ -139,7 +139,7 @@ def test_every_experiment_is_in_the_gate() -> None:
 
 
 def test_every_config_names_a_pod_that_exists() -> None:
-    for name in compile_experiments.configs(CHECKOUT / "experiments"):
+    for name in compile_experiments.list_configs(CHECKOUT / "experiments"):
         pod = load_config(str(CHECKOUT / name)).get("topology", "")
         assert pod, name
         parse_topology(pod)
@@ -162,7 +162,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     records: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
     assert list(records) == [
         name
-        for name in compile_experiments.configs(CHECKOUT / "experiments")
+        for name in compile_experiments.list_configs(CHECKOUT / "experiments")
         if name.startswith(compile_experiments.WEAK)
     ]
     page = results.with_suffix(".md").read_text(encoding="utf-8")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from launch.flag_parsing import parse_arguments
-from launch.generate import COMMAND, texts_of
+from launch.generate import COMMAND, read_texts
 from transformer.config import UserError
 
 
 def given(*words: str) -> list[str]:
-    return texts_of(parse_arguments(COMMAND, ["--workdir=run", *words]))
+    return read_texts(parse_arguments(COMMAND, ["--workdir=run", *words]))
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:

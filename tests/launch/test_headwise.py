@@ -33,7 +33,7 @@ def test_every_command_is_found_by_its_name(root: Path) -> None:
 
 
 def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert headwise.call(["--help"]) == 0
+    assert headwise.run_command(["--help"]) == 0
     page = capsys.readouterr().out
     assert "  train                 Train a model, or resume a run that was stopped.\n" in page
     assert [line.split()[0] for line in page.splitlines() if line.startswith("  ")] == list(headwise.COMMANDS)
@@ -57,7 +57,7 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
 def test_a_command_that_there_is_not_is_refused_in_one_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert headwise.call(words) == 2
+    assert headwise.run_command(words) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(f"error: {says}")
@@ -65,14 +65,14 @@ def test_a_command_that_there_is_not_is_refused_in_one_line(
 
 @pytest.mark.usefixtures("started")
 def test_a_command_takes_its_own_words(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert headwise.call(["maps", "--help"]) == 0
+    assert headwise.run_command(["maps", "--help"]) == 0
     assert "usage: headwise maps (--workdir=VALUE | --from_pretrained=VALUE)" in capsys.readouterr().out
-    assert headwise.call(["maps"]) == 2
+    assert headwise.run_command(["maps"]) == 2
     assert "(the run directory); for example: headwise maps --workdir=" in capsys.readouterr().err
     demo = f"--config={root / 'experiments' / 'demo.py'}"
-    assert headwise.call(["clusters.local", demo]) == 2
+    assert headwise.run_command(["clusters.local", demo]) == 2
     assert "write it after --, as in headwise clusters.local --num_processes=2" in capsys.readouterr().err
-    assert headwise.call(["clusters.local", "--num_processes=1", "--dry_run", "--", demo, "--workdir=x"]) == 0
+    assert headwise.run_command(["clusters.local", "--num_processes=1", "--dry_run", "--", demo, "--workdir=x"]) == 0
     words = f"{sys.executable} -P -m launch.headwise train {demo} --workdir=x --coordinator_address="
     assert words in capsys.readouterr().out
 
@@ -113,7 +113,8 @@ def test_the_working_directory_is_looked_in_last(root: Path, tmp_path: Path) -> 
     for name in ("transformer", "launch", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('of the working directory')")
     (tmp_path / "lab_mine.py").write_text("print('mine')")
-    program = "import sys\nfrom launch.headwise import call\nassert call(['maps', '--help']) == 0\nimport lab_mine\n"
+    program = "import sys\nfrom launch.headwise import run_command\nassert run_command(['maps', '--help']) == 0\n"
+    program += "import lab_mine\n"
     program += "print('jax' in sys.modules)"
     words, environment = [sys.executable, "-P", "-c", program], {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
