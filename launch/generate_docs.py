@@ -60,7 +60,7 @@ and the details; the row on predicted memory links a guide instead. A test check
 record that the row links.
 
 - `0.984 ± 0.003 (3 seeds)` is the mean and the standard deviation over seeds.
-- `1.658 ± 0.069 (95 % CI)` is the mean and half the width of its confidence interval.
+- `1.658 ± 0.069 (95% CI)` is the mean and half the width of its confidence interval.
 - A number without ± is from one run, with seed 1 unless the text says otherwise.
 
 | project | topic |

@@ -19,7 +19,7 @@ RECORDS = sorted([*ROOT.glob("experiments/*/results/*.md"), *ROOT.glob("tests/re
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 # A mean with its standard deviation over seeds, and one with half the width of its confidence interval.
 OVER_SEEDS = re.compile(rf"({NUMBER.pattern}) ± ([\d.]+) \((\d+) seeds\)")
-WITH_INTERVAL = re.compile(rf"({NUMBER.pattern}) ± ([\d.]+) \(95 % CI\)")
+WITH_INTERVAL = re.compile(rf"({NUMBER.pattern}) ± ([\d.]+) \(95% CI\)")
 ONE_SIDED = re.compile(r"p = ([\d.]+),? one-sided|one-sided p = ([\d.]+)")
 COMMIT = re.compile(r"\bcommit:? `?([0-9a-f]{7,40})\b", re.IGNORECASE)
 
@@ -37,7 +37,7 @@ def faults(page: str, project: Path) -> list[str]:
     """What is wrong with the figures of the results of a README, which lies in the folder `project`.
 
     A number of a row must be in the records that its last cell links, one between the tables in any of the project's.
-    Of "0.984 ± 0.003 (3 seeds)" the record must hold the three numbers, of "0.984 ± 0.003 (95 % CI)" both ends.
+    Of "0.984 ± 0.003 (3 seeds)" the record must hold the three numbers, of "0.984 ± 0.003 (95% CI)" both ends.
     """
     wrong = []
     text = page.partition("\n## Results\n")[2]
@@ -157,8 +157,8 @@ def test_the_losses_of_the_first_page_are_those_of_the_recorded_study() -> None:
             "bleu: the seeds of 33.9 ± 0.2 (3 seeds) are in no record",
         ),
         (
-            "| bleu | 33.4 ± 0.4 (95 % CI) | [it](results/held.md) |",
-            "bleu: the interval of 33.4 ± 0.4 (95 % CI) is in no record",
+            "| bleu | 33.4 ± 0.4 (95% CI) | [it](results/held.md) |",
+            "bleu: the interval of 33.4 ± 0.4 (95% CI) is in no record",
         ),
         ("| bleu | 33.4 and 7 | [it](results/held.md) |", "bleu: 7 is in no record"),
         ("| bleu | 1 | 1 | 1 | 1 | [it](results/held.md) |", "bleu: more than five columns"),
