@@ -94,7 +94,7 @@ def main(arguments: Arguments) -> None:
     trackers = open_trackers(requested_trackers(arguments.trackers), workdir, announce)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
     with trackers as writers, lifecycle as monitor:
-        from transformer.data.datasets.tfds_preparation import allow_downloads
+        from transformer.data.datasets.tfds_preparation import restrict_downloads
         from transformer.runs.distributed import is_primary
         from transformer.training.config import resolve_config
         from transformer.training.rollback import RollbackRequest
@@ -108,7 +108,7 @@ def main(arguments: Arguments) -> None:
         rewind = None
         if arguments.rollback_to_step is not None or arguments.skip_batches:
             rewind = RollbackRequest(arguments.rollback_to_step, arguments.skip_batches or 0)
-        with allow_downloads(arguments.trusted_names):
+        with restrict_downloads(arguments.trusted_names):
             train(
                 resolve_config(values),
                 workdir,

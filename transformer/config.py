@@ -52,7 +52,7 @@ def close_matches(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -
     Args:
         name: The word.
         known: The known words.
-        cutoff: The smallest similarity (`likeness`).
+        cutoff: The smallest similarity (`name_similarity`).
     """
     near = {word: name_similarity(name, word) for word in known}
     return sorted((word for word in near if near[word] >= cutoff), key=lambda word: -near[word])
@@ -149,7 +149,7 @@ class HalfOpenRange(NamedTuple):
 
 
 class MatchesPattern(NamedTuple):
-    """A text must match a pattern, as in `Annotated[str, Matching("[0-9a-f]{8}", "8 hexadecimal digits")]`."""
+    """A text must match a pattern, as in `Annotated[str, MatchesPattern("[0-9a-f]{8}", "8 hexadecimal digits")]`."""
 
     pattern: str
     meaning: str

@@ -1,7 +1,7 @@
 """Read JSON that somebody else may have written: every error is one line that names the file.
 
-The content of one of our own files is a frozen dataclass next to the code that writes it; `read_as` and `checked`
-compare a file with it, field by field, by the rules of configs (transformer.config.convert).
+The content of one of our own files is a frozen dataclass next to the code that writes it; `read_dataclass` and
+`parse_dataclass` compare a file with it, field by field, by the rules of configs (transformer.config.convert_value).
 """
 
 import json
@@ -134,7 +134,7 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         surrogates: Whether texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
     Raises:
-        UserError: If it is not JSON in UTF-8, is nested more than `DEEPEST` deep, or has an integer of more than 40
+        UserError: If it is not JSON in UTF-8, is nested more than `MAX_DEPTH` deep, or has an integer of more than 40
             digits or, unless allowed, half a surrogate pair.
     """
     try:

@@ -205,7 +205,7 @@ _placement: contextvars.ContextVar[Placement | None] = contextvars.ContextVar("p
 
 @contextlib.contextmanager
 def use_placement(placement: Placement) -> Iterator[None]:
-    """Trace the code inside the context for a placement, which `place` and attention then know.
+    """Trace the code inside the context for a placement, which `with_logical_constraint` and attention then know.
 
     Enter it inside the function that is compiled, so that no trace is used for another placement.
     """

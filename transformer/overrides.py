@@ -133,7 +133,7 @@ def set_keys(
         base: The nested config.
         overrides: The new values by dotted key, without "config.".
         tree: The schema.
-        read: A function (leaf, value, path) to the plain value: `from_value` or `from_text`.
+        read: A function (leaf, value, path) to the plain value: `plain_value` or `parse_value`.
 
     Raises:
         UserError: If a key is unknown, a group is set to a value, or `read` refuses a value.
@@ -203,7 +203,7 @@ def overrides_to_flags(overrides: Mapping[str, Any]) -> list[str] | None:
 
 
 def override_flag(key: str, value: Any) -> str:
-    """Return the flag that sets a dotted key to a plain value, from which `from_text` reads the same value."""
+    """Return the flag that sets a dotted key to a plain value, from which `parse_value` reads the same value."""
     return f"--config.{key}={_written(value)}"
 
 

@@ -28,7 +28,7 @@ def check_trusted(
     """Refuse a recorded config that names code, files or other runs that the user does not trust.
 
     A user who writes a config file or a command line has chosen what it opens; a run's config.json may be a stranger's.
-    Files and runs of a config with which this account has started a run (`remember`) are trusted.
+    Files and runs of a config with which this account has started a run (`remember_config`) are trusted.
 
     Args:
         config: The recorded config.

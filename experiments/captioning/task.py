@@ -25,7 +25,7 @@ from transformer.config import (
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.images import scale_pixels
-from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
+from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scenes
 from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
 from transformer.tasks.axis_labels import GoldLink
 from transformer.tasks.base_task import check_batch_size, report_means
@@ -128,7 +128,7 @@ class Captioning(ImageToSequenceTask):
 
     def _batch(self, scenes: Sequence[Sequence[SceneItem]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render the scenes, with their captions; `named` is the cell that each word names."""
-        image = scale_pixels(render_scene(self.scene_generator, scenes, random))
+        image = scale_pixels(render_scenes(self.scene_generator, scenes, random))
         named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):

@@ -13,13 +13,13 @@ from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, describe_unread_archives, read_alphabets
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.synthetic_glyphs import Variation, rasterize_strokes, vary_strokes
+from transformer.data.synthetic_glyphs import GlyphVariation, rasterize_strokes, vary_strokes
 
 _STROKES = (2, 4)  # from fewest to most
 _POINTS = 6  # of the line that stands for a bent stroke
 _EDGE = 0.14  # of the unit square around a character
 _SHIFTED = 0.03  # deviation of each hand's own ends and bends
-_HAND = Variation(turn=0.025, slant=0.12, scale=0.1, shift=0.05, jitter=0.0, thickness=(0.05, 0.09))
+_HAND = GlyphVariation(turn=0.025, slant=0.12, scale=0.1, shift=0.05, jitter=0.0, thickness=(0.05, 0.09))
 _AT_ONCE, _FAR = 256, 1e3
 
 

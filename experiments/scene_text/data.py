@@ -12,7 +12,7 @@ from transformer.data.synthetic_glyphs import (
     DEFAULT_VARIATION,
     DIGITS,
     LETTERS,
-    Variation,
+    GlyphVariation,
     rasterize_strokes,
     sample_strokes,
 )
@@ -129,7 +129,7 @@ def render_text(
     text_renderer: TextRenderer,
     strings: Sequence[RenderedText],
     random: np.random.Generator,
-    variation: Variation = DEFAULT_VARIATION,
+    variation: GlyphVariation = DEFAULT_VARIATION,
 ) -> UInt8[np.ndarray, "B pixels pixels 3"]:
     """Render images of strings, light on dark; every drawing of a glyph is different, and pixels are noisy.
 
@@ -158,7 +158,7 @@ def render_text(
 
 
 def _squares(
-    text_renderer: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: Variation
+    text_renderer: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: GlyphVariation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
     """Render every glyph in its own patch; return the patches, their upper left pixels, and the image of each."""
     drawn = sample_strokes([glyph for written in strings for glyph in written.text], random, variation)

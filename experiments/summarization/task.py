@@ -45,7 +45,7 @@ from transformer.tasks.sequence_generation import (
     TokenSequenceTask,
     predicted_steps,
     teacher_forcing_arrays,
-    up_to_end,
+    trim_at_end_token,
 )
 from transformer.tasks.task import (
     Batch,
@@ -263,7 +263,7 @@ class Summarization(TokenSequenceTask):
 
     def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Decode the words of each row up to its end."""
-        return [self.lexicon.decode_words(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
+        return [self.lexicon.decode_words(trim_at_end_token(row), text) for row, text in zip(rows, texts, strict=True)]
 
     def _copying_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux, _ = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)

@@ -13,7 +13,7 @@ from experiments.visual_question_answering.data import Question, QuestionVocabul
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
 from transformer.data.datasets.image_files import decode_image
-from transformer.data.datasets.local_files import archive_errors
+from transformer.data.datasets.local_files import reraise_archive_errors
 from transformer.json_reading import read_json
 
 _COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
@@ -147,7 +147,7 @@ def open_easy_vqa(data_dir: str | None) -> EasyVqa:
     folder = pathlib.Path(data_dir).expanduser()
     archive = folder / "data.zip"
     if archive.is_file():
-        with archive_errors(archive):
+        with reraise_archive_errors(archive):
             train, test = _train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
     else:
         train, test = _train_and_test(folder)

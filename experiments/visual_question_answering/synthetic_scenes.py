@@ -14,7 +14,7 @@ from experiments.visual_question_answering.data import Question, QuestionVocabul
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scene
+from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scenes
 
 Scene = tuple[SceneItem, ...]
 # The neighboring cell that a relation leads to: so many rows down and columns to the right.
@@ -91,7 +91,7 @@ class SceneQuestions(Config, path="scenes"):
         def draw(random: np.random.Generator) -> Batch:
             drawn = [self.sample_scene(random, each) for _ in range(-(-rows // each))]
             questions = [question for _, asked in drawn for question in asked]
-            images = np.repeat(render_scene(kind, [items for items, _ in drawn], random), each, axis=0)
+            images = np.repeat(render_scenes(kind, [items for items, _ in drawn], random), each, axis=0)
             return question_vocabulary.make_batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
@@ -116,7 +116,7 @@ class SceneQuestions(Config, path="scenes"):
         if not 0 <= number < self.test:
             raise UserError(f"image {number}: the test split has images 0 to {self.test - 1}")
         items, _ = self.scene_and_question("test", number)
-        return render_scene(self.scene_generator, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
+        return render_scenes(self.scene_generator, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
 
     def fingerprint(self) -> dict[str, str]:
         """Return nothing: no file is read."""
@@ -181,7 +181,7 @@ class _HeldOut(Sequence[Batch]):
         last = min(first + self.rows, self.questions.num_questions(self.split))
         drawn = [self.questions.scene_and_question(self.split, each) for each in range(first, last)]
         random = np.random.default_rng((_SEEDS[self.split], 1, number))
-        images = render_scene(self.questions.scene_generator, [items for items, _ in drawn], random)
+        images = render_scenes(self.questions.scene_generator, [items for items, _ in drawn], random)
         return self.questions.question_vocabulary.make_batch([question for _, question in drawn], images, self.rows)
 
 

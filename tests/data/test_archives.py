@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.local_files import archive_errors, read_members
+from transformer.data.datasets.local_files import read_members, reraise_archive_errors
 
 NAME = re.compile(r"(\w+)\.txt")
 
@@ -63,5 +63,5 @@ def test_nothing_and_an_absent_file_are_no_archives(tmp_path: Path) -> None:
 
 
 def test_what_a_reader_refuses_stays_as_it_was_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^no such digit$"), archive_errors(tmp_path / "set.zip"):
+    with pytest.raises(UserError, match=r"^no such digit$"), reraise_archive_errors(tmp_path / "set.zip"):
         raise UserError("no such digit")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches, iterate_batches
+from transformer.data.batches import BucketedPairBatches, EncodedPairs, OneEpoch, iterate_batches
 
 PAD, BEGIN, END = 0, 1, 2
 LENGTHS, TOKENS = (4, 8, 12), 48
@@ -33,11 +33,11 @@ def drawn(count: int = 60, longest: int = 12) -> EncodedPairs:
 PAIRS = drawn()
 
 
-def batches(pairs: EncodedPairs = PAIRS, *, seed: int | None = 1, rows_multiple: int = 1) -> TokenBatches:
-    return TokenBatches(pairs, lengths=LENGTHS, tokens=TOKENS, seed=seed, rows_multiple=rows_multiple)
+def batches(pairs: EncodedPairs = PAIRS, *, seed: int | None = 1, rows_multiple: int = 1) -> BucketedPairBatches:
+    return BucketedPairBatches(pairs, lengths=LENGTHS, tokens=TOKENS, seed=seed, rows_multiple=rows_multiple)
 
 
-def epoch(made: TokenBatches, number: int = 0) -> list[dict[str, np.ndarray]]:
+def epoch(made: BucketedPairBatches, number: int = 0) -> list[dict[str, np.ndarray]]:
     count = made.batches_per_epoch
     return [made[number * count + position] for position in range(count)]
 

@@ -15,7 +15,7 @@ from experiments.speech.data import open_spoken_digits
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
 from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset
-from transformer.data.datasets.local_files import HeldOutFiles, canonical_split_names, split_in_name
+from transformer.data.datasets.local_files import HeldOutFiles, canonical_split_names, split_from_file_name
 from transformer.data.datasets.text import TextDataset, open_text_dataset
 from transformer.data.datasets.text_classification import open_labeled_texts
 from transformer.data.datasets.translation import open_translation_dataset
@@ -54,7 +54,7 @@ def refused(act: Callable[[], object], says: str) -> None:
     ],
 )
 def test_splits_are_known_by_their_common_spellings(stem: str, split: str | None) -> None:
-    assert split_in_name(stem) == split
+    assert split_from_file_name(stem) == split
 
 
 def test_splits_that_spell_the_same_one_keep_their_names() -> None:
@@ -69,7 +69,7 @@ def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
 
 
 def test_a_name_of_two_splits_is_refused() -> None:
-    refused(lambda: split_in_name("train_test"), "'train_test' names the splits test and train: call it by one")
+    refused(lambda: split_from_file_name("train_test"), "'train_test' names the splits test and train: call it by one")
 
 
 def test_hidden_copies_of_texts_are_not_read_and_said(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from transformer.data.tokenizers.huggingface_tokenizers import (
 )
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.token_text import byte_characters
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, ids_by_role
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, special_token_ids_by_role
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.tasks.mask_filling import encode_framed
 
@@ -29,7 +29,7 @@ def fixtures(shared_data: Path) -> Path:
 
 
 def roles(tokenizer: AnyTokenizer) -> dict[str, int | None]:
-    return ids_by_role(tokenizer)
+    return special_token_ids_by_role(tokenizer)
 
 
 def written(tokenizer: AnyTokenizer, ids: list[int]) -> bytes:

@@ -17,8 +17,8 @@ from transformer.data.phrases.generate import (
     SPLITS,
     PhrasesDatasetConfig,
     SampledPhrase,
+    assign_split,
     sample_phrases,
-    split_of,
     write_phrase,
 )
 from transformer.data.phrases.phrase_kinds import KINDS
@@ -273,15 +273,15 @@ def test_splits_share_no_value_and_no_text(
 
 def test_the_split_is_a_function_of_the_value() -> None:
     values = [("time", divmod(minute, 60)) for minute in range(1440)]
-    counts = Counter(split_of(*value) for value in values)
+    counts = Counter(assign_split(*value) for value in values)
     assert counts["test"] > 100
     assert counts["validation"] > 40
     # What no other phrase teaches is never held out.
-    assert all(split_of("number", (value,)) == "train" for value in range(100))
-    assert split_of("time", (0, 0)) == split_of("time", (12, 0)) == "train"
-    assert all(split_of("amount", (code, 1, 0)) == "train" for code in lexicon.CURRENCIES)
+    assert all(assign_split("number", (value,)) == "train" for value in range(100))
+    assert assign_split("time", (0, 0)) == assign_split("time", (12, 0)) == "train"
+    assert all(assign_split("amount", (code, 1, 0)) == "train" for code in lexicon.CURRENCIES)
     # When this changes, a run that is resumed is tested on what it was trained on.
-    held_out = "".join(split_of(*value)[1] for value in values)
+    held_out = "".join(assign_split(*value)[1] for value in values)
     assert hashlib.sha256(held_out.encode()).hexdigest()[:16] == "a799aa15eaf2b41c"
 
 
@@ -326,7 +326,7 @@ def test_half_hours_train_and_other_half_hours_test() -> None:
     assert {split: found[split].total() for split in SPLITS} == {"train": 186, "validation": 4, "test": 14}
     # What README asks the demo is a phrase that it trained on; an hour earlier it is held out, by its value.
     assert "at half past four in the afternoon" in texts["train"]
-    assert split_of("time", (15, 30)) == "test"
+    assert assign_split("time", (15, 30)) == "test"
 
 
 def test_times_are_spoken_as_often_as_they_are_rounded() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, draw_glyphs, rasterize_strokes
-from transformer.data.synthetic_scenes import COLORS, SceneGenerator, SceneItem, render_scene
+from transformer.data.synthetic_scenes import COLORS, SceneGenerator, SceneItem, render_scenes
 
 
 @pytest.mark.parametrize(("filled", "area"), [(True, 0.5**2), (False, 2 * 0.1 * (0.6 + 0.4))])
@@ -50,7 +50,7 @@ def test_scenes_hold_different_items_in_different_cells() -> None:
 
 def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
     kind, items = SceneGenerator(), (SceneItem(5, "circle", "red"), SceneItem(6, "square", "blue"))
-    (image,) = render_scene(kind, [items], np.random.default_rng(0), NO_VARIATION)
+    (image,) = render_scenes(kind, [items], np.random.default_rng(0), NO_VARIATION)
     assert image.shape == (48, 48, 3)
     means = image.reshape(3, 16, 3, 16, 3).astype(float)[:, 4:12, :, 4:12].mean(axis=(1, 3)).reshape(9, 3)
     for item in items:

@@ -12,7 +12,7 @@ import pytest
 from tests.greetings import prepare
 from transformer.config import UserError
 from transformer.data.datasets.text import open_text_dataset
-from transformer.data.datasets.tfds_preparation import allow_downloads
+from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.data.datasets.translation import open_translation_dataset
 
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -117,9 +117,9 @@ def test_no_other_host_is_asked(tmp_path: Path, name: str, opener: Any) -> None:
 
 def test_a_download_needs_somebody_who_asked_for_it(tmp_path: Path) -> None:
     with (
-        allow_downloads(["lm1b"]),
+        restrict_downloads(["lm1b"]),
         pytest.raises(UserError, match=r"is not prepared here, .*--trust=wmt14_"),
     ):
         open_translation_dataset("wmt14_translate/de-en", prepared_dir=str(tmp_path))
-    with allow_downloads(["wmt14_translate/xx-en"]), pytest.raises(UserError, match="TFDS cannot build"):
+    with restrict_downloads(["wmt14_translate/xx-en"]), pytest.raises(UserError, match="TFDS cannot build"):
         open_translation_dataset("wmt14_translate/xx-en", prepared_dir=str(tmp_path))

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer, ids_by_role, language_tag, word_indices
+from transformer.data.tokenizers.tokenizer import (
+    Tokenizer,
+    has_tokenizer,
+    language_tag,
+    special_token_ids_by_role,
+    word_indices,
+)
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -127,7 +133,7 @@ def test_what_was_saved_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert has_tokenizer(tmp_path)
     again = load_tokenizer(tmp_path)
     assert isinstance(again, Tokenizer)
-    assert list(ids_by_role(again).values()) == [PAD, BEGIN, END, UNKNOWN, None]
+    assert list(special_token_ids_by_role(again).values()) == [PAD, BEGIN, END, UNKNOWN, None]
     assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
     assert (again.vocab_size, again.languages) == (tokenizer.vocab_size, tokenizer.languages)
 

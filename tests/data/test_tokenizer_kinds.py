@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
+from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding_config import DecodingConfig
@@ -102,7 +102,7 @@ def test_what_was_saved_is_loaded_with_its_roles(tokenizer: Tokenizer, tmp_path:
     tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
     assert isinstance(again, Tokenizer)
-    assert ids_by_role(again) == ids_by_role(tokenizer)
+    assert special_token_ids_by_role(again) == special_token_ids_by_role(tokenizer)
     assert again.encode([TEXT, STRANGE]) == tokenizer.encode([TEXT, STRANGE])
     assert again.token_bytes() == tokenizer.token_bytes()
     assert again.special_ids == tokenizer.special_ids

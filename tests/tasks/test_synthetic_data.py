@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.conftest import make_task
-from transformer.data.batches import EncodedPairs, TokenBatches
+from transformer.data.batches import BucketedPairBatches, EncodedPairs
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 
@@ -82,7 +82,7 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
     )
     # A text of every length gives a batch of every shape.
     texts = [np.full(length, 5, np.int32) for length in range(1, 33)]
-    source = TokenBatches(
+    source = BucketedPairBatches(
         EncodedPairs(texts, texts, pad_id=0, bos_id=1),
         lengths=(8, 16, 32),
         tokens=256,

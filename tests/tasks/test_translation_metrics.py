@@ -8,7 +8,7 @@ import pytest
 import sacrebleu
 
 from transformer.config import UserError
-from transformer.data.batches import OneEpoch, TokenBatches
+from transformer.data.batches import BucketedPairBatches, OneEpoch
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -171,7 +171,7 @@ def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed:
 
 def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
     evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, shown=0)
-    shuffled = list(OneEpoch(TokenBatches(mixed.encoded, lengths=CONFIG.bucket_lengths, tokens=32, seed=5)))
+    shuffled = list(OneEpoch(BucketedPairBatches(mixed.encoded, lengths=CONFIG.bucket_lengths, tokens=32, seed=5)))
     order = [int(index) for batch in shuffled for index in batch["index"] if index >= 0]
     assert order != sorted(order)
     assert any((batch["index"] < 0).any() for batch in shuffled)

@@ -117,7 +117,7 @@ class BucketPlan:
         return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
 
 
-class TokenBatches:
+class BucketedPairBatches:
     """Endless batches of sentence pairs of about equal numbers of positions, epoch after epoch.
 
     A pair goes to the shortest of `lengths` that fits both its sides; a batch has pairs of one length, padded to it. An

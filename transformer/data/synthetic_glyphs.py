@@ -95,7 +95,7 @@ GLYPHS = DIGITS | LETTERS | SHAPES
 
 
 @dataclasses.dataclass(frozen=True)
-class Variation:
+class GlyphVariation:
     """How much drawings of a glyph vary; each value is the bound of a uniform random variable around 0.
 
     Attributes:
@@ -115,8 +115,8 @@ class Variation:
     thickness: tuple[float, float] = (0.08, 0.14)
 
 
-DEFAULT_VARIATION = Variation()
-NO_VARIATION = Variation(0.0, 0.0, 0.0, 0.0, 0.0, (0.1, 0.1))
+DEFAULT_VARIATION = GlyphVariation()
+NO_VARIATION = GlyphVariation(0.0, 0.0, 0.0, 0.0, 0.0, (0.1, 0.1))
 
 
 @functools.cache
@@ -127,7 +127,7 @@ def _corners(name: str) -> tuple[Float[np.ndarray, "S 2 2"], bool]:
 
 
 def draw_glyphs(
-    names: Sequence[str], size: int, random: np.random.Generator, variation: Variation = DEFAULT_VARIATION
+    names: Sequence[str], size: int, random: np.random.Generator, variation: GlyphVariation = DEFAULT_VARIATION
 ) -> Float[np.ndarray, "N size size"]:
     """Draw glyphs with random variation.
 
@@ -157,7 +157,7 @@ class Strokes(NamedTuple):
 
 
 def sample_strokes(
-    names: Sequence[str], random: np.random.Generator, variation: Variation = DEFAULT_VARIATION
+    names: Sequence[str], random: np.random.Generator, variation: GlyphVariation = DEFAULT_VARIATION
 ) -> Strokes:
     """Return the varied lines of each glyph: x to the right, y downwards.
 
@@ -183,7 +183,7 @@ def draw_point_clouds(
     names: Sequence[str],
     count: int,
     random: np.random.Generator,
-    variation: Variation = DEFAULT_VARIATION,
+    variation: GlyphVariation = DEFAULT_VARIATION,
     noise: float = 0.01,
 ) -> Float[np.ndarray, "N count 2"]:
     """Sample points uniformly on the varied lines of each glyph, in no order.
@@ -212,7 +212,7 @@ def draw_point_clouds(
 
 
 def vary_strokes(
-    segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: Variation
+    segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: GlyphVariation
 ) -> Float[np.ndarray, "S 2 2"]:
     """Rotate, shear, scale and shift segments at random, and jitter their corners, those of meeting lines alike."""
     corners, places = np.unique(np.round(segments.reshape(-1, 2), 6), axis=0, return_inverse=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer.data.synthetic_glyphs import DEFAULT_VARIATION, GLYPHS, SHAPES, Variation, draw_glyphs
+from transformer.data.synthetic_glyphs import DEFAULT_VARIATION, GLYPHS, SHAPES, GlyphVariation, draw_glyphs
 
 COLORS: dict[str, tuple[int, int, int]] = {
     "red": (226, 60, 52),
@@ -98,11 +98,11 @@ class SceneGenerator:
         return f"{ROWS[row]} {COLUMNS[column]}"
 
 
-def render_scene(
+def render_scenes(
     kind: SceneGenerator,
     scenes: Sequence[Sequence[SceneItem]],
     random: np.random.Generator,
-    variation: Variation = DEFAULT_VARIATION,
+    variation: GlyphVariation = DEFAULT_VARIATION,
 ) -> UInt8[np.ndarray, "B size size 3"]:
     """Render scenes as images, with random variation of items, colors and background and noise on every pixel.
 

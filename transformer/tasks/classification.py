@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
 from transformer.data.datasets.glue import glue_metric
-from transformer.data.datasets.local_files import has_fields
+from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.labeled_text_batches import LabeledText
 from transformer.data.text_batches import SpecialTokenFrame
@@ -64,7 +64,7 @@ class ClassificationConfig(LabeledTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not has_fields(self.dataset):
+        if self.classes or not is_tsv_or_jsonl(self.dataset):
             class_names(self.dataset, self.classes)
 
 
@@ -167,8 +167,8 @@ def encode_inputs(
         sentences: The texts.
 
     Raises:
-        UserError: If a text is empty or longer than the largest of `config.lengths`, or a target or a language is
-            given.
+        UserError: If a text is empty or longer than the largest of `config.bucket_lengths`, or a target or a language
+            is given.
     """
     check_input_texts(sentences)
     rows = encode_texts(tokenizer, sentences.texts)

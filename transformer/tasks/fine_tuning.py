@@ -14,7 +14,7 @@ from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
 from transformer.data.datasets.glue import glue_metric
-from transformer.data.datasets.local_files import has_fields
+from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.fine_tuning_inputs import DelimiterTokens, SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -85,7 +85,7 @@ class FineTuningConfig(LabeledTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not has_fields(self.dataset):
+        if self.classes or not is_tsv_or_jsonl(self.dataset):
             example_shape(self.dataset, self.classes, self.problem)
 
     @property
@@ -384,8 +384,8 @@ def encode_inputs(
         sentences: The examples.
 
     Raises:
-        UserError: If a text is empty or longer than the largest of `config.lengths`, or a target or a language is
-            given.
+        UserError: If a text is empty or longer than the largest of `config.bucket_lengths`, or a target or a language
+            is given.
     """
     check_input_texts(sentences)
     shape = config.shape

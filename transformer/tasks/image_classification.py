@@ -225,7 +225,7 @@ class ImageClassification(BaseTask):
             UserError: If a target language or a decoding option is given, or a file is not an image.
         """
         refuse_decoding(request, "classifies")
-        pixels = read_files(self.config, self.interface.inputs["image"].shape[1:], request.texts)
+        pixels = read_image_files(self.config, self.interface.inputs["image"].shape[1:], request.texts)
         inputs = {"image": jnp.asarray(self.config.normalization(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = describe_top_classes(logits_BxC, self.classes)
@@ -242,7 +242,7 @@ def make_interface(config: ImageClassificationConfig, facts: ImageSpec) -> TaskI
     )
 
 
-def read_files(
+def read_image_files(
     config: ImageClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
 ) -> UInt8[np.ndarray, "B height width channels"]:
     """Read images from files and preprocess them like the task's: resized, gray if those are, patches permuted.
@@ -285,7 +285,7 @@ def encode_inputs(
             language is given.
     """
     check_input_texts(sentences)
-    pixels = read_files(config, facts.shape, sentences.texts)
+    pixels = read_image_files(config, facts.shape, sentences.texts)
     titles = [Path(text).name for text in sentences.texts]
     return EncodedInputs(
         {"image": config.normalization(pixels)}, "forward", image_labels(view.model.sites, pixels, titles)

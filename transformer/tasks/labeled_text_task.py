@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitName, UserError, VocabSize
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
-from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, has_fields, join_notes
+from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, is_tsv_or_jsonl, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText, LabeledTextBatches
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -203,7 +203,7 @@ class LabeledTextTask(BaseTask):
             what: What is counted, as in "texts".
         """
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
-        how = config.held_out.describe(BY_CONTENT) if has_fields(config.dataset) else ""
+        how = config.held_out.describe(BY_CONTENT) if is_tsv_or_jsonl(config.dataset) else ""
         if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
             how = join_notes((how, describe_overlap(texts, what)))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.rng import draw_array
 from transformer.config import GreaterThan, HalfOpenRange, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
-from transformer.data.sentence_pairs import SentenceBounds, SentencePairBatches
+from transformer.data.next_sentence_pairs import NextSentenceBatches, SentenceBoundaryDetector
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
@@ -79,7 +79,7 @@ class InputFormat(enum.Enum):
         CROPS: A window that begins anywhere in the text, its documents joined.
         WINDOWS: Windows of the text that do not overlap, each once an epoch.
         PAIRS: Two spans of whole sentences between special tokens; in half of the pairs the second follows the first in
-            the text. Their token types are 0 and 1 (transformer.data.sentence_pairs).
+            the text. Their token types are 0 and 1 (transformer.data.next_sentence_pairs).
         FIXED_PAIRS: Pairs that are drawn once for all epochs, as in data prepared in advance (Devlin et al. 2019).
     """
 
@@ -188,7 +188,7 @@ class MaskedLanguageModeling(TextTask):
         self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocab_size)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
-        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.input_format.paired else None
+        self._bounds = SentenceBoundaryDetector(tokenizer.token_bytes()) if config.input_format.paired else None
         held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.eval_splits}
         hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
         middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.eval_middle_token)
@@ -256,9 +256,9 @@ class MaskedLanguageModeling(TextTask):
             crops=self.config.input_format is InputFormat.CROPS,
         )
 
-    def _pairs(self, documents: Documents, seed: int) -> SentencePairBatches:
+    def _pairs(self, documents: Documents, seed: int) -> NextSentenceBatches:
         assert self._bounds is not None
-        return SentencePairBatches(
+        return NextSentenceBatches(
             documents,
             self._bounds,
             context=self.config.context,
@@ -334,7 +334,7 @@ class MaskedLanguageModeling(TextTask):
         shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
         return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": middle_BxT}
 
-    def _held_out(self, documents: Documents) -> WindowBatches | SentencePairBatches:
+    def _held_out(self, documents: Documents) -> WindowBatches | NextSentenceBatches:
         return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION_SEED)
 
     def _evaluation(self, name: str, batches: OneEpoch) -> Evaluation:

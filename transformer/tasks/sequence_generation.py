@@ -204,7 +204,7 @@ class SymbolSequenceTask(TokenSequenceTask):
 
     def decode_symbols(self, row: np.ndarray) -> list[str]:
         """Return the symbols of one sequence, up to its end."""
-        return [self.symbols[number] for number in up_to_end(row)]
+        return [self.symbols[number] for number in trim_at_end_token(row)]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
         """Return the names of the steps of one row of `axis_labels`: its symbols and, if it has one, its end."""
@@ -252,7 +252,7 @@ def teacher_forcing_arrays(said: Sequence[Sequence[int]], steps: int) -> dict[st
     return {"target": target, "labels": labels}
 
 
-def up_to_end(row: np.ndarray) -> list[int]:
+def trim_at_end_token(row: np.ndarray) -> list[int]:
     """Return the numbers of one sequence before its end or padding."""
     return list(itertools.takewhile(lambda number: number not in (PAD, END), row.tolist()))
 

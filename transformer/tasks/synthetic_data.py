@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.train_tokenizer import add_roles, byte_tokenizer
+from transformer.data.tokenizers.train_tokenizer import add_special_tokens, byte_tokenizer
 from transformer.tasks.task import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, special_tokens
@@ -30,7 +30,7 @@ def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
     words = {str(number): number for number in range(max(vocabulary - len(roles), 1))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return add_roles(backend, roles)
+    return add_special_tokens(backend, roles)
 
 
 def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
@@ -68,7 +68,7 @@ def synthetic_documents(
 
 
 def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
-    """Return a tokenizer and sentence pairs of the largest of `config.lengths`, in place of `load_splits`.
+    """Return a tokenizer and sentence pairs of the largest of `config.bucket_lengths`, in place of `load_splits`.
 
     Batches of all lengths have about the same number of positions; at the greatest length attention costs the most, and
     rounding up to a row per device adds the most positions.

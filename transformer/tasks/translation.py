@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.data.batches import BatchSource, TokenBatches, fingerprint
+from transformer.data.batches import BatchSource, BucketedPairBatches, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.translation import SentencePair, is_pair_files, is_synthetic
@@ -84,7 +84,7 @@ class Translation(BaseTask):
         self.evaluations = self._evaluations(validation, test)
         shown = self._probed(validation, longest)
         self._probed_pairs = shown.pairs
-        batch = TokenBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
+        batch = BucketedPairBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
         # With the reference translations: teacher forcing.
         self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
@@ -159,7 +159,7 @@ class Translation(BaseTask):
         return tuple(lines)
 
     def training_batches(self, seed: int) -> BatchSource:
-        return TokenBatches(
+        return BucketedPairBatches(
             self._train.encoded,
             lengths=self.config.bucket_lengths,
             tokens=self.config.tokens_per_batch,

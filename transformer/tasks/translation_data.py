@@ -25,7 +25,7 @@ from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import HeldOutFiles
 from transformer.data.datasets.translation import SentencePair, open_translation_dataset
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer, ids_by_role, word_indices
+from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_ids_by_role, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldLink
@@ -212,7 +212,7 @@ def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
     """
     pad, begin, end = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
     if pad is None or begin is None or end is None:
-        ids = ids_by_role(tokenizer)
+        ids = special_token_ids_by_role(tokenizer)
         missing = [role for role in ("pad", "begin", "end") if ids[role] is None]
         raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
     return SpecialTokens(pad, begin, end)

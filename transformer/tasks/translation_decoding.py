@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from transformer.attention.sites import sites_between
 from transformer.config import UserError
-from transformer.data.batches import TokenBatches
+from transformer.data.batches import BucketedPairBatches
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import CoveragePenalty, DecodedSequences, SpecialTokens, generate
@@ -61,7 +61,7 @@ def translate(
     encoded = encode_pairs(tokenizer, source)
     check_text_length(texts, encoded.sources, max_length)
     widest = max(map(len, encoded.sources))
-    batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
+    batch = BucketedPairBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
     constraints = decoding.constraints(tokenizer, output_vocabulary_size(view, source_only), begins=True)
 
@@ -150,6 +150,6 @@ def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence
     targets = [target[: view.model.max_length] for target in encoded.targets]
     encoded = dataclasses.replace(encoded, targets=targets)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
-    batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
+    batch = BucketedPairBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
     return EncodedInputs(inputs, "forward", pair_labels(tokenizer, pairs, view.model.sites, encoded))

@@ -11,7 +11,7 @@ import sacrebleu
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import sites_between
-from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
+from transformer.data.batches import BucketedPairBatches, EncodedPairs, OneEpoch
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -195,7 +195,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
     Without gradients four times the rows of training fit.
     """
     longest = max(config.bucket_lengths)
-    batches = TokenBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
+    batches = BucketedPairBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
     return OneEpoch(batches)
 
 

@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
+from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merge_lora_params
@@ -333,7 +333,7 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> Mapping[str, Any]
         tokenizer: The tokenizer.
         max_length: The model's number of positions.
     """
-    tokens = ids_by_role(tokenizer)
+    tokens = special_token_ids_by_role(tokenizer)
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}

@@ -12,7 +12,7 @@ import jax
 from transformer.command_invocation import shell_command
 from transformer.config import UserError
 from transformer.costs.model_sizes import count_active_parameters
-from transformer.data.datasets.tfds_preparation import allow_downloads
+from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.models import registry as models
@@ -164,7 +164,7 @@ def load_run(
     """
     run = open_run(workdir, trusted, task_changes)
     run.read_checkpoint(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
-    with allow_downloads(trusted):
+    with restrict_downloads(trusted):
         components = build_components(run.experiment, run.directory.path, single_device_placement())
 
     def read(checkpoints: Checkpoints, at: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.help_desk import DEVICES, ENDINGS, OPENINGS, SYMPTOMS, is_new
+from transformer.data.datasets.help_desk import DEVICES, ENDINGS, OPENINGS, SYMPTOMS, is_held_out_pair
 from transformer.data.datasets.translation import TranslationDataset, open_translation_dataset
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
@@ -24,7 +24,7 @@ def test_no_word_of_a_question_is_one_of_an_answer() -> None:
     for names in (DEVICES, SYMPTOMS):
         said = [name for each in names.values() for name in each]
         assert len(set(said)) == len(said)
-    assert [sum(is_new(device, answer) for device in DEVICES) for answer in SYMPTOMS] == [1] * len(SYMPTOMS)
+    assert [sum(is_held_out_pair(device, answer) for device in DEVICES) for answer in SYMPTOMS] == [1] * len(SYMPTOMS)
 
 
 def test_splits_have_questions_of_their_own_and_new_pairs_are_never_trained() -> None:

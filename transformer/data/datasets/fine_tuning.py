@@ -10,7 +10,7 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    has_fields,
+    is_tsv_or_jsonl,
     locate_file,
     read_fields,
 )
@@ -88,7 +88,7 @@ def example_shape(
             have no classes.
     """
     kind, _, rest = name.partition("/")
-    own = has_fields(name)
+    own = is_tsv_or_jsonl(name)
     if problem is not FineTuningProblem.CLASSIFICATION and not own:
         raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
     sets_of_glue = tuple(f"glue/{each}" for each in GLUE_DATASETS)
@@ -144,11 +144,11 @@ def open_examples(
         UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, rest = name.partition("/")
-    if problem is FineTuningProblem.CLASSIFICATION and has_fields(name):
+    if problem is FineTuningProblem.CLASSIFICATION and is_tsv_or_jsonl(name):
         # Without `classes`, the error lists those of the files.
         return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
     shape = example_shape(name, classes, problem)
-    if has_fields(name):
+    if is_tsv_or_jsonl(name):
         columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
         read = {}
         for split, file in {"train": name, **held_out.named}.items():

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.local_files import read_text, refuse_empty
+from transformer.data.datasets.local_files import read_text, refuse_empty_lines
 from transformer.data.labeled_text_batches import LabeledText
 from transformer.text_lines import split_lines
 
@@ -119,5 +119,5 @@ def _read(path: pathlib.Path, made: GlueDataset, how: str) -> list[LabeledText] 
         read.append(LabeledText(cells[sentence].strip(), labels[cells[label]]))
     if not read:
         raise UserError(f"{path} has no sentences: {how}")
-    refuse_empty([number for number, each in enumerate(read, first) if not each.text], path, "sentence")
+    refuse_empty_lines([number for number, each in enumerate(read, first) if not each.text], path, "sentence")
     return read

@@ -103,7 +103,7 @@ def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
     """Generate the questions by split.
 
     Args:
-        options: Fields of `HelpDeskConfig`, as in "train=2000,test=100".
+        options: Fields of `HelpDeskDatasetConfig`, as in "train=2000,test=100".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
@@ -112,7 +112,7 @@ def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
     return {split: config.draw(split) for split in SPLITS}
 
 
-def is_new(device: str, answer: str) -> bool:
+def is_held_out_pair(device: str, answer: str) -> bool:
     """Whether this device never has this answer in the training split; each answer has one such device."""
     return (list(DEVICES).index(device) + list(SYMPTOMS).index(answer)) % len(DEVICES) == 0
 
@@ -121,7 +121,7 @@ def _draw_one(generator: random.Random) -> HelpDeskQuestion:
     device, answer = generator.choice(list(DEVICES)), generator.choice(list(SYMPTOMS))
     said = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
     text = " ".join(filter(None, map(generator.choice, said)))
-    return HelpDeskQuestion(text, answer.format(device=device), is_new(device, answer))
+    return HelpDeskQuestion(text, answer.format(device=device), is_held_out_pair(device, answer))
 
 
 def _hash(text: str) -> int:

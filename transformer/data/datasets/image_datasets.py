@@ -23,8 +23,8 @@ from transformer.data.datasets.local_files import canonical_split_names, describ
 from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.datasets.tfds_preparation import DatasetKind, find_prepared, parse_tfds_name
-from transformer.data.datasets.tfds_records import TfdsFeatures, open_prepared, read_labeled_image
+from transformer.data.datasets.tfds_preparation import DatasetKind, find_prepared_folder, parse_tfds_name
+from transformer.data.datasets.tfds_records import TfdsFeatures, open_prepared_folder, read_labeled_image
 from transformer.data.images import ImageSpec, LabeledImages
 from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
@@ -116,7 +116,7 @@ def open_image_dataset(name: str, *, data_dir: str | None = None, resizing: Resi
         drawn, classes = _drawn_glyphs(name, resizing)
         return ImageDataset(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
     if kind == TFDS and rest:
-        return _make_set(name, *read_prepared(rest, data_dir, resizing))
+        return _make_set(name, *read_prepared_images(rest, data_dir, resizing))
     if name == OMNIGLOT:
         return _make_set(name, *read_omniglot(data_dir, resizing))
     if not (path := locate_file(name, data_dir)).is_dir():
@@ -165,7 +165,7 @@ def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsDataset
     ), _GLYPHS[kind]
 
 
-def read_prepared(
+def read_prepared_images(
     name: str, data_dir: str | None, resizing: Resizing
 ) -> tuple[Mapping[str, LabeledImages], tuple[str, ...]]:
     """Read all splits of a data set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
@@ -182,14 +182,14 @@ def read_prepared(
             classes, or files cannot be read.
     """
     parse_tfds_name(name, _KIND)
-    folder = find_prepared(name, data_dir)
+    folder = find_prepared_folder(name, data_dir)
     if folder is None:
         where = f"in {data_dir}" if data_dir else "where config.task.data_dir says"
         raise UserError(
             f"{name} is not prepared {where}: run `tfds build {name} --file_format=array_record` where TensorFlow is "
             "installed, and give the folder that it wrote to by --data_dir"
         )
-    prepared = open_prepared(folder)
+    prepared = open_prepared_folder(folder)
     image, label = _features(name, prepared.features)
     gray, classes = prepared.features.image_channels[image] == 1, prepared.features.class_names[label]
     splits = {}

@@ -14,13 +14,13 @@ from jaxtyping import UInt8
 
 from transformer.config import Config, PositiveInt, UserError, suggest_nearest
 from transformer.data.datasets.local_files import (
-    check_entry,
+    check_folder_entry,
     describe_left_out,
-    is_about_data,
     is_hidden,
+    is_readme_or_license,
     join_notes,
-    refuse_unknown,
-    split_in_name,
+    refuse_unknown_files,
+    split_from_file_name,
 )
 from transformer.data.images import LabeledImages
 from transformer.data.png import SIGNATURE
@@ -111,14 +111,14 @@ def find_image_splits(path: pathlib.Path) -> ImageSources:
     for entry in _entries(path, left_out):
         ending = next((ending for ending in _ARCHIVES if entry.name.lower().endswith(ending)), "")
         if not entry.is_dir() and not ending:
-            (left_out if is_about_data(entry.name) else unknown).append(entry.name)
+            (left_out if is_readme_or_license(entry.name) else unknown).append(entry.name)
             continue
         stem = entry.name[: len(entry.name) - len(ending)]
-        split = split_in_name(stem) or stem
+        split = split_from_file_name(stem) or stem
         if split in splits:
             raise UserError(f"{path} has both {splits[split].name} and {entry.name} for {split}: remove one of them")
         splits[split] = entry
-    refuse_unknown(path, unknown, _ARCHIVES)
+    refuse_unknown_files(path, unknown, _ARCHIVES)
     if not splits:
         raise UserError(f"{path} holds no split: put folders such as train/CLASS/*.jpg or train.tar.gz into it")
     return ImageSources(splits, tuple(left_out))
@@ -246,7 +246,7 @@ def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> It
         if is_hidden(entry.name):
             left_out.append(beneath + entry.name)
         else:
-            check_entry(entry, folder)
+            check_folder_entry(entry, folder)
             yield entry
 
 
@@ -257,7 +257,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
         if not of_class.is_dir():
             if of_class.suffix.lower() in _ENDINGS:
                 raise UserError(f"{of_class} lies in no folder of a class: put it into {folder}/CLASS")
-            (left_out if is_about_data(of_class.name) else unknown).append(of_class.name)
+            (left_out if is_readme_or_license(of_class.name) else unknown).append(of_class.name)
             continue
         before = len(files) + len(unknown)
         for path in _entries(of_class, left_out, f"{of_class.name}/"):
@@ -270,10 +270,10 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
                 except OSError as error:
                     raise UserError(f"{path} cannot be read: {error}") from error
             else:
-                (left_out if is_about_data(path.name) else unknown).append(name)
+                (left_out if is_readme_or_license(path.name) else unknown).append(name)
         if len(files) + len(unknown) == before:
             raise UserError(f"{of_class} holds no images: put .jpg or .png files into it, or remove it")
-    refuse_unknown(folder, unknown, _ENDINGS)
+    refuse_unknown_files(folder, unknown, _ENDINGS)
     return files
 
 
@@ -295,7 +295,7 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
                 elif not member.isfile():
                     raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
                 elif not name.lower().endswith(_ENDINGS):
-                    (left_out if is_about_data(name) else unknown).append(member.name)
+                    (left_out if is_readme_or_license(name) else unknown).append(member.name)
                 elif not folders:
                     raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
                 elif member.size > MAX_IMAGE_BYTES:
@@ -307,7 +307,7 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
                     files.append(_File(folders[-1], f"{folders[-1]}/{name}", content.read()))
     except (OSError, EOFError, tarfile.TarError) as error:
         raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
-    refuse_unknown(path, unknown, _ENDINGS)
+    refuse_unknown_files(path, unknown, _ENDINGS)
     if len(above) > 1:
         one, other, *_ = above.values()
         raise UserError(f"{path} has {one} and {other}: let the folders of all classes stand in one folder")

@@ -79,7 +79,7 @@ class HeldOutFiles(NamedTuple):
 NOTHING_HELD_OUT = HeldOutFiles()
 
 
-def has_fields(name: str) -> bool:
+def is_tsv_or_jsonl(name: str) -> bool:
     """Whether a name is that of a file whose lines have fields, .tsv or .jsonl."""
     return pathlib.PurePath(name).suffix.lower() in FIELD_FILES
 
@@ -93,11 +93,11 @@ def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
     if data_dir is None:
         return pathlib.Path(name).expanduser()
     folder = pathlib.Path(data_dir).expanduser()
-    check_inside(folder / name, folder)
+    check_inside_folder(folder / name, folder)
     return folder / name
 
 
-def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
+def check_inside_folder(path: pathlib.Path, folder: pathlib.Path) -> None:
     """Check that a path does not lead out of a folder, also not through a link: a stranger may have chosen the name.
 
     Raises:
@@ -134,11 +134,11 @@ def read_lines(path: pathlib.Path) -> list[str]:
     lines = [line.strip() for line in split_lines(read_text(path))]
     if not any(lines):
         raise UserError(f"{path} is empty: it needs a line for each example")
-    refuse_empty([number for number, line in enumerate(lines, 1) if not line], path)
+    refuse_empty_lines([number for number, line in enumerate(lines, 1) if not line], path)
     return lines
 
 
-def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
+def refuse_empty_lines(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
     """Refuse lines with something empty, since leaving them out silently would drop examples.
 
     Args:
@@ -174,13 +174,13 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
             or a line lacks a field or has an empty one.
     """
     readers = dict(zip(FIELD_FILES, (_read_columns, _read_objects), strict=True))
-    if not has_fields(path.name):
+    if not is_tsv_or_jsonl(path.name):
         raise UserError(f"{path} is neither .tsv nor .jsonl, the two kinds of file with the fields {', '.join(names)}")
     first, rows = readers[path.suffix.lower()](path, names)
     if not rows:
         raise UserError(f"{path} is empty: it has a line with the names of its columns and no examples")
     for place, name in enumerate(names):
-        refuse_empty([number for number, row in enumerate(rows, first) if not row[place].strip()], path, name)
+        refuse_empty_lines([number for number, row in enumerate(rows, first) if not row[place].strip()], path, name)
     return rows
 
 
@@ -286,12 +286,12 @@ def is_hidden(name: str) -> bool:
     return (name.startswith(".") and name not in (".", "..")) or name.lower() in _HIDDEN
 
 
-def is_about_data(name: str) -> bool:
+def is_readme_or_license(name: str) -> bool:
     """Whether a file of this name is about the data: `README.md`, `LICENSE`."""
     return name.partition(".")[0].lower() in _ABOUT_DATA
 
 
-def split_in_name(stem: str) -> str | None:
+def split_from_file_name(stem: str) -> str | None:
     """Return the split that a name without its ending says, or None.
 
     Examples are `train`, `Valid`, `train-00001-of-00002`, `test_data` and `wiki.dev`.
@@ -337,8 +337,8 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> FolderListing:
         if entry.suffix.lower() in endings:
             files.append(entry)
         else:
-            (left_out if is_about_data(entry.name) else unknown).append(name)
-    refuse_unknown(folder, sorted(unknown), endings)
+            (left_out if is_readme_or_license(entry.name) else unknown).append(name)
+    refuse_unknown_files(folder, sorted(unknown), endings)
     return FolderListing(tuple(sorted(files)), tuple(sorted(left_out)))
 
 
@@ -354,26 +354,26 @@ def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
             if is_hidden(name):
                 left_out.append(str(entry.relative_to(folder)))
                 continue
-            check_entry(entry, folder)
+            check_folder_entry(entry, folder)
             if name in names:
                 yield entry
         folders[:] = [name for name in folders if not is_hidden(name)]
 
 
-def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
+def check_folder_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
     """Check that an entry of a folder is a file or a folder in it.
 
     Raises:
         UserError: If it is something else, a link to a folder, or a link out of the folder.
     """
-    check_inside(entry, folder)
+    check_inside_folder(entry, folder)
     if entry.is_dir() and entry.is_symlink():
         raise UserError(f"{entry} is a link to a folder, which would be read twice: put a folder there, or remove it")
     if not entry.is_dir() and not entry.is_file():
         raise UserError(f"{entry} is neither a file nor a folder: remove it")
 
 
-def refuse_unknown(where: pathlib.Path, names: Sequence[str], endings: Sequence[str]) -> None:
+def refuse_unknown_files(where: pathlib.Path, names: Sequence[str], endings: Sequence[str]) -> None:
     """Refuse files of unknown kinds, since leaving them out silently could drop data.
 
     Args:
@@ -412,7 +412,7 @@ def join_notes(parts: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def archive_errors(path: pathlib.Path) -> Iterator[None]:
+def reraise_archive_errors(path: pathlib.Path) -> Iterator[None]:
     """Raise the errors of a damaged archive as a UserError that names the file."""
     try:
         yield
@@ -436,7 +436,7 @@ def read_members(
     Raises:
         UserError: If the archive cannot be read, or a member is too large.
     """
-    with archive_errors(path), zipfile.ZipFile(path) as archive:
+    with reraise_archive_errors(path), zipfile.ZipFile(path) as archive:
         for member in sorted(archive.infolist(), key=lambda each: each.filename):
             if (match := name.fullmatch(member.filename)) is None:
                 continue
@@ -458,7 +458,7 @@ def unread_members(path: pathlib.Path, name: re.Pattern[str], ending: str) -> li
         UserError: If the archive cannot be read, or a member with this ending does not match and is not hidden.
     """
     unread = []
-    with archive_errors(path), zipfile.ZipFile(path) as archive:
+    with reraise_archive_errors(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.is_dir() or name.fullmatch(member.filename):
                 continue

@@ -82,7 +82,7 @@ def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair
 
     Args:
         name: The name of the data set.
-        options: Fields of `SymbolPairsConfig`, as in "length=12,num_symbols=16".
+        options: Fields of `SymbolPairsDatasetConfig`, as in "length=12,num_symbols=16".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
@@ -142,7 +142,7 @@ def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]
     """Generate the documents of "repeated" by split, and describe their source.
 
     Args:
-        options: Fields of `RepeatedSegmentsConfig`, as in "num_symbols=32,max_segment_length=16".
+        options: Fields of `RepeatedSegmentsDatasetConfig`, as in "num_symbols=32,max_segment_length=16".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.

@@ -18,9 +18,14 @@ from transformer.data.datasets.local_files import (
     locate_file,
 )
 from transformer.data.datasets.synthetic_symbols import generate_repeated_segments
-from transformer.data.datasets.text_files import python_docs, read_files, tinyshakespeare, wikitext
+from transformer.data.datasets.text_files import read_python_docs, read_text_files, read_tinyshakespeare, read_wikitext
 from transformer.data.datasets.tfds_preparation import DatasetKind, prepare_tfds_dataset
-from transformer.data.datasets.tfds_records import TfdsFeatures, decode_texts, open_prepared, prepared_under
+from transformer.data.datasets.tfds_records import (
+    TfdsFeatures,
+    decode_texts,
+    newest_prepared_version,
+    open_prepared_folder,
+)
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
 DIGIT_WORDS = "digit_words"
@@ -128,14 +133,14 @@ def open_text_dataset(
     """
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
-        found = read_files(files, held)
+        found = read_text_files(files, held)
         how = held_out.describe(BY_PLACE, found.named_splits)
         return TextDataset(
             name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True
         )
     held_out.refuse(name)
     if name == PYTHON_DOCS:
-        return TextDataset(name, *python_docs())
+        return TextDataset(name, *read_python_docs())
     if name == DIGIT_WORDS:
         return TextDataset(name, *generate_digit_lines())
     if name.partition("/")[0] == REPEATED:
@@ -143,10 +148,10 @@ def open_text_dataset(
     if name in (TINYSHAKESPEARE, WIKITEXT):
         if data_dir is None:
             raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
-        read = tinyshakespeare if name == TINYSHAKESPEARE else wikitext
+        read = read_tinyshakespeare if name == TINYSHAKESPEARE else read_wikitext
         return TextDataset(name, read(pathlib.Path(data_dir).expanduser()), data_dir, from_files=True)
     path = pathlib.Path(name).expanduser()
-    if path.is_dir() and prepared_under(path):
+    if path.is_dir() and newest_prepared_version(path):
         return _open_folder(name, path)
     folder = prepare_tfds_dataset(
         name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda features: _feature_of(name, features)
@@ -163,10 +168,10 @@ def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
     if name in (PYTHON_DOCS, DIGIT_WORDS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
         return None
     here = pathlib.Path(name).expanduser()
-    if here.is_dir() and prepared_under(here):
+    if here.is_dir() and newest_prepared_version(here):
         return None
     path = locate_file(name, data_dir)
-    if path.exists() and not (path.is_dir() and prepared_under(path)):
+    if path.exists() and not (path.is_dir() and newest_prepared_version(path)):
         return path
     if here.is_absolute() or here.suffix in (".txt", ".jsonl") or name.split("/")[0] in (".", "..", "~"):
         return _existing(path)
@@ -180,7 +185,7 @@ def _existing(path: pathlib.Path) -> pathlib.Path:
 
 
 def _open_folder(name: str, folder: pathlib.Path) -> TextDataset:
-    prepared = open_prepared(folder)
+    prepared = open_prepared_folder(folder)
     feature = _feature_of(name, prepared.features)
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():

@@ -9,7 +9,7 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    has_fields,
+    is_tsv_or_jsonl,
     locate_file,
     read_fields,
 )
@@ -62,7 +62,7 @@ def open_labeled_texts(
         UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, rest = name.partition("/")
-    if has_fields(name):
+    if is_tsv_or_jsonl(name):
         return _of_files(name, data_dir, classes, held_out)
     known = class_names(name, classes)
     held_out.refuse(name)
@@ -106,7 +106,7 @@ def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
             two classes or equal ones.
     """
     kind, _, rest = name.partition("/")
-    if has_fields(name):
+    if is_tsv_or_jsonl(name):
         if len(classes) < 2 or len(set(classes)) < len(classes):
             raise UserError(f"config.task.classes={classes} must be the labels of {name}, at least two, all different")
         return classes

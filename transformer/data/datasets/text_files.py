@@ -15,7 +15,7 @@ from transformer.data.datasets.local_files import (
     list_files,
     read_fields,
     read_text,
-    split_in_name,
+    split_from_file_name,
     split_spellings,
 )
 
@@ -26,7 +26,7 @@ _HEADING = re.compile(r"^ ?\n = [^=\n]+ = \n(?= ?\n)", re.MULTILINE)
 _TOPIC_PARTS = 10
 
 
-def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
+def read_tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
     """Read tiny Shakespeare (Karpathy 2015): the first 90 % of its characters for training, the rest for validation.
 
     Raises:
@@ -43,7 +43,7 @@ def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
     return {"train": [text[:cut]], "validation": [text[cut:]]}
 
 
-def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
+def read_wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
     """Read WikiText (Merity et al. 2017), an article per document, from the splits whose files exist.
 
     A split is <split>.txt, or wiki.<split>.tokens or .raw as published; validation is called valid.
@@ -86,7 +86,7 @@ class SplitTexts(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> SplitTexts:
+def read_text_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> SplitTexts:
     """Read the documents of text files by split.
 
     A text file is a document, and so is the field "text" of every line of a .jsonl; a folder has those of all .txt and
@@ -140,7 +140,7 @@ def _files_by_split(
     by_name: dict[str, list[pathlib.Path]] = {split: [] for split in SPLITS}
     for file in files:
         top, *beneath = file.relative_to(path).parts
-        split = (split_in_name(top) if beneath else None) or split_in_name(file.stem)
+        split = (split_from_file_name(top) if beneath else None) or split_from_file_name(file.stem)
         (others if split is None else by_name[split]).append(file)
     by_name = {split: of_split for split, of_split in by_name.items() if of_split}
     if set(by_name) <= {"train"} and not others:
@@ -201,7 +201,7 @@ def _cut_at_line_end(documents: Sequence[str], size: int) -> tuple[list[str], li
     return before, []
 
 
-def python_docs() -> tuple[dict[str, list[str]], str]:
+def read_python_docs() -> tuple[dict[str, list[str]], str]:
     """Return the topics of Python's documentation by split, and the version of Python, as versions differ a little.
 
     A topic's split depends only on its name, so that most of a split stays the same across versions. A topic with the

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from transformer.config import UserError, lookup_by_name
-from transformer.data.datasets.tfds_records import INFO, TfdsFeatures, prepared_under
+from transformer.data.datasets.tfds_records import INFO, TfdsFeatures, newest_prepared_version
 
 # TFDS names: name, config, version. A colon before the config would make TFDS contact another host.
 _NAME = re.compile(r"([a-z]\w*)(?:/(\w[\w.+-]*))?(?::(\d+\.\d+\.\d+))?", re.ASCII)
@@ -27,7 +27,7 @@ _ALLOWED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVa
 
 
 @contextlib.contextmanager
-def allow_downloads(allowed: Collection[str] | None) -> Iterator[None]:
+def restrict_downloads(allowed: Collection[str] | None) -> Iterator[None]:
     """Restrict downloads to the named data sets while the context lasts; None allows all.
 
     The name of a data set in a run's config.json may be a stranger's choice, and a download contacts another host.
@@ -109,7 +109,7 @@ def prepare_tfds_dataset(
             can be downloaded.
     """
     named = parse_tfds_name(name, kind)
-    if folder := find_prepared(name, data_dir, prepared_dir):
+    if folder := find_prepared_folder(name, data_dir, prepared_dir):
         return folder
     allowed = _ALLOWED.get()
     if allowed is not None and name not in allowed:
@@ -133,7 +133,7 @@ def prepare_tfds_dataset(
                 f"{name!r} is no {kind.description}: write {kind.known_names}, or the folder of a prepared set"
             ) from error
         except Exception as error:
-            raise UserError(f"TFDS cannot build {name!r}: {one_line(error)}") from error
+            raise UserError(f"TFDS cannot build {name!r}: {describe_in_one_line(error)}") from error
     check(TfdsFeatures.of(builder))
     log = logging.getLogger(__name__)
     log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
@@ -143,7 +143,7 @@ def prepare_tfds_dataset(
         raise
     except Exception as error:
         raise UserError(
-            f"{name} is not prepared under {prepared_dir} and could not be downloaded ({one_line(error)}): "
+            f"{name} is not prepared under {prepared_dir} and could not be downloaded ({describe_in_one_line(error)}): "
             f"run `tfds build {name} --file_format=array_record` on a machine with a network, and give the "
             "folder that it wrote to by --data_dir"
         ) from error
@@ -162,10 +162,10 @@ def parse_tfds_name(name: str, kind: DatasetKind) -> tuple[str, str | None, str 
     return match[1], match[2], match[3]
 
 
-def find_prepared(name: str, *roots: str | None) -> pathlib.Path | None:
+def find_prepared_folder(name: str, *roots: str | None) -> pathlib.Path | None:
     """Return the folder of a TFDS data set that is prepared under one of these folders; None if there is none."""
     folders = (pathlib.Path(root).expanduser() / name.replace(":", "/") for root in roots if root)
-    return next(filter(None, map(prepared_under, folders)), None)
+    return next(filter(None, map(newest_prepared_version, folders)), None)
 
 
 def _import_builders(name: str) -> None:
@@ -182,7 +182,7 @@ def _import_builders(name: str) -> None:
 
 def _folder_of(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
     """Return where a builder of ours has prepared a config, without asking TFDS; None if it has not."""
-    return prepared_under(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
+    return newest_prepared_version(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
 
 
 def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
@@ -204,7 +204,7 @@ def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.
     return folder
 
 
-def one_line(error: BaseException) -> str:
+def describe_in_one_line(error: BaseException) -> str:
     """Return the start of an error, for a message of one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 

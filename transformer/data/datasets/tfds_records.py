@@ -139,7 +139,7 @@ class ShardRecords(Sequence[bytes]):
             return list(self._source.__getitems__(indices))
 
 
-def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
+def newest_prepared_version(folder: pathlib.Path) -> pathlib.Path | None:
     """Return the folder itself or its newest version, if that is prepared; else None."""
     if (folder / INFO).is_file():
         return folder
@@ -150,13 +150,13 @@ def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
     return versions[max(versions)] if versions else None
 
 
-def open_prepared(folder: pathlib.Path) -> PreparedDataset:
+def open_prepared_folder(folder: pathlib.Path) -> PreparedDataset:
     """Open the data set in a prepared folder, or in its newest version.
 
     Raises:
         UserError: If the folder has no prepared data set, or its files do not describe one.
     """
-    prepared = prepared_under(folder)
+    prepared = newest_prepared_version(folder)
     if prepared is None:
         raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
     info, features = read_json_object(prepared / INFO), read_json_object(prepared / FEATURES)

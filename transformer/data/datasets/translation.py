@@ -18,7 +18,7 @@ from transformer.data.datasets.local_files import (
     HeldOutFiles,
     canonical_split_names,
     divide_into_splits,
-    has_fields,
+    is_tsv_or_jsonl,
     locate_file,
     read_fields,
     read_lines,
@@ -26,7 +26,13 @@ from transformer.data.datasets.local_files import (
 from transformer.data.datasets.synthetic_symbols import SYMBOL_LANGUAGES as SYMBOLS
 from transformer.data.datasets.synthetic_symbols import generate_symbol_pairs
 from transformer.data.datasets.tfds_preparation import TRANSLATION, prepare_multi30k, prepare_tfds_dataset
-from transformer.data.datasets.tfds_records import INFO, decode_texts, language_direction, open_prepared, prepared_under
+from transformer.data.datasets.tfds_records import (
+    INFO,
+    decode_texts,
+    language_direction,
+    newest_prepared_version,
+    open_prepared_folder,
+)
 from transformer.data.phrases.generate import PHRASES, generate_phrases
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 
@@ -123,7 +129,7 @@ def open_translation_dataset(
             (transformer.data.phrases.generate); "copy" or "reversal", also as "reversal/length=12,num_symbols=16"
             (transformer.data.datasets.synthetic_symbols); "help_desk", also as "help_desk/train=2000"
             (transformer.data.datasets.help_desk); "multi30k/<raw|tokenized>/<source>-<target>"; "FILE.en,FILE.de",
-            "FILE.tsv" or "FILE.jsonl" (`open_pairs`); the folder of a prepared TFDS data set, which has
+            "FILE.tsv" or "FILE.jsonl" (`read_pair_files`); the folder of a prepared TFDS data set, which has
             dataset_info.json; or a TFDS name such as "wmt14_translate/de-en".
         data_dir: The folder of the files of Multi30k or of pairs, or a TFDS root to search for a prepared data set.
         prepared_dir: The folder in which data sets are prepared.
@@ -145,7 +151,7 @@ def open_translation_dataset(
     """
     first, *parts = name.split("/")
     if is_pair_files(name):
-        direction, splits = open_pairs(name, data_dir=data_dir, languages=languages, held_out=held_out)
+        direction, splits = read_pair_files(name, data_dir=data_dir, languages=languages, held_out=held_out)
         read = {split: [SentencePair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
         return TranslationDataset(name, direction, tuple(read), read.__getitem__)
     held_out.refuse(name)
@@ -162,7 +168,7 @@ def open_translation_dataset(
         return _open_folder(name, folder, direction)
     path = pathlib.Path(name).expanduser()
     if path.is_dir() or path.is_absolute() or first in (".", "..", "~"):
-        if prepared_under(path) is None:
+        if newest_prepared_version(path) is None:
             raise UserError(f"{path} is no prepared set, which holds {INFO}, and names no pairs: {PAIR_FILES}")
         return _open_folder(name, path, languages)
     folder = prepare_tfds_dataset(
@@ -182,10 +188,10 @@ def is_synthetic(name: str) -> bool:
 
 def is_pair_files(name: str) -> bool:
     """Whether a name is that of a user's own files. Of other names only those of `is_synthetic` have commas."""
-    return not is_synthetic(name) and ("," in name or has_fields(name))
+    return not is_synthetic(name) and ("," in name or is_tsv_or_jsonl(name))
 
 
-def open_pairs(
+def read_pair_files(
     name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOutFiles
 ) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
     """Read the pairs of a user's own files.
@@ -232,7 +238,7 @@ def _read_pairs(files: str, data_dir: str | None, fields: tuple[str, str]) -> li
         raise UserError(f"{files!r} names no pairs: {PAIR_FILES}")
     paths = [locate_file(each, data_dir) for each in named]
     if len(paths) == 1:
-        if not has_fields(paths[0].name):
+        if not is_tsv_or_jsonl(paths[0].name):
             raise UserError(f"{paths[0]} alone holds no pairs: {PAIR_FILES}")
         return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
     sources, targets = map(read_lines, paths)
@@ -295,7 +301,7 @@ def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str
 
 
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationDataset:
-    prepared = open_prepared(folder)
+    prepared = open_prepared_folder(folder)
     direction = language_direction(name, prepared.features, languages)
     read = _TranslationReader(*direction)
     splits = {own: split for split, own in canonical_split_names(prepared.splits).items()}

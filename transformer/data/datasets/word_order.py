@@ -64,7 +64,7 @@ def generate_word_order(options: str) -> dict[str, list[LabeledText]]:
     """Generate the sentences by split.
 
     Args:
-        options: Fields of `WordOrderConfig`, as in "max_length=6,train=512".
+        options: Fields of `WordOrderDatasetConfig`, as in "max_length=6,train=512".
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.

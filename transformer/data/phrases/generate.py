@@ -14,7 +14,7 @@ from transformer.config import Config, PositiveInt, Range, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
-from transformer.data.phrases.phrase_kinds import KINDS, Value, rounded_down
+from transformer.data.phrases.phrase_kinds import KINDS, Value, round_down_to_five_minutes
 from transformer.data.phrases.templates import WHOLE
 
 PHRASES = "phrases"
@@ -46,7 +46,7 @@ def _must_train(kind: str, value: Value) -> bool:
             return False
 
 
-def split_of(kind: str, value: Value) -> str:
+def assign_split(kind: str, value: Value) -> str:
     """Return the split of a value, a pure function: one in ten is for test, one in twenty for validation.
 
     What no other phrase could teach is always for training: numbers below one hundred, noon and midnight, and one unit
@@ -87,8 +87,8 @@ def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> 
         value, frame = KINDS[kind].draw(generator)
         # Without rounding no random number is drawn, so that phrases of recorded results do not change.
         if kind == "time" and rounded and generator.randrange(100) < rounded:
-            value = rounded_down(value)
-        if split_of(kind, value) == split:
+            value = round_down_to_five_minutes(value)
+        if assign_split(kind, value) == split:
             return SampledPhrase(kind, value, frame)
 
 
@@ -133,7 +133,7 @@ def generate_phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) 
     Kinds and languages alternate, so that every prefix of a split has them evenly.
 
     Args:
-        options: Fields of `PhrasesConfig`, as in "train=2000,test=200".
+        options: Fields of `PhrasesDatasetConfig`, as in "train=2000,test=200".
         languages: The target languages.
 
     Raises:

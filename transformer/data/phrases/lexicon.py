@@ -27,19 +27,19 @@ ENDINGS = {
 
 
 @functools.cache
-def month(index: int, language: str) -> str:
+def month_name(index: int, language: str) -> str:
     """Return the name of month 1 to 12, as written inside a date."""
     return Locale(language).months["format"]["wide"][index]
 
 
 @functools.cache
-def weekday(index: int, language: str) -> str:
+def weekday_name(index: int, language: str) -> str:
     """Return the name of a weekday from 0 (Monday), as written inside a date."""
     return Locale(language).days["format"]["wide"][index]
 
 
 @functools.cache
-def day_period(hour: int, language: str) -> str:
+def day_period_phrase(hour: int, language: str) -> str:
     """Return the words after a time that say its part of the day, such as "in the afternoon", for hour 0 to 23.
 
     From one to noon English says "in the morning", and in the hour after midnight "at night".
@@ -70,7 +70,7 @@ def _first(hour: int, *bounds: tuple[int, str]) -> str:
     return next(name for end, name in bounds if hour < end)
 
 
-class Subunit(NamedTuple):
+class CurrencySubunit(NamedTuple):
     """The subunit of a currency: singular and plural by language; in German all are masculine."""
 
     en: tuple[str, str]
@@ -78,13 +78,13 @@ class Subunit(NamedTuple):
     fr: tuple[str, str]
 
 
-_CENT = Subunit(("cent", "cents"), ("Cent", "Cent"), ("cent", "cents"))
+_CENT = CurrencySubunit(("cent", "cents"), ("Cent", "Cent"), ("cent", "cents"))
 
-CURRENCIES: dict[str, tuple[str, str, Subunit | None]] = {
-    "EUR": ("m", "m", Subunit(("cent", "cents"), ("Cent", "Cent"), ("centime", "centimes"))),
+CURRENCIES: dict[str, tuple[str, str, CurrencySubunit | None]] = {
+    "EUR": ("m", "m", CurrencySubunit(("cent", "cents"), ("Cent", "Cent"), ("centime", "centimes"))),
     "USD": ("m", "m", _CENT),
-    "GBP": ("n", "f", Subunit(("penny", "pence"), ("Penny", "Pence"), ("penny", "pence"))),
-    "CHF": ("m", "m", Subunit(("centime", "centimes"), ("Rappen", "Rappen"), ("centime", "centimes"))),
+    "GBP": ("n", "f", CurrencySubunit(("penny", "pence"), ("Penny", "Pence"), ("penny", "pence"))),
+    "CHF": ("m", "m", CurrencySubunit(("centime", "centimes"), ("Rappen", "Rappen"), ("centime", "centimes"))),
     "CAD": ("m", "m", _CENT),
     "AUD": ("m", "m", _CENT),
     "JPY": ("m", "m", None),
@@ -102,7 +102,7 @@ CURRENCIES: dict[str, tuple[str, str, Subunit | None]] = {
 
 
 @functools.cache
-def currency(code: str, language: str, count: int) -> str:
+def currency_name(code: str, language: str, count: int) -> str:
     """Return a currency's name in the nominative singular (`count` 1) or plural (2), as it stands after a number.
 
     German adjectives are lower-case inside a sentence; "Schweizer" and "US-Dollar" keep their capitals.
@@ -114,7 +114,7 @@ def currency(code: str, language: str, count: int) -> str:
     return name
 
 
-class Thing(NamedTuple):
+class CountableNoun(NamedTuple):
     """A countable noun: singular and plural; in German and French the gender comes first."""
 
     en: tuple[str, str]
@@ -129,26 +129,26 @@ class Thing(NamedTuple):
 
 # In French each of these begins with a consonant, so that "vieux" and its like need no second masculine form.
 THINGS = (
-    Thing(("house", "houses"), ("n", "Haus", "Häuser"), ("f", "maison", "maisons")),
-    Thing(("car", "cars"), ("n", "Auto", "Autos"), ("f", "voiture", "voitures")),
-    Thing(("dog", "dogs"), ("m", "Hund", "Hunde"), ("m", "chien", "chiens")),
-    Thing(("cat", "cats"), ("f", "Katze", "Katzen"), ("m", "chat", "chats")),
-    Thing(("horse", "horses"), ("n", "Pferd", "Pferde"), ("m", "cheval", "chevaux")),
-    Thing(("table", "tables"), ("m", "Tisch", "Tische"), ("f", "table", "tables")),
-    Thing(("chair", "chairs"), ("m", "Stuhl", "Stühle"), ("f", "chaise", "chaises")),
-    Thing(("book", "books"), ("n", "Buch", "Bücher"), ("m", "livre", "livres")),
-    Thing(("flower", "flowers"), ("f", "Blume", "Blumen"), ("f", "fleur", "fleurs")),
-    Thing(("bottle", "bottles"), ("f", "Flasche", "Flaschen"), ("f", "bouteille", "bouteilles")),
-    Thing(("bag", "bags"), ("f", "Tasche", "Taschen"), ("m", "sac", "sacs")),
-    Thing(("shirt", "shirts"), ("n", "Hemd", "Hemden"), ("f", "chemise", "chemises")),
-    Thing(("hat", "hats"), ("m", "Hut", "Hüte"), ("m", "chapeau", "chapeaux")),
-    Thing(("boat", "boats"), ("n", "Boot", "Boote"), ("m", "bateau", "bateaux")),
-    Thing(("door", "doors"), ("f", "Tür", "Türen"), ("f", "porte", "portes")),
-    Thing(("lamp", "lamps"), ("f", "Lampe", "Lampen"), ("f", "lampe", "lampes")),
-    Thing(("key", "keys"), ("m", "Schlüssel", "Schlüssel"), ("f", "clé", "clés")),
-    Thing(("knife", "knives"), ("n", "Messer", "Messer"), ("m", "couteau", "couteaux")),
-    Thing(("cup", "cups"), ("f", "Tasse", "Tassen"), ("f", "tasse", "tasses")),
-    Thing(("garden", "gardens"), ("m", "Garten", "Gärten"), ("m", "jardin", "jardins")),
+    CountableNoun(("house", "houses"), ("n", "Haus", "Häuser"), ("f", "maison", "maisons")),
+    CountableNoun(("car", "cars"), ("n", "Auto", "Autos"), ("f", "voiture", "voitures")),
+    CountableNoun(("dog", "dogs"), ("m", "Hund", "Hunde"), ("m", "chien", "chiens")),
+    CountableNoun(("cat", "cats"), ("f", "Katze", "Katzen"), ("m", "chat", "chats")),
+    CountableNoun(("horse", "horses"), ("n", "Pferd", "Pferde"), ("m", "cheval", "chevaux")),
+    CountableNoun(("table", "tables"), ("m", "Tisch", "Tische"), ("f", "table", "tables")),
+    CountableNoun(("chair", "chairs"), ("m", "Stuhl", "Stühle"), ("f", "chaise", "chaises")),
+    CountableNoun(("book", "books"), ("n", "Buch", "Bücher"), ("m", "livre", "livres")),
+    CountableNoun(("flower", "flowers"), ("f", "Blume", "Blumen"), ("f", "fleur", "fleurs")),
+    CountableNoun(("bottle", "bottles"), ("f", "Flasche", "Flaschen"), ("f", "bouteille", "bouteilles")),
+    CountableNoun(("bag", "bags"), ("f", "Tasche", "Taschen"), ("m", "sac", "sacs")),
+    CountableNoun(("shirt", "shirts"), ("n", "Hemd", "Hemden"), ("f", "chemise", "chemises")),
+    CountableNoun(("hat", "hats"), ("m", "Hut", "Hüte"), ("m", "chapeau", "chapeaux")),
+    CountableNoun(("boat", "boats"), ("n", "Boot", "Boote"), ("m", "bateau", "bateaux")),
+    CountableNoun(("door", "doors"), ("f", "Tür", "Türen"), ("f", "porte", "portes")),
+    CountableNoun(("lamp", "lamps"), ("f", "Lampe", "Lampen"), ("f", "lampe", "lampes")),
+    CountableNoun(("key", "keys"), ("m", "Schlüssel", "Schlüssel"), ("f", "clé", "clés")),
+    CountableNoun(("knife", "knives"), ("n", "Messer", "Messer"), ("m", "couteau", "couteaux")),
+    CountableNoun(("cup", "cups"), ("f", "Tasse", "Tassen"), ("f", "tasse", "tasses")),
+    CountableNoun(("garden", "gardens"), ("m", "Garten", "Gärten"), ("m", "jardin", "jardins")),
 )
 
 

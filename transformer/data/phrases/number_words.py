@@ -24,7 +24,7 @@ def _ordinals(language: str) -> tuple[str, ...]:
     return tuple(num2words(number, lang=language, to="ordinal") for number in range(32))
 
 
-def small_number(number: int, language: str) -> str:
+def cardinal(number: int, language: str) -> str:
     """Return the cardinal of a number from 0 to 99 as in counting: German "eins", French masculine "un"."""
     return _table(language)[number]
 
@@ -54,19 +54,19 @@ def _english_group(number: int, slot: str) -> list[Span]:
     spans: list[Span] = []
     if hundreds:
         # French says plain "cent" for "one hundred": both English words are then one slot.
-        spans.append((small_number(hundreds, "en"), f"{slot}hundreds" if hundreds > 1 else f"{slot}hundred"))
+        spans.append((cardinal(hundreds, "en"), f"{slot}hundreds" if hundreds > 1 else f"{slot}hundred"))
         spans.append(("hundred", f"{slot}hundred"))
         if rest:
             spans.append(("and", None))
     if rest:
-        spans.append((small_number(rest, "en"), f"{slot}tens"))
+        spans.append((cardinal(rest, "en"), f"{slot}tens"))
     return spans
 
 
 def _english(number: int, slot: str) -> list[Span]:
     thousands, rest = divmod(number, 1000)
     if not number:
-        return [(small_number(0, "en"), f"{slot}tens")]
+        return [(cardinal(0, "en"), f"{slot}tens")]
     spans: list[Span] = []
     if thousands:
         head = _english_group(thousands, f"{slot}thousand-")
@@ -81,11 +81,11 @@ def _french_group(number: int, slot: str, final: bool) -> list[Span]:
     hundreds, rest = divmod(number, 100)
     spans: list[Span] = []
     if hundreds > 1:
-        spans.append((small_number(hundreds, "fr"), f"{slot}hundreds"))
+        spans.append((cardinal(hundreds, "fr"), f"{slot}hundreds"))
     if hundreds:
         spans.append(("cents" if hundreds > 1 and not rest and final else "cent", f"{slot}hundred"))
     if rest:
-        words = small_number(rest, "fr") if final or rest != 80 else "quatre-vingt"
+        words = cardinal(rest, "fr") if final or rest != 80 else "quatre-vingt"
         spans.append((words, f"{slot}tens"))
     return spans
 
@@ -93,7 +93,7 @@ def _french_group(number: int, slot: str, final: bool) -> list[Span]:
 def _french(number: int, slot: str, gender: str) -> list[Span]:
     thousands, rest = divmod(number, 1000)
     if not number:
-        return [(small_number(0, "fr"), f"{slot}tens")]
+        return [(cardinal(0, "fr"), f"{slot}tens")]
     spans: list[Span] = []
     if thousands:
         # "cent" and "vingt" take no plural s before "mille", and "un mille" is never said.
@@ -146,17 +146,17 @@ def year_spans(value: int, language: str) -> tuple[list[Span], list[Span]]:
     if value < 2010 and century == 20:
         source: list[Span] = [("two thousand", "century")]
         if rest:
-            source += [("and", None), (small_number(rest, "en"), "year")]
+            source += [("and", None), (cardinal(rest, "en"), "year")]
     elif not rest:
-        source = [(f"{small_number(century, 'en')} hundred", "century")]
+        source = [(f"{cardinal(century, 'en')} hundred", "century")]
     else:
-        source = [(small_number(century, "en"), "century")]
-        source.append((small_number(rest, "en") if rest > 9 else f"oh {small_number(rest, 'en')}", "year"))
+        source = [(cardinal(century, "en"), "century")]
+        source.append((cardinal(rest, "en") if rest > 9 else f"oh {cardinal(rest, 'en')}", "year"))
     if language == "de":
-        hundreds = f"{small_number(century, 'de')}hundert" if century != 20 else "zweitausend"
-        return merge_spans(source, "year"), [(hundreds + (small_number(rest, "de") if rest else ""), "year")]
+        hundreds = f"{cardinal(century, 'de')}hundert" if century != 20 else "zweitausend"
+        return merge_spans(source, "year"), [(hundreds + (cardinal(rest, "de") if rest else ""), "year")]
     hundreds = " ".join(text for text, _ in _french(century * 100, "", "m")).removesuffix("s")
     target: list[Span] = [(hundreds, "century")]
     if rest:
-        target.append((small_number(rest, "fr") if rest != 80 else "quatre-vingt", "year"))
+        target.append((cardinal(rest, "fr") if rest != 80 else "quatre-vingt", "year"))
     return source, target

@@ -15,10 +15,10 @@ from transformer.data.datasets.aligned_templates import AlignedPair, Span, align
 from transformer.data.phrases import lexicon
 from transformer.data.phrases.number_words import (
     LARGEST,
+    cardinal,
     feminine_form,
     number_spans,
     ordinal,
-    small_number,
     year_spans,
 )
 from transformer.data.phrases.templates import DISPLAYED, FRAMES, SPOKEN, WHOLE, PhraseTemplate
@@ -64,19 +64,19 @@ def _write_date(value: Value, frame: int, language: str) -> AlignedPair:
     date = datetime.date(*value)
     source_year, target_year = year_spans(date.year, language)
     source: Fields = {
-        "weekday": [(lexicon.weekday(date.weekday(), "en"), "weekday")],
+        "weekday": [(lexicon.weekday_name(date.weekday(), "en"), "weekday")],
         "day": [(ordinal(date.day, "en"), "day")],
-        "month": [(lexicon.month(date.month, "en"), "month")],
+        "month": [(lexicon.month_name(date.month, "en"), "month")],
         "year": source_year,
     }
     day = ordinal(date.day, language)
     if language == "fr" and date.day > 1:
-        day = small_number(date.day, "fr")
+        day = cardinal(date.day, "fr")
     target: Fields = {
-        "weekday": [(lexicon.weekday(date.weekday(), language), "weekday")],
+        "weekday": [(lexicon.weekday_name(date.weekday(), language), "weekday")],
         "day": [(day, "day")],
         "dative": [(day + "n", "day")],
-        "month": [(lexicon.month(date.month, language), "month")],
+        "month": [(lexicon.month_name(date.month, language), "month")],
         "year": target_year,
     }
     return _compose(FRAMES["date"][frame], language, source, target)
@@ -87,37 +87,37 @@ def _draw_time(generator: random.Random) -> tuple[Value, int]:
     return divmod(generator.randrange(24 * 60), 60), generator.randrange(len(FRAMES["time"]) - 1 + 7)
 
 
-def rounded_down(time: Value) -> Value:
+def round_down_to_five_minutes(time: Value) -> Value:
     """Return the last time of day, at or before `time`, that is spoken in steps of five minutes."""
     hour, minute = time
     return hour, minute - minute % 5
 
 
 def _clock_fields(hour: int, minute: int) -> Fields:
-    words = small_number(minute, "en")
+    words = cardinal(minute, "en")
     return {
-        "hour": [(small_number((hour - 1) % 12 + 1, "en"), "hour")],
-        "next": [(small_number(hour % 12 + 1, "en"), "hour")],
+        "hour": [(cardinal((hour - 1) % 12 + 1, "en"), "hour")],
+        "next": [(cardinal(hour % 12 + 1, "en"), "hour")],
         "minute": [(words, "minute")],
-        "period": [(lexicon.day_period(hour, "en"), "period")],
+        "period": [(lexicon.day_period_phrase(hour, "en"), "period")],
     }
 
 
 def _german_clock(hour: int, minute: int) -> Fields:
     twelve = (hour - 1) % 12 + 1
     return {
-        "hour": [(small_number(twelve, "de"), "hour")],
-        "counted": [("ein" if twelve == 1 else small_number(twelve, "de"), "hour")],
-        "next": [(small_number(hour % 12 + 1, "de"), "hour")],
-        "minute": [(small_number(minute, "de"), "minute")],
-        "period": [(lexicon.day_period(hour, "de"), "period")],
+        "hour": [(cardinal(twelve, "de"), "hour")],
+        "counted": [("ein" if twelve == 1 else cardinal(twelve, "de"), "hour")],
+        "next": [(cardinal(hour % 12 + 1, "de"), "hour")],
+        "minute": [(cardinal(minute, "de"), "minute")],
+        "period": [(lexicon.day_period_phrase(hour, "de"), "period")],
     }
 
 
 def _french_hour(hour: int) -> tuple[list[Span], list[Span]]:
     if hour % 12 == 0:
         return [("midi" if hour == 12 else "minuit", "hour")], []
-    return [(feminine_form(small_number(hour % 12, "fr")), "hour")], [("heures" if hour % 12 > 1 else "heure", "clock")]
+    return [(feminine_form(cardinal(hour % 12, "fr")), "hour")], [("heures" if hour % 12 > 1 else "heure", "clock")]
 
 
 def _french_clock(hour: int, minute: int) -> Fields:
@@ -129,9 +129,9 @@ def _french_clock(hour: int, minute: int) -> Fields:
         "hours": hours,
         "next": next_hour,
         "next_hours": next_hours,
-        "minute": [(small_number(minute, "fr"), "minute")],
+        "minute": [(cardinal(minute, "fr"), "minute")],
         "half": [("demi" if named else "demie", "half")],
-        "period": [] if named else [(lexicon.day_period(hour, "fr"), "period")],
+        "period": [] if named else [(lexicon.day_period_phrase(hour, "fr"), "period")],
     }
 
 
@@ -146,7 +146,7 @@ def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Spa
         return source, fill_template(frame.de, _german_clock(hour, 60 - minute if to else minute))
     target = fill_template(
         frame.fr,
-        _french_clock(hour, minute) | {"minute": [(small_number(60 - minute if to else minute, "fr"), "minute")]},
+        _french_clock(hour, minute) | {"minute": [(cardinal(60 - minute if to else minute, "fr"), "minute")]},
     )
     if not any(slot == "period" for _, slot in target):
         # "midi" and "minuit" also express the part of the day.
@@ -157,19 +157,19 @@ def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Spa
 def _displayed(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
     fields = _clock_fields(hour, minute)
     if minute < 10:
-        fields["minute"] = [(f"oh {small_number(minute, 'en')}", "minute")]
+        fields["minute"] = [(f"oh {cardinal(minute, 'en')}", "minute")]
     # The part of the day decides which of twenty-four hours is meant.
     fields["period"] = merge_spans(fields["period"], "hour")
     if language == "de":
         target: Fields = {
-            "counted": [("ein" if hour == 1 else small_number(hour, "de"), "hour")],
-            "minute": [(small_number(minute, "de"), "minute")],
+            "counted": [("ein" if hour == 1 else cardinal(hour, "de"), "hour")],
+            "minute": [(cardinal(minute, "de"), "minute")],
         }
         return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.de, target)
     target = {
-        "counted": [(feminine_form(small_number(hour, "fr")), "hour")],
+        "counted": [(feminine_form(cardinal(hour, "fr")), "hour")],
         "hours": [("heures" if hour > 1 else "heure", None)],
-        "minute": [(feminine_form(small_number(minute, "fr")), "minute")],
+        "minute": [(feminine_form(cardinal(minute, "fr")), "minute")],
     }
     return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.fr, target)
 
@@ -182,8 +182,8 @@ def _write_time(value: Value, frame: int, language: str) -> AlignedPair:
     return _compose(
         FRAMES["time"][row],
         language,
-        {"clock": source, "weekday": [(lexicon.weekday(day, "en"), "weekday")]},
-        {"clock": target, "weekday": [(lexicon.weekday(day, language), "weekday")]},
+        {"clock": source, "weekday": [(lexicon.weekday_name(day, "en"), "weekday")]},
+        {"clock": target, "weekday": [(lexicon.weekday_name(day, language), "weekday")]},
     )
 
 
@@ -207,7 +207,7 @@ def _draw_amount(generator: random.Random) -> tuple[Value, int]:
 
 def _currency_spans(code: str, language: str, count: int, noun_first: bool, whole: bool) -> list[Span]:
     """Return the words of a currency; those around the noun fill the slot "issuer", or all one slot if `whole`."""
-    words = lexicon.currency(code, language, min(count, 2)).split()
+    words = lexicon.currency_name(code, language, min(count, 2)).split()
     if whole or len(words) == 1:
         return [(word, "currency") for word in words]
     places = ["currency"] + ["issuer"] * (len(words) - 1)
@@ -232,7 +232,7 @@ def _write_amount(value: Value, frame: int, language: str) -> AlignedPair:
     german_gender, french_gender, subunit = lexicon.CURRENCIES[code]
     source, counted = number_spans(major, language, gender=french_gender, slot="major-")
     # "US-Dollar" is one word: then the English words fill one slot.
-    whole = len(lexicon.currency(code, language, 2).split()) == 1
+    whole = len(lexicon.currency_name(code, language, 2).split()) == 1
     source = source + _currency_spans(code, "en", major, noun_first=False, whole=whole)
     name = _currency_spans(code, language, major, noun_first=language == "fr", whole=whole)
     source_minor, target_minor = number_spans(minor, language, slot="minor-")
@@ -267,7 +267,7 @@ def _draw_quantity(generator: random.Random) -> tuple[Value, int]:
 def _german_things(
     count: int,
     adjectives: list[tuple[lexicon.Adjective, str]],
-    thing: lexicon.Thing,
+    thing: lexicon.CountableNoun,
     counted: list[Span],
     case: str,
 ) -> list[Span]:

@@ -10,7 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, ids_by_role
+from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
 from transformer.json_reading import read_json_object
 from transformer.text_lines import split_lines
 
@@ -108,7 +108,7 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
         _add_tokens(said, backend)
         roles = _roles(folder, named, backend)
         _add_special(roles, named, backend)
-        opened = Tokenizer.from_roles(backend, ids_by_role(tokenizer) | roles)
+        opened = Tokenizer.from_roles(backend, special_token_ids_by_role(tokenizer) | roles)
         opened.token_encoding  # noqa: B018  refused here, where the folder is known
         last = max(backend.get_vocab().values(), default=-1)
         if last + 1 != opened.vocab_size:

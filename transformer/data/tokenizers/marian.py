@@ -12,7 +12,12 @@ import numpy as np
 
 from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
 from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
-from transformer.data.tokenizers.tokenizer import ids_by_role, language_tags, save_roles, up_to_end
+from transformer.data.tokenizers.tokenizer import (
+    language_tags,
+    save_special_token_roles,
+    special_token_ids_by_role,
+    trim_at_end_token,
+)
 from transformer.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
@@ -70,7 +75,7 @@ class MarianTokenizer:
         numbers = json.dumps(self.ids_by_piece, ensure_ascii=False).encode()
         for name, content in ((_SOURCE, self.source), (_TARGET, self.target), (_VOCABULARY, numbers)):
             storage_of(directory).replace(directory / name, content)
-        save_roles(directory, {"sentencepiece": True} | ids_by_role(self))
+        save_special_token_roles(directory, {"sentencepiece": True} | special_token_ids_by_role(self))
 
     @property
     def vocab_size(self) -> int:
@@ -139,13 +144,13 @@ class MarianTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers to a target text up to the first end token, without special tokens."""
-        kept = [number for number in up_to_end(ids, self.bos_id, self.eos_id) if number not in self.special_ids]
+        kept = [number for number in trim_at_end_token(ids, self.bos_id, self.eos_id) if number not in self.special_ids]
         return self._writer.decode_pieces(self.pieces(kept)).strip()
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
         """Return the target text that token numbers add after others, up to the first end token."""
         kept = [
-            [n for n in up_to_end(each, self.bos_id, self.eos_id) if n not in self.special_ids]
+            [n for n in trim_at_end_token(each, self.bos_id, self.eos_id) if n not in self.special_ids]
             for each in (before, ids)
         ]
         text, whole = (self._writer.decode_pieces(self.pieces(each)) for each in (kept[0], [*kept[0], *kept[1]]))

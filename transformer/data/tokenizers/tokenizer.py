@@ -79,7 +79,7 @@ class Tokenizer:
     def special_ids(self) -> frozenset[int]:
         """The numbers of the tokens that stand for no text."""
         added = self.backend.get_added_tokens_decoder()
-        roles = {number for number in ids_by_role(self).values() if number is not None}
+        roles = {number for number in special_token_ids_by_role(self).values() if number is not None}
         return frozenset(roles | {number for number, token in added.items() if token.special})
 
     @functools.cached_property
@@ -159,7 +159,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers up to the first end token, without special tokens."""
-        text = self.backend.decode(up_to_end(ids, self.bos_id, self.eos_id), skip_special_tokens=True)
+        text = self.backend.decode(trim_at_end_token(ids, self.bos_id, self.eos_id), skip_special_tokens=True)
         # With Metaspace the first piece of every word adds a space; a text has none at its start.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
@@ -172,7 +172,7 @@ class Tokenizer:
             before: The tokens before.
             ids: The tokens that continue them.
         """
-        kept = up_to_end(ids, None, self.eos_id)
+        kept = trim_at_end_token(ids, None, self.eos_id)
         text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
         if whole.startswith(text):
             return whole[len(text) :]
@@ -264,10 +264,10 @@ class Tokenizer:
     def save(self, directory: Path) -> None:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles of its special tokens."""
         storage_of(directory).replace(directory / FILE, self.backend.to_str(pretty=True).encode())
-        save_roles(directory, ids_by_role(self))
+        save_special_token_roles(directory, special_token_ids_by_role(self))
 
 
-def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
+def trim_at_end_token(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
     """Return the numbers up to the first end token, without a leading begin token; GPT-2 has one token for both."""
     kept: list[int] = []
     for position, number in enumerate(ids):
@@ -312,12 +312,12 @@ class RolesFile:
     sentencepiece: bool = False
 
 
-def ids_by_role(tokenizer: Any) -> dict[str, int | None]:
+def special_token_ids_by_role(tokenizer: Any) -> dict[str, int | None]:
     """Return the id of each special token of a tokenizer by role, as tokenizer_roles.json has them; None for none."""
     return {role: getattr(tokenizer, field) for role, field in _ID_FIELDS.items()}
 
 
-def save_roles(directory: Path, roles: dict) -> None:
+def save_special_token_roles(directory: Path, roles: dict) -> None:
     """Write the roles, the last of a tokenizer's files: if this file exists, all do."""
     storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
 

@@ -53,7 +53,7 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
         vocab_size=size, special_tokens=[*special, *map(language_tag, languages)], show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
-    return add_roles(backend, _JOINT_ROLES)
+    return add_special_tokens(backend, _JOINT_ROLES)
 
 
 def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end",)) -> Tokenizer:
@@ -90,7 +90,7 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=size - len(roles), initial_alphabet=alphabet, show_progress=False)
     backend.train_from_iterator(texts, trainer)
-    return add_roles(backend, roles)
+    return add_special_tokens(backend, roles)
 
 
 def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
@@ -118,7 +118,7 @@ def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Toke
         vocabulary[unknown] = len(vocabulary)
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown))
     backend.decoder = decoders.Fuse()
-    return add_roles(backend, roles)
+    return add_special_tokens(backend, roles)
 
 
 def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
@@ -128,10 +128,10 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
     # Without the expression that splits words, which would only take time.
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    return add_roles(backend, roles)
+    return add_special_tokens(backend, roles)
 
 
-def add_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
+def add_special_tokens(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
     """Make a tokenizer of a vocabulary and a special token for every role, appended if it lacks them.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.data.datasets.tfds_preparation import allow_downloads
+from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.runs.distributed import announce
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report
@@ -32,7 +32,7 @@ class ModelTrainer:
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
-        with allow_downloads(self._vouched), self._tracking(directory) as tracked:
+        with restrict_downloads(self._vouched), self._tracking(directory) as tracked:
             train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _Reports(report)))
 
     def program_key(self, trial: Trial) -> str:
@@ -45,13 +45,13 @@ class ModelTrainer:
     def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
         from transformer.training.vmapped import measure_vmap_speedup
 
-        with allow_downloads(self._vouched):
+        with restrict_downloads(self._vouched):
             return measure_vmap_speedup([self._experiment(trial) for trial in trials], folder)
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         from transformer.training.vmapped import train_vmapped
 
-        with allow_downloads(self._vouched), contextlib.ExitStack() as stack:
+        with restrict_downloads(self._vouched), contextlib.ExitStack() as stack:
             tracked = [MultiWriter(*stack.enter_context(self._tracking(directory))) for directory in directories]
             ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
         return [end.diverged_step for end in ended]

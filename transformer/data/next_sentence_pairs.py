@@ -13,7 +13,7 @@ FOLLOWS, ELSEWHERE = 0, 1
 """The values of `follows` in a batch, which are the order of the two logits in published models."""
 
 
-class SentenceBounds:
+class SentenceBoundaryDetector:
     """Finds where sentences begin in token sequences.
 
     A sentence ends with ".", "!" or "?" before white space, and at the end of its paragraph.
@@ -54,7 +54,7 @@ class _Sentence(NamedTuple):
     continued: bool
 
 
-class SentencePairBatches:
+class NextSentenceBatches:
     """Batches of pairs of texts: begin token, first text, end token, second text, end token.
 
     The first text is a random number of whole sentences that begin at any sentence; the second continues them
@@ -83,7 +83,7 @@ class SentencePairBatches:
     def __init__(
         self,
         documents: Sequence[np.ndarray],
-        bounds: SentenceBounds,
+        bounds: SentenceBoundaryDetector,
         *,
         context: int,
         rows: int,

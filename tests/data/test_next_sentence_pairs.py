@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.sentence_pairs import ELSEWHERE, FOLLOWS, SentenceBounds, SentencePairBatches
+from transformer.data.next_sentence_pairs import ELSEWHERE, FOLLOWS, NextSentenceBatches, SentenceBoundaryDetector
 from transformer.data.text_batches import SpecialTokenFrame
 
 FRAME = SpecialTokenFrame(256, 257)
@@ -24,19 +24,19 @@ def document(number: int) -> np.ndarray:
 DOCUMENTS = [document(number) for number in range(40)]
 
 
-def pairs(**values: object) -> SentencePairBatches:
+def pairs(**values: object) -> NextSentenceBatches:
     given: dict[str, object] = {"context": CONTEXT, "rows": 8, "seed": 3, "frame": FRAME}
-    return SentencePairBatches(DOCUMENTS, SentenceBounds(BYTES), **{**given, **values})  # type: ignore[arg-type]
+    return NextSentenceBatches(DOCUMENTS, SentenceBoundaryDetector(BYTES), **{**given, **values})  # type: ignore[arg-type]
 
 
 def test_sentences_end_with_their_mark_and_with_their_paragraph() -> None:
     text = "One. Two 3.14! Why?\n\nA head\n\nEnd"
     tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    starts = SentenceBounds(BYTES).starts(tokens, most=100)
+    starts = SentenceBoundaryDetector(BYTES).starts(tokens, most=100)
     cuts = [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])]
     assert cuts == ["One.", " Two 3.14!", " Why?", "\n\nA head", "\n\nEnd"]
-    assert SentenceBounds(BYTES).starts(tokens, most=6).tolist() == [0, 4, 10, 14, 19, 25, 27]
-    assert SentenceBounds(BYTES).starts(tokens[:0], most=6).tolist() == []
+    assert SentenceBoundaryDetector(BYTES).starts(tokens, most=6).tolist() == [0, 4, 10, 14, 19, 25, 27]
+    assert SentenceBoundaryDetector(BYTES).starts(tokens[:0], most=6).tolist() == []
 
 
 def rows(batch: dict[str, np.ndarray]) -> list[tuple[str, str, int]]:
@@ -87,7 +87,9 @@ def test_pairs_are_a_function_of_seed_and_step_and_come_again_only_where_asked()
 
 def test_what_holds_no_pairs_is_refused() -> None:
     with pytest.raises(UserError, match="no two sentences"):
-        SentencePairBatches([DOCUMENTS[0][:3]], SentenceBounds(BYTES), context=20, rows=1, seed=0, frame=FRAME)
+        NextSentenceBatches(
+            [DOCUMENTS[0][:3]], SentenceBoundaryDetector(BYTES), context=20, rows=1, seed=0, frame=FRAME
+        )
     with pytest.raises(UserError, match="leaves no room for two texts"):
         pairs(context=4)
     with pytest.raises(UserError, match="tokenizer lacks one"):
