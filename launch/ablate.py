@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
         divide_machine(arguments.num_workers, range(arguments.num_workers))
     spec = _spec(arguments)
     _checks_on_cpu()
-    from transformer.studies.ablations.gradient_norms import check_depth_sweeps
+    from transformer.studies.ablations.initial_gradients import check_depth_sweeps
     from transformer.studies.ablations.run_plan import plan_runs
     from transformer.training.writers.trackers import requested_trackers
 
@@ -89,14 +89,14 @@ def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
-    from transformer.studies.sweeps.trials import check_recorded
+    from transformer.studies.sweeps.trials import check_recorded_trial
     from transformer.training.writers.trackers import requested_trackers
     from transformer.trust import named_resources
 
     trial_store = TrialStore.open_existing(parse_path(arguments.workdir))
     trusted_names = {*arguments.trusted, *named_resources(arguments.config)}
     for trial in trial_store.trials():
-        check_recorded(trial, trusted_names)
+        check_recorded_trial(trial, trusted_names)
     run_as_worker(
         trial_store,
         None,
@@ -111,7 +111,7 @@ def _work(arguments: Arguments) -> None:
 
 def _spec(arguments: Arguments) -> "Ablation":
     """Return the study of the config file, with the seeds of the flag."""
-    from transformer.studies.ablations.ablation import Ablation, build_ablation, with_seeds
+    from transformer.studies.ablations.ablation import Ablation, build_ablation, replace_seeds
 
     file = arguments.config_file
     get_ablation = load_function(file, "get_ablation")
@@ -125,7 +125,7 @@ def _spec(arguments: Arguments) -> "Ablation":
         raise UserError(
             f"config file {file!r}: get_ablation returned a {type(spec).__name__}; return ablation(question=..., ...)"
         )
-    return spec if arguments.seeds is None else with_seeds(spec, arguments.seeds)
+    return spec if arguments.seeds is None else replace_seeds(spec, arguments.seeds)
 
 
 def _checks_on_cpu() -> None:
@@ -144,9 +144,9 @@ def _begin(
     """
     from transformer.storage.paths import parse_path
     from transformer.studies.ablations.study_metadata import (
-        check_arms,
-        check_seeds,
+        collect_study_metadata,
         read_metadata,
+        refuse_dropped_seeds,
         study_identity,
         write_metadata,
     )
@@ -158,11 +158,11 @@ def _begin(
         TrialStore.open_existing(path)
     about = None
     if begun:
-        check_seeds(spec, TrialStore.open(path, study_identity(spec, base)))
+        refuse_dropped_seeds(spec, TrialStore.open(path, study_identity(spec, base)))
         about = read_metadata(path)
     if about is None:
         print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
-        about = check_arms(spec, base, planned, arguments.data_dir)
+        about = collect_study_metadata(spec, base, planned, arguments.data_dir)
     trial_store = TrialStore.open(path, study_identity(spec, base))
     write_metadata(path, about)
     return trial_store, about
@@ -222,10 +222,10 @@ def _report(
     import datetime
 
     from transformer.studies.ablations.analysis import analyze
-    from transformer.studies.ablations.collect_results import collect_results, provenance
+    from transformer.studies.ablations.collect_results import collect_provenance, collect_results
+    from transformer.studies.ablations.formatting import format_arms_table, format_runs_csv
     from transformer.studies.ablations.page import render
-    from transformer.studies.ablations.study_metadata import write_result
-    from transformer.studies.ablations.text import arms_table, runs_csv
+    from transformer.studies.ablations.study_metadata import write_result_files
 
     ended = _ended(arguments, planned, trial_store)
     if not ended:
@@ -242,11 +242,11 @@ def _report(
             "command": shlex.join([*shell_command("ablate"), *arguments.without("report_only", "retry_failed")]),
             "maps_command": shlex.join(shell_command("maps")),
             "workdir": arguments.workdir.rstrip("/") or "/",
-            **provenance([each.path for each in ended]),
+            **collect_provenance([each.path for each in ended]),
         },
     )
-    files = write_result(result, trial_store.path, render(result), runs_csv(result))
-    print("\n".join(["", *result["warnings"], "", arms_table(result), "", *result["summary"]]))
+    files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
+    print("\n".join(["", *result["warnings"], "", format_arms_table(result), "", *result["summary"]]))
     failed = [each for each in ended if each.state == "failed"]
     for each in failed:
         outcome = trial_store.outcome(each.planned.trial)

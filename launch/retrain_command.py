@@ -60,11 +60,11 @@ def _on_as_many_cores(recorded: str) -> list[str]:
 def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
     """Return the resolved config of a file with these words; None if they do not express it."""
     from transformer.config import UserError
-    from transformer.studies.sweeps.trials import json_values
+    from transformer.studies.sweeps.trials import to_json_values
     from transformer.training.config import apply_text_overrides, resolve_config
 
     try:
         values = apply_text_overrides(load_config(file).to_dict(), map(split_override, words))
-        return json_values(resolve_config(values).to_config())
+        return to_json_values(resolve_config(values).to_config())
     except UserError:
         return None

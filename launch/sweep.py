@@ -66,7 +66,7 @@ def main(arguments: Arguments) -> None:
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.jsonl_records import parse_metric_name
-    from transformer.studies.sweeps.sweep_progress import best_finished, read_trial_statuses, summarize, write_csv
+    from transformer.studies.sweeps.sweep_progress import best_finished, read_trial_statuses, summarize_sweep, write_csv
     from transformer.training.writers.trackers import requested_trackers
 
     metric = parse_metric_name(arguments.metric)
@@ -104,7 +104,7 @@ def main(arguments: Arguments) -> None:
     if not arguments.worker:
         best = best_finished(rows, maximize=arguments.direction == "maximize")
         print(
-            summarize(
+            summarize_sweep(
                 trial_store, rows, metric, best, "" if best is None else _once_more(arguments, trial_store, best.trial)
             )
         )
@@ -151,19 +151,19 @@ def _sweep(arguments: Arguments) -> _Sweep:
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.search_algorithm import (
         PLANNED_AHEAD,
-        check_num_trials,
         choose_algorithm,
         plan_trials,
+        resolve_num_trials,
         sample_valid_trial,
     )
     from transformer.studies.sweeps.trial_store import TrialStore
-    from transformer.studies.sweeps.trials import check_recorded
+    from transformer.studies.sweeps.trials import check_recorded_trial
     from transformer.trust import named_resources
 
     base = arguments.config
     space = _space(arguments)
     engine = choose_algorithm(arguments.search_algorithm, space)
-    total = check_num_trials(arguments.num_trials, space)
+    total = resolve_num_trials(arguments.num_trials, space)
     _check_flags(arguments, engine)
     seed = arguments.seed or 0
     facts = {
@@ -187,7 +187,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         *map(named_resources, (base, *(trial.config for trial in trials)))
     )
     for trial in trial_store.trials():
-        check_recorded(trial, trusted_names)
+        check_recorded_trial(trial, trusted_names)
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed trials are pending again")
     if engine in PLANNED_AHEAD:

@@ -20,7 +20,7 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trial_store import TrialStore
-from transformer.studies.sweeps.trials import trial_of_config
+from transformer.studies.sweeps.trials import trial_from_config
 from transformer.training import config as experiment
 from transformer.training.restore import resume_run
 from transformer.training.run_setup import open_runs
@@ -198,7 +198,7 @@ def _maps(run: Path) -> Any:
 
 def _plan(folder: Path) -> None:
     trial_store = TrialStore.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
-    trials = [trial_of_config({"rate": number / 7}, {"seed": number}) for number in range(6)]
+    trials = [trial_from_config({"rate": number / 7}, {"seed": number}) for number in range(6)]
     trial_store.append_trials(trials)
     # Of what has begun nothing may be lost in silence; the others would be planned again.
     for trial in (trials[0], trials[-1]):

@@ -257,7 +257,7 @@ def _line(change: Mapping[str, Any]) -> Spoil:
 
 def _honest_hash(run: Path, places: Places) -> None:
     """A trial of a stranger's code under the name that its config has."""
-    from transformer.studies.sweeps.trials import trial_of_config
+    from transformer.studies.sweeps.trials import trial_from_config
 
     places.code(run.parent, "hostile_family")
     (run.parent / "hostile_package").mkdir()
@@ -266,7 +266,7 @@ def _honest_hash(run: Path, places: Places) -> None:
     for line in (run / "trials.jsonl").read_text().splitlines():
         trial = json.loads(line)
         config = {**trial["config"], "model": {**trial["config"]["model"], "family": "hostile_package.inner"}}
-        lines.append(json.dumps(trial_of_config(trial["overrides"], config)._asdict()))
+        lines.append(json.dumps(trial_from_config(trial["overrides"], config)._asdict()))
     shutil.rmtree(run / "trial_status", ignore_errors=True)
     (run / "trials.jsonl").write_text("\n".join([*lines, ""]))
 

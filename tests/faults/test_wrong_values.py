@@ -29,7 +29,7 @@ from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
-from transformer.studies.sweeps.trials import check_recorded, make_trial
+from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
 from transformer.studies.sweeps.worker import VmapSpeedup, _note_gain
 from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
@@ -137,7 +137,7 @@ def _read_sweep(folder: Path) -> None:
     trial_store = TrialStore.open_existing(folder)
     trial_store.facts()
     for trial in trial_store.trials():
-        check_recorded(trial, ())
+        check_recorded_trial(trial, ())
         trial_store.outcome(trial)
         trial_store.start_and_end_times(trial)
         with trial_store.hold_trial(trial) as lease:

@@ -90,7 +90,7 @@ def fakes(monkeypatch) -> Fakes:
     """Nothing is trained, and arms are taken to be fair."""
     found = Fakes()
     monkeypatch.setattr(ablate, "run_workers", found.run_workers)
-    monkeypatch.setattr("transformer.studies.ablations.study_metadata.check_arms", about_the_arms)
+    monkeypatch.setattr("transformer.studies.ablations.study_metadata.collect_study_metadata", about_the_arms)
     return found
 
 
@@ -331,7 +331,7 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
         {**small_run.CONFIG, "seed": 1},
         {
             **PLAIN,
-            # One program trains both: that arms may be of several, test_fairness.py says.
+            # One program trains both: that arms may be of several, test_comparability.py says.
             "arms": {"slow": {}, "fast": {"optimizer.learning_rate": 3e-2}},
             "reference": "slow",
             "reported_metric": "test/loss",

@@ -10,7 +10,7 @@ from typing import Any
 from transformer.runs.jsonl_records import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trial_store import TrialStore
-from transformer.studies.sweeps.trials import Trial, trial_of_config
+from transformer.studies.sweeps.trials import Trial, trial_from_config
 from transformer.studies.sweeps.worker import Report, run_worker
 
 HOLD = "hold"  # a file beside the trials' directories: while it is there, they stand still in their middle
@@ -45,7 +45,7 @@ class Sleeping:
 
 def trial(ticks: int, **about: Any) -> Trial:
     """A trial that takes so many steps."""
-    return trial_of_config({"seed": about}, {"ticks": ticks, "loss": 1.0, **about})
+    return trial_from_config({"seed": about}, {"ticks": ticks, "loss": 1.0, **about})
 
 
 def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> TrialStore:

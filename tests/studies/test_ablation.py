@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from tests.studies.tiny import PLAIN, ablation, base
 from transformer.config import UserError
-from transformer.studies.ablations.ablation import DepthSweep, Direction, build_ablation, with_seeds
+from transformer.studies.ablations.ablation import DepthSweep, Direction, build_ablation, replace_seeds
 from transformer.studies.ablations.run_plan import config_differences, plan_runs
 
 WRONG = {
@@ -90,11 +90,11 @@ def test_plain_values_become_the_study_s_own():
 @pytest.mark.parametrize("text", ["1,,3", "", "1,", "1,two", "1.5", "3,3", "-1"])
 def test_seeds_of_a_flag_that_are_none_are_refused(text):
     with pytest.raises(UserError, match="seed"):
-        with_seeds(ablation(), text)
+        replace_seeds(ablation(), text)
 
 
 def test_seeds_of_a_flag_take_the_place_of_the_study_s():
-    assert with_seeds(ablation(), "7, 8,9").seeds == (7, 8, 9)
+    assert replace_seeds(ablation(), "7, 8,9").seeds == (7, 8, 9)
 
 
 def test_every_seed_task_arm_and_value_is_one_run():

@@ -11,8 +11,8 @@ import pytest
 
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.analysis import analyze
+from transformer.studies.ablations.formatting import round_to_error
 from transformer.studies.ablations.run_result import Point, RunResult
-from transformer.studies.ablations.text import round_to_error
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
 T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5 %

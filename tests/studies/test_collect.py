@@ -12,9 +12,9 @@ from tests.studies.tiny import ablation, base, write_run
 from transformer.config import UserError
 from transformer.studies.ablations.collect_results import (
     EndedRun,
+    collect_provenance,
     collect_results,
     head_statistics_over_training,
-    provenance,
 )
 from transformer.studies.ablations.run_plan import PlannedRun, plan_runs
 
@@ -124,10 +124,10 @@ def test_heads_are_means_over_layers_heads_and_examples(tmp_path):
 
 def test_where_runs_come_from_is_told_of_all(tmp_path):
     one, other = write_run(tmp_path / "one", RECORDS), write_run(tmp_path / "other", RECORDS, commit="def")
-    found = provenance([one, other, tmp_path / "missing"])
+    found = collect_provenance([one, other, tmp_path / "missing"])
     assert found == {
         "hardware": "1 x cpu, 2 CPU cores a run, Linux",
         "commit": "abc, def",
         "versions": {"python": "3.13", "jax": "0.12.0"},
     }
-    assert provenance([]) == {"hardware": None, "commit": None, "versions": {}}
+    assert collect_provenance([]) == {"hardware": None, "commit": None, "versions": {}}

@@ -13,9 +13,9 @@ from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
-from transformer.studies.ablations import gradient_norms as module
+from transformer.studies.ablations import initial_gradients as module
 from transformer.studies.ablations.ablation import Ablation, DepthSweep, build_ablation
-from transformer.studies.ablations.gradient_norms import gradient_norms, measure_depth_sweeps
+from transformer.studies.ablations.initial_gradients import compute_initial_gradient_norms, measure_depth_sweeps
 from transformer.training.build import build_components, compile_train_step
 from transformer.training.config import apply_overrides, resolve_config
 from transformer.training.optimizer import OptimizerAlgorithm
@@ -73,7 +73,7 @@ def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any],
     descended_LxExF = before_LxExF - np.array(leaves_by_path(state.variables.params)[path], np.float64)
     expected_L = np.sqrt(np.sum(descended_LxExF**2, axis=(1, 2)))
     other = resolve_config(apply_overrides(base, {**changes, "seed": 8}))
-    found, of_other = gradient_norms([experiment, other], setting.task)
+    found, of_other = compute_initial_gradient_norms([experiment, other], setting.task)
     # What is left of a float32 after a parameter was subtracted from it.
     np.testing.assert_allclose(found, expected_L, rtol=1e-4)
     assert expected_L.shape == (2,)
@@ -91,7 +91,7 @@ def test_the_numbers_of_a_stack_by_hand(base: Mapping[str, Any], monkeypatch: py
         # The last layer's falls to a half where the depth grows fourfold, from 6 on average at depth 1.
         return [np.linspace(2, 1, layers) * size / np.sqrt(layers) for size in (4.0, 8.0)]
 
-    monkeypatch.setattr(module, "gradient_norms", made_up)
+    monkeypatch.setattr(module, "compute_initial_gradient_norms", made_up)
     stack = DepthSweep((2, 8), ("model.encoder_layers", "model.decoder_layers"), TINY, seeds=(5, 6))
     found = measure_depth_sweeps(base, study(["pre", "post"], {"both": stack}))
     assert asked == [(depth, arm, [5, 6]) for arm in ("pre", "post") for depth in (2, 8)]
@@ -111,7 +111,9 @@ def test_the_numbers_of_a_stack_by_hand(base: Mapping[str, Any], monkeypatch: py
 
 
 def test_one_depth_has_no_exponent(base: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "gradient_norms", lambda experiments, task: [np.ones(3)] * len(experiments))
+    monkeypatch.setattr(
+        module, "compute_initial_gradient_norms", lambda experiments, task: [np.ones(3)] * len(experiments)
+    )
     stack = DepthSweep((3,), ("model.decoder_layers",), TINY)
     (only,) = measure_depth_sweeps(base, study(["pre", "post"], {"one": stack}))["stacks"]
     assert [entry["value"] for entry in only["exponent"]] == [None, None]
@@ -163,8 +165,8 @@ def test_blocks_of_experts_are_measured_where_all_are_alike(every: int, tmp_path
     task = build_components(experiment, tmp_path, single_device_placement()).task
     if every == 2:
         with pytest.raises(UserError, match=r"family=decoder has no feed-forward blocks, alike in all its layers"):
-            gradient_norms([experiment], task)
+            compute_initial_gradient_norms([experiment], task)
         return
-    (norms_L,) = gradient_norms([experiment], task)
+    (norms_L,) = compute_initial_gradient_norms([experiment], task)
     assert norms_L.shape == (2,)
     assert (norms_L > 0).all()

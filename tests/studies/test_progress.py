@@ -28,7 +28,7 @@ from transformer.studies.sweeps.sweep_progress import (
     progress_table,
     read_trial_statuses,
     sort_best_first,
-    summarize,
+    summarize_sweep,
     write_csv,
 )
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
@@ -151,7 +151,7 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     assert found[3]["message"] == "disk full, at once"
     assert (trial_store.path / found[4]["directory"] / "metrics.jsonl").is_file()
     best = best_finished(rows, maximize=False)
-    said = summarize(trial_store, rows, LOSS, best, "python -m launch.train --config=x.py")
+    said = summarize_sweep(trial_store, rows, LOSS, best, "python -m launch.train --config=x.py")
     assert "best: validation/loss 0.5  seed=1" in said
     assert str(trial_store.directory(rows[1].trial)) in said
     assert "train it again  python -m launch.train --config=x.py" in said
@@ -159,7 +159,7 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     assert "--retry_failed" in said
     none = [row for row in rows if row.state != TrialState.DONE]
     assert best_finished(none, maximize=False) is None
-    assert "best" not in summarize(trial_store, none, LOSS, None, "")
+    assert "best" not in summarize_sweep(trial_store, none, LOSS, None, "")
 
 
 def test_a_trial_that_ends_while_it_is_looked_at_has_its_outcome(tmp_path, monkeypatch):

@@ -14,10 +14,10 @@ from tests.studies.fake_worker import Sleeping
 from tests.studies.tiny import base
 from transformer.config import UserError
 from transformer.studies.sweeps.optuna_search import check_installed, open_optuna_search
-from transformer.studies.sweeps.search_algorithm import check_num_trials, choose_algorithm, plan_trials
+from transformer.studies.sweeps.search_algorithm import choose_algorithm, plan_trials, resolve_num_trials
 from transformer.studies.sweeps.search_space import SearchSpaceBuilder
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
-from transformer.studies.sweeps.trials import make_trial, trial_of_config
+from transformer.studies.sweeps.trials import make_trial, trial_from_config
 from transformer.studies.sweeps.worker import run_worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,15 +72,15 @@ def test_points_that_make_one_config_are_one_trial():
 def test_the_engine_and_the_total_follow_from_the_space():
     assert [choose_algorithm(None, space) for space in (GRID, RATES)] == ["grid", "random"]
     assert choose_algorithm("tpe", GRID) == "tpe"
-    assert [check_num_trials(None, GRID), check_num_trials(4, RATES)] == [6, 4]
+    assert [resolve_num_trials(None, GRID), resolve_num_trials(4, RATES)] == [6, 4]
     for make, says in (
         (
             lambda: choose_algorithm("annealing", GRID),
             "--search_algorithm=annealing is unknown; there are grid, random",
         ),
         (lambda: choose_algorithm("grid", RATES), "--search_algorithm=grid needs a finite space"),
-        (lambda: check_num_trials(None, RATES), "say how many trials there are to be, as --num_trials=20"),
-        (lambda: check_num_trials(0, GRID), "--num_trials=0 must be at least 1"),
+        (lambda: resolve_num_trials(None, RATES), "say how many trials there are to be, as --num_trials=20"),
+        (lambda: resolve_num_trials(0, GRID), "--num_trials=0 must be at least 1"),
     ):
         with pytest.raises(UserError) as told:
             make()
@@ -115,7 +115,7 @@ class Bowl(Sleeping):
         if rate > 0.05:
             raise FloatingPointError("loss is nan")
         about = {"ticks": 9, "loss": 1.0 + abs(math.log10(rate) + 2)}
-        super().train(trial_of_config({}, about), directory, report)
+        super().train(trial_from_config({}, about), directory, report)
 
 
 def run(path, engine, total, space=RATES, maximize=False, seed=0):

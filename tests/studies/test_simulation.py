@@ -7,7 +7,7 @@ import pytest
 
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
-from transformer.studies.ablations.hyperparameter_selection import arrange_results
+from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import t_test
 
@@ -42,7 +42,7 @@ def study(spec: Ablation, random: np.random.Generator, effects: dict[str, float]
                 chosen, reported = run + random.normal(0.0, 0.03, 2)
                 cell = RunResult(arm, "", seed, hyperparameters, "done", chosen, reported, {}, None, {}, 100, "", "")
                 cells.append(cell)
-    (comparison,) = compare_arms(arrange_results(spec, cells))
+    (comparison,) = compare_arms(select_hyperparameters(spec, cells))
     return comparison
 
 
@@ -79,7 +79,7 @@ def told_apart(accuracies_AxS: np.ndarray) -> bool:
         for name, accuracies in zip(names, accuracies_AxS, strict=True)
         for seed, value in enumerate(accuracies)
     ]
-    return any(pair.verdict in ("better", "worse") for pair in compare_arms(arrange_results(spec, cells)))
+    return any(pair.verdict in ("better", "worse") for pair in compare_arms(select_hyperparameters(spec, cells)))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from transformer.studies.ablations.statistics import (
     detectable_effect,
-    discrete_step,
+    estimate_discrete_step,
     holm_correction,
     interquartile_interval,
     interquartile_mean,
@@ -72,7 +72,7 @@ def test_equal_values_have_no_spread_and_carry_no_t(value: float) -> None:
 
 def test_a_discrete_mean_is_corrected_by_half_of_its_step() -> None:
     """Of the whole numbers 2, 2 and 3 the mean moves by thirds: 7/3 - 1/6 over an error of 1/3."""
-    test = t_test([2.0, 3.0, 2.0], step=discrete_step([2.0, 3.0, 2.0]))
+    test = t_test([2.0, 3.0, 2.0], step=estimate_discrete_step([2.0, 3.0, 2.0]))
     plain = t_test([2.0, 3.0, 2.0])
     t = (7 / 3 - 1 / 6) / (1 / 3)
     # The tails of t with two degrees of freedom have a closed form.
@@ -93,7 +93,7 @@ def test_a_discrete_mean_is_corrected_by_half_of_its_step() -> None:
     ],
 )
 def test_values_that_tie_are_discrete(values: list[float], step: float) -> None:
-    assert discrete_step(values, 1e-12) == pytest.approx(step)
+    assert estimate_discrete_step(values, 1e-12) == pytest.approx(step)
 
 
 def test_one_value_has_no_interval() -> None:

@@ -11,7 +11,7 @@ from transformer.studies.sweeps import page as sweep_page
 from transformer.studies.sweeps.sweep_page_data import SweepInfo, TrialCurves, sweep_page_data
 from transformer.studies.sweeps.sweep_progress import read_trial_statuses
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
-from transformer.studies.sweeps.trials import trial_of_config
+from transformer.studies.sweeps.trials import trial_from_config
 
 RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -121,7 +121,7 @@ def test_a_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(files, 
 
 
 def test_a_page_is_written_where_it_changed(tmp_path):
-    trials = [trial_of_config({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
+    trials = [trial_from_config({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
     trial_store = TrialStore.open(tmp_path / "s", {"what": "test"})
     trial_store.append_trials(trials)
     about = SweepInfo("rates", parse_metric_name("validation/loss"), False, 2, "python -m launch.sweep")

@@ -18,7 +18,7 @@ from transformer.studies.sweeps.sweep_page_data import (
 )
 from transformer.studies.sweeps.sweep_progress import TrialStatus, read_trial_statuses
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
-from transformer.studies.sweeps.trials import trial_of_config
+from transformer.studies.sweeps.trials import trial_from_config
 
 LOSS = MetricName("validation", "loss")
 RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
@@ -26,7 +26,9 @@ RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 
 def row(value, state=TrialState.DONE, step=10, **overrides):
     made = {key.replace("__", "."): each for key, each in overrides.items()}
-    return TrialStatus(trial_of_config(made, {"steps": 10, "overrides": made, "value": value}), state, step, value, "")
+    return TrialStatus(
+        trial_from_config(made, {"steps": 10, "overrides": made, "value": value}), state, step, value, ""
+    )
 
 
 def by_hand(values, groups):
@@ -70,7 +72,7 @@ def test_a_key_with_many_numbers_is_cut_into_groups_of_equally_many():
 def half_done(tmp_path):
     """Eight trials in all, six planned: three done, one diverged, one that runs and one that waits."""
     trials = [
-        trial_of_config({RATE: rate, NORM: norm}, {"steps": 10, RATE: rate, NORM: norm, "name": "n"})
+        trial_from_config({RATE: rate, NORM: norm}, {"steps": 10, RATE: rate, NORM: norm, "name": "n"})
         for rate in (1e-3, 1e-2, 1e-1)
         for norm in ("pre", "post")
     ]

@@ -7,11 +7,11 @@ import pytest
 
 from transformer.config import UserError
 from transformer.studies.sweeps.model_trainer import ModelTrainer
-from transformer.studies.sweeps.trials import trial_of_config
+from transformer.studies.sweeps.trials import trial_from_config
 
 FAMILY = "lab_of_a_stranger.model"
 CONFIG = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": {"family": FAMILY}, "optimizer": {}}
-CODE = trial_of_config({}, CONFIG)
+CODE = trial_from_config({}, CONFIG)
 
 
 def test_a_trial_runs_no_code_that_nobody_vouches_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

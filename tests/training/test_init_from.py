@@ -27,7 +27,7 @@ from transformer.layers.lora import LoraConfig
 from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.ablations import equal_conditions
+from transformer.studies.ablations import comparability
 from transformer.tasks.task import EvaluationReport
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
@@ -333,7 +333,8 @@ def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path)
     made = resolved(source)
     task = build.build_components(made, tmp_path).task
     found = {
-        path: np.asarray(leaf) for path, leaf in leaves_by_path(equal_conditions.initial_parameters(made, task)).items()
+        path: np.asarray(leaf)
+        for path, leaf in leaves_by_path(comparability.compute_initial_parameters(made, task)).items()
     }
     assert_same(found, stored(source))
 

@@ -185,7 +185,7 @@ def build_ablation(**values: Any) -> Ablation:
     return from_config(Ablation, plain, "ablation")
 
 
-def with_seeds(spec: Ablation, text: str) -> Ablation:
+def replace_seeds(spec: Ablation, text: str) -> Ablation:
     """Replace the seeds of a study by those of a flag, such as "1,2,3".
 
     Raises:
@@ -201,13 +201,13 @@ def with_seeds(spec: Ablation, text: str) -> Ablation:
     return dataclasses.replace(spec, seeds=seeds)
 
 
-def group_or_part(key: str, other: str) -> bool:
+def config_keys_overlap(key: str, other: str) -> bool:
     """Return whether two dotted keys are equal or one is a group that contains the other."""
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
 def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:
-    return ((key, other) for key in keys for other in others if group_or_part(key, other))
+    return ((key, other) for key in keys for other in others if config_keys_overlap(key, other))
 
 
 def _named(kind: str, groups: Mapping[str, Overrides]) -> list[tuple[str, Overrides]]:

@@ -14,24 +14,25 @@ from transformer.studies.ablations.arm_comparisons import (
     compare_arms,
     compare_best_two,
     count_learned,
-    rounding_error,
+    equality_tolerance,
 )
+from transformer.studies.ablations.formatting import explain_verdict
 from transformer.studies.ablations.hyperparameter_selection import (
     DIVERGED,
     FAILED,
     STUCK,
     StudyResults,
-    arrange_results,
     best_value,
-    has_ended,
+    has_completed,
+    has_completed_or_diverged,
     is_better,
-    is_finished,
+    select_hyperparameters,
     tuning_seeds,
     worst_value,
 )
 from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
-    clip_to_possible,
+    clip_to_metric_range,
     interquartile_interval,
     interquartile_mean,
     t_test,
@@ -39,7 +40,6 @@ from transformer.studies.ablations.statistics import (
 )
 from transformer.studies.ablations.study_warnings import study_warnings
 from transformer.studies.ablations.summary import summary_sentences
-from transformer.studies.ablations.text import verdict_reason
 
 
 def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     Raises:
         ValueError: If a run does not belong to the study, or two runs have the same arm, task, seed and tuned values.
     """
-    study = arrange_results(spec, cells)
+    study = select_hyperparameters(spec, cells)
     pairs = compare_arms(study)
     of_arms = about.get("arms", {})
     arms = [_arm(study, name, of_arms.get(name, {})) for name in spec.arms]
@@ -94,7 +94,7 @@ _COPIED = (
 def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
     values = study.values_by_seed(arm, None)
     own = list(values.values())
-    test = t_test(own, resolution=rounding_error(own)) if len(own) >= 2 else None
+    test = t_test(own, resolution=equality_tolerance(own)) if len(own) >= 2 else None
     return {
         "name": arm,
         "differences": about.get("differences", []),
@@ -110,7 +110,7 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
             {
                 "task": cell.task_name,
                 "seed": cell.seed,
-                "value": cell.reported_value if is_finished(cell) else None,
+                "value": cell.reported_value if has_completed(cell) else None,
                 "state": cell.state,
                 "directory": cell.directory,
                 "command": cell.command,
@@ -119,7 +119,7 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
             for cell in study.selected_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
-        "interval": test and test.interval and clip_to_possible(study.spec.reported_metric, test.interval, own),
+        "interval": test and test.interval and clip_to_metric_range(study.spec.reported_metric, test.interval, own),
         "deviation": test and test.standard_deviation,
         "n": len(values),
         "learned": dict(zip(("count", "of"), count_learned(study, arm, None), strict=True)),
@@ -133,9 +133,9 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
 
 
 def _run_counts(cells: Sequence[RunResult]) -> dict[str, Any]:
-    """Count how many runs of an arm diverged or were stuck, of those that ended by themselves."""
+    """Count how many runs of an arm diverged or were stuck, of those that completed or diverged."""
     of_state = collections.Counter(cell.state for cell in cells)
-    diverged, at_an_end = of_state[DIVERGED], sum(map(has_ended, cells))
+    diverged, at_an_end = of_state[DIVERGED], sum(map(has_completed_or_diverged, cells))
     return {
         "all": len(cells),
         "ended": at_an_end,
@@ -160,8 +160,8 @@ def _interquartile(study: StudyResults, arm: str) -> dict[str, Any]:
 
 
 def _ended(study: StudyResults, arm: str, task: str) -> list[RunResult]:
-    """Return the runs at the chosen values that ended by themselves, including diverged ones."""
-    return [cell for cell in study.selected_runs(arm, task) if has_ended(cell)]
+    """Return the runs at the chosen values that completed or diverged, including diverged ones."""
+    return [cell for cell in study.selected_runs(arm, task) if has_completed_or_diverged(cell)]
 
 
 def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
@@ -331,7 +331,7 @@ def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) 
     finals += [
         best_value(study.spec, (cell.selection_value, initial))
         for cell in cells
-        if is_finished(cell) and cell.selection_value is not None
+        if has_completed(cell) and cell.selection_value is not None
     ]
     return statistics.fmean(finals) if finals else None
 
@@ -339,9 +339,9 @@ def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) 
 def _initial(study: StudyResults, arm: str, task: str) -> float | None:
     cells = [cell for cell in study.runs_of_arm(arm) if cell.task_name == task]
     first = [
-        (is_finished(cell), points[0][1])
+        (has_completed(cell), points[0][1])
         for cell in cells
-        if has_ended(cell) and (points := _finite(cell.curves.get(study.spec.selection_metric, ())))
+        if has_completed_or_diverged(cell) and (points := _finite(cell.curves.get(study.spec.selection_metric, ())))
     ]
     if of_finished := [value for done, value in first if done]:
         return worst_value(study.spec, of_finished)
@@ -394,7 +394,7 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
         "learned": pair.learned_counts._asdict(),
-        "reason": verdict_reason(study, pair),
+        "reason": explain_verdict(study, pair),
         "power": {
             "deviation": power and power.standard_deviation,
             "level": power and power.significance_level,

@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 
 from transformer.studies.ablations.hyperparameter_selection import (
     StudyResults,
-    has_ended,
+    has_completed_or_diverged,
     has_learned,
     is_better,
     rank_best_first,
-    untried_values,
+    untuned_combinations,
 )
 from transformer.studies.ablations.statistics import (
     SIGNIFICANCE,
     MeanTest,
     detectable_effect,
-    discrete_step,
+    estimate_discrete_step,
     fisher_exact_p,
     holm_correction,
     num_pairs_needed,
@@ -45,7 +45,7 @@ class PowerAnalysis(NamedTuple):
 
 
 class LearnedCounts(NamedTuple):
-    """How many of the runs at the chosen values learned, of those that ended by themselves.
+    """How many of the runs at the chosen values learned, of those that completed or diverged.
 
     Attributes:
         arm: The number that learned and the number that ended, of the arm.
@@ -164,11 +164,11 @@ def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comp
 
 
 def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
-    resolution = rounding_error([*values.values(), *reference.values()])
-    return t_test(differences, resolution=resolution, step=discrete_step(differences, resolution))
+    resolution = equality_tolerance([*values.values(), *reference.values()])
+    return t_test(differences, resolution=resolution, step=estimate_discrete_step(differences, resolution))
 
 
-def rounding_error(values: Sequence[float]) -> float:
+def equality_tolerance(values: Sequence[float]) -> float:
     """Return how far apart equal metrics of this size can be."""
     return ROUNDING * max(map(abs, values), default=0.0)
 
@@ -182,10 +182,10 @@ def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int,
         task: The task; None for all tasks together.
 
     Returns:
-        The number of runs that learned and the number that ended by themselves.
+        The number of runs that learned and the number that completed or diverged.
     """
     tasks = study.spec.tasks if task is None else (task,)
-    runs = [cell for name in tasks for cell in study.selected_runs(arm, name) if has_ended(cell)]
+    runs = [cell for name in tasks for cell in study.selected_runs(arm, name) if has_completed_or_diverged(cell)]
     return sum(map(has_learned, runs)), len(runs)
 
 
@@ -208,7 +208,9 @@ def _differs(learning: LearnedCounts) -> bool:
 
 
 def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Comparison]:
-    enough = [pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and not untuned_values(study, pair) for pair in family]
+    enough = [
+        pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and not untuned_combinations_by_arm(study, pair) for pair in family
+    ]
     able = [pair.p_value for pair, judged in zip(family, enough, strict=True) if judged and pair.p_value is not None]
     corrected = iter(holm_correction(able))
     for pair, judged in zip(family, enough, strict=True):
@@ -225,13 +227,13 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
         yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict, power=power)
 
 
-def untuned_values(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
+def untuned_combinations_by_arm(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
     """Return the combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
     tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
     return {
         arm: gaps
         for arm in (pair.arm_name, study.spec.reference)
-        if (gaps := [hyperparameters for task in tasks for hyperparameters in untried_values(study, arm, task)])
+        if (gaps := [hyperparameters for task in tasks for hyperparameters in untuned_combinations(study, arm, task)])
     }
 
 

@@ -119,8 +119,8 @@ def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point
     return curves
 
 
-def provenance(directories: Sequence[Path]) -> dict[str, Any]:
-    """Return the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
+def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
+    """Collect the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
     starts = [start for directory in directories for start in RunDirectory(directory).starts()]
     names = dict.fromkeys(name for start in starts for name in start.packages)
     packages = {name: _joined(start.packages.get(name) for start in starts) for name in names}

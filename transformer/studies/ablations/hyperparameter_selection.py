@@ -82,7 +82,7 @@ class StudyResults(NamedTuple):
             The values by seed.
         """
         tasks = [
-            {cell.seed: number for cell in runs(name) if is_finished(cell) and (number := value(cell)) is not None}
+            {cell.seed: number for cell in runs(name) if has_completed(cell) and (number := value(cell)) is not None}
             for name in (self.spec.tasks if task is None else (task,))
         ]
         return {
@@ -92,19 +92,19 @@ class StudyResults(NamedTuple):
         }
 
 
-def is_finished(cell: RunResult) -> bool:
+def has_completed(cell: RunResult) -> bool:
     """Return whether a run completed without diverging, whether it learned or not."""
     return cell.state in (DONE, STUCK)
 
 
 def has_learned(cell: RunResult) -> bool:
-    """Return whether a run finished and is not stuck."""
+    """Return whether a run completed and is not stuck."""
     return cell.state == DONE
 
 
-def has_ended(cell: RunResult) -> bool:
-    """Return whether a run ended by itself, finished or diverged; one that failed says nothing about its arm."""
-    return is_finished(cell) or cell.state == DIVERGED
+def has_completed_or_diverged(cell: RunResult) -> bool:
+    """Return whether a run completed or diverged; one that failed says nothing about its arm."""
+    return has_completed(cell) or cell.state == DIVERGED
 
 
 def is_better(spec: Ablation, value: float, other: float) -> bool:
@@ -127,17 +127,17 @@ def rank_best_first(spec: Ablation, values: Mapping[str, float]) -> list[str]:
     return sorted(values, key=lambda name: values[name], reverse=spec.direction is Direction.MAXIMIZE)
 
 
-def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
-    """Arrange the results of a study and select the tuned values of each arm.
+def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
+    """Select the tuned values of each arm and task from the results of a study's runs.
 
-    A finished run whose `selection_metric` is worse than `learned_threshold` becomes stuck.
+    A completed run whose `selection_metric` is worse than `learned_threshold` becomes stuck.
 
     Args:
         spec: The ablation.
         cells: The results of its runs.
 
     Returns:
-        The arranged results.
+        The results by arm, task and tuned values, with those selected.
 
     Raises:
         ValueError: If a run does not belong to the study, or two runs have the same arm, task, seed and tuned values.
@@ -178,11 +178,11 @@ def _judged(spec: Ablation, cell: RunResult) -> RunResult:
     cell = cell._replace(selection_value=_finite(cell.selection_value), reported_value=_finite(cell.reported_value))
     limit, value = spec.learned_threshold, cell.selection_value
     beyond = limit is not None and value is not None and is_better(spec, limit, value)
-    return cell._replace(state=STUCK) if is_finished(cell) and beyond else cell
+    return cell._replace(state=STUCK) if has_completed(cell) and beyond else cell
 
 
-def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str, Any]]:
-    """Return the combinations that an arm was not tuned over: no run of them ended by itself with a common seed.
+def untuned_combinations(study: StudyResults, arm: str, task: str) -> list[Mapping[str, Any]]:
+    """Return the combinations that an arm was not tuned over: no run of them completed or diverged with a common seed.
 
     Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
 
@@ -198,7 +198,10 @@ def untried_values(study: StudyResults, arm: str, task: str) -> list[Mapping[str
     return [
         hyperparameters
         for hyperparameters in study.spec.combinations()
-        if not any(has_ended(cell) and cell.seed in shared for cell in study.runs_with(arm, task, hyperparameters))
+        if not any(
+            has_completed_or_diverged(cell) and cell.seed in shared
+            for cell in study.runs_with(arm, task, hyperparameters)
+        )
     ]
 
 
@@ -219,7 +222,11 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     of_combinations = [
         seeds
         for hyperparameters in study.spec.combinations()
-        if (seeds := {cell.seed for cell in study.runs_with(arm, task, hyperparameters) if has_ended(cell)})
+        if (
+            seeds := {
+                cell.seed for cell in study.runs_with(arm, task, hyperparameters) if has_completed_or_diverged(cell)
+            }
+        )
     ]
     return set.intersection(*of_combinations) if of_combinations else set()
 
@@ -236,7 +243,7 @@ def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | Non
 
     def rank(hyperparameters: Mapping[str, Any]) -> tuple[int, float]:
         runs = [cell for cell in study.runs_with(arm, task, hyperparameters) if cell.seed in shared]
-        measured = [cell for cell in runs if is_finished(cell) and cell.selection_value is not None]
+        measured = [cell for cell in runs if has_completed(cell) and cell.selection_value is not None]
         able = [cell for cell in measured if has_learned(cell)]
         values = [cell.selection_value for cell in able or measured if cell.selection_value is not None]
         return -len(able), sign * math.fsum(values) / len(values) if values else math.inf

@@ -46,9 +46,9 @@ class RunResult(NamedTuple):
 def describe_run(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) -> str:
     """Describe a run, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
     facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
-    return ", ".join([*facts, *([describe_values(hyperparameters)] if hyperparameters else [])])
+    return ", ".join([*facts, *([describe_hyperparameters(hyperparameters)] if hyperparameters else [])])
 
 
-def describe_values(hyperparameters: Mapping[str, Any]) -> str:
+def describe_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
     """Describe tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
     return ", ".join(f"{key}={value}" for key, value in hyperparameters.items())

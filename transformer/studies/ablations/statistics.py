@@ -80,7 +80,7 @@ def t_test(values: Sequence[float], *, resolution: float = 0.0, step: float = 0.
     return MeanTest(sample.size, mean, deviation, interval, float(test.pvalue))
 
 
-def discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
+def estimate_discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
     """Estimate the step of a discrete quantity such as an accuracy: the least distance between values, if some tie.
 
     Args:
@@ -308,7 +308,7 @@ def num_pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
     return pairs
 
 
-def clip_to_possible(metric: str, interval: Interval, values: Sequence[float]) -> Interval:
+def clip_to_metric_range(metric: str, interval: Interval, values: Sequence[float]) -> Interval:
     """Clip the interval of a mean to the values that the metric can have.
 
     A t interval of a few losses near 0 may extend below it, where no mean of losses can be; clipping does not change

@@ -12,11 +12,15 @@ from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.runs.run_directory import write_json
 from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.equal_conditions import check_metrics, check_shared_data, compare_initial_parameters
-from transformer.studies.ablations.gradient_norms import measure_depth_sweeps
+from transformer.studies.ablations.comparability import (
+    check_metric_splits,
+    check_shared_data,
+    compare_initial_parameters,
+)
+from transformer.studies.ablations.initial_gradients import measure_depth_sweeps
 from transformer.studies.ablations.run_plan import PlannedRun, config_differences
 from transformer.studies.sweeps.trial_store import TrialStore
-from transformer.studies.sweeps.trials import json_values
+from transformer.studies.sweeps.trials import to_json_values
 from transformer.training.config import resolve_config
 
 _FILE = "about.json"
@@ -35,8 +39,8 @@ class ConfigDifference:
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedParameters:
-    """How many arrays of initial parameters equal the reference's; see `equal_conditions.InitialParameters`."""
+class MatchingInitialParameters:
+    """How many arrays of initial parameters equal the reference's; see `comparability.InitialParameterComparison`."""
 
     num_equal_arrays: NonNegativeInt
     num_arrays: NonNegativeInt
@@ -56,7 +60,7 @@ class ArmMetadata:
 
     differences: tuple[ConfigDifference, ...]
     parameters: Annotated[int, Range(0, 2**63)]
-    shared: SharedParameters | None
+    shared: MatchingInitialParameters | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +75,7 @@ class ArmGradientNorms:
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientRatio:
+class LastToFirstGradientRatio:
     """The gradient norm of the last layer over that of the first, for an arm at one depth."""
 
     arm: str
@@ -89,12 +93,12 @@ class DepthExponent:
 
 @dataclasses.dataclass(frozen=True)
 class DepthSweepNorms:
-    """The measurements of one depth sweep by `transformer.studies.ablations.gradient_norms`."""
+    """The measurements of one depth sweep by `transformer.studies.ablations.initial_gradients`."""
 
     name: str
     depths: tuple[NonNegativeInt, ...]
     arms: tuple[ArmGradientNorms, ...]
-    ratio: tuple[GradientRatio, ...]
+    ratio: tuple[LastToFirstGradientRatio, ...]
     exponent: tuple[DepthExponent, ...]
 
 
@@ -138,14 +142,14 @@ def study_identity(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
         JSON values: the arms, tuning grid and tasks, the base config, and the metric with its direction.
     """
     return {
-        "ablation": json_values({"arms": spec.arms, "tuning_grid": spec.tuning_grid, "tasks": spec.tasks}),
-        "base": json_values(base),
+        "ablation": to_json_values({"arms": spec.arms, "tuning_grid": spec.tuning_grid, "tasks": spec.tasks}),
+        "base": to_json_values(base),
         "metric": spec.selection_metric,
         "direction": spec.direction.value,
     }
 
 
-def check_seeds(spec: Ablation, trial_store: TrialStore) -> None:
+def refuse_dropped_seeds(spec: Ablation, trial_store: TrialStore) -> None:
     """Check that no seed with existing runs is left out, because leaving out seeds after seeing results is biased.
 
     Args:
@@ -165,7 +169,7 @@ def check_seeds(spec: Ablation, trial_store: TrialStore) -> None:
         )
 
 
-def check_arms(
+def collect_study_metadata(
     spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun], data_dir: str | None = None
 ) -> dict[str, Any]:
     """Check that all arms see the same data, and collect each arm's metadata.
@@ -184,7 +188,7 @@ def check_arms(
     """
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
-        check_metrics(spec, tasks[spec.reference])
+        check_metric_splits(spec, tasks[spec.reference])
         begun = compare_initial_parameters(planned, spec.reference, tasks)
     changed = config_differences(planned, spec.reference)
     arms = {
@@ -195,7 +199,7 @@ def check_arms(
         }
         for arm, beginning in begun.items()
     }
-    return json_values({"base": resolve_config(base).to_config(), "arms": arms})
+    return to_json_values({"base": resolve_config(base).to_config(), "arms": arms})
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
@@ -220,7 +224,7 @@ def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
 
     Args:
         path: The directory.
-        about: The metadata, as `check_arms` and `measure_initial_gradients` return it.
+        about: The metadata, as `collect_study_metadata` and `measure_initial_gradients` return it.
     """
     write_json(path / _FILE, about)
 
@@ -239,7 +243,7 @@ def measure_initial_gradients(
     Returns:
         The completed metadata.
     """
-    stacks = json_values(to_config(spec.initial_gradients))
+    stacks = to_json_values(to_config(spec.initial_gradients))
     if not stacks:
         return {**about, "initial_gradients": None, "stacks": {}}
     if about.get("stacks") == stacks and about.get("initial_gradients"):
@@ -247,7 +251,7 @@ def measure_initial_gradients(
     return {**about, "initial_gradients": measure_depth_sweeps(base, spec, data_dir), "stacks": stacks}
 
 
-def write_result(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:
+def write_result_files(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:
     """Write the page, the result as JSON and the table of runs as CSV.
 
     Args:

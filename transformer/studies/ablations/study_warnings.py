@@ -4,6 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison
+from transformer.studies.ablations.formatting import (
+    describe_missing_seeds,
+    format_seeds,
+    format_task_suffix,
+    join_words,
+)
 from transformer.studies.ablations.hyperparameter_selection import (
     DIVERGED,
     DONE,
@@ -11,13 +17,12 @@ from transformer.studies.ablations.hyperparameter_selection import (
     STUCK,
     StudyResults,
     best_value,
-    has_ended,
+    has_completed,
+    has_completed_or_diverged,
     is_better,
-    is_finished,
     tuning_seeds,
 )
 from transformer.studies.ablations.run_result import describe_run
-from transformer.studies.ablations.text import join_words, lost_seeds, on_task, seeds_in_words
 
 ENOUGH_SEEDS = 5
 _NAMED = 4  # runs in one warning, before the rest are only counted
@@ -84,17 +89,21 @@ def _tuned_on_fewer_seeds(study: StudyResults) -> Iterator[str]:
     for arm in study.spec.arms:
         for task in study.spec.tasks:
             shared = tuning_seeds(study, arm, task)
-            known = {cell.seed for cell in study.runs_of_arm(arm) if cell.task_name == task and has_ended(cell)}
+            known = {
+                cell.seed
+                for cell in study.runs_of_arm(arm)
+                if cell.task_name == task and has_completed_or_diverged(cell)
+            }
             if left_out := sorted(known - shared):
                 yield (
-                    f"The values of {arm}{on_task(task)} were chosen without {seeds_in_words(left_out)}, of which not "
-                    "every value tried has a run that ended."
+                    f"The values of {arm}{format_task_suffix(task)} were chosen without {format_seeds(left_out)}, "
+                    "of which not every value tried has a run that ended."
                 )
 
 
 def _unpaired(study: StudyResults) -> Iterator[str]:
     for arm in study.spec.arms:
-        if lost := lost_seeds(study, arm, None):
+        if lost := describe_missing_seeds(study, arm, None):
             where = "every comparison" if arm == study.spec.reference else "its comparison"
             yield f"Left out of {where}, at the chosen values: {lost}."
 
@@ -131,8 +140,8 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
 
 
-def describe_untried_values(study: StudyResults, pair: Comparison) -> str:
-    """Warn if either arm chose a value at the edge of those tried, so that a verdict may change beyond it."""
+def describe_edge_values(study: StudyResults, pair: Comparison) -> str:
+    """Describe which tuned values of either arm are at the edge of those tried, so that a verdict may change beyond."""
     told = [
         f"{join_words(arms)} chose the {word} {key} tried, {end}"
         for key, word, end in _edges(study)
@@ -146,7 +155,7 @@ def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
     tasks = [
         task
         for task in study.spec.tasks
-        if any(is_finished(cell) and cell.hyperparameters[key] == value for cell in study.selected_runs(arm, task))
+        if any(has_completed(cell) and cell.hyperparameters[key] == value for cell in study.selected_runs(arm, task))
     ]
     if not tasks:
         return ""

@@ -4,21 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, PowerAnalysis
+from transformer.studies.ablations.formatting import (
+    describe_diverged_seeds,
+    explain_verdict,
+    format_corrected_p_value,
+    format_difference,
+    format_interval,
+    format_p_value,
+    format_proportion,
+    format_task_suffix,
+    join_words,
+    round_to_error,
+)
 from transformer.studies.ablations.hyperparameter_selection import StudyResults, rank_best_first
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher_exact_p
-from transformer.studies.ablations.study_warnings import describe_untried_values
-from transformer.studies.ablations.text import (
-    corrected_p,
-    difference_in_words,
-    divergence_note,
-    interval_in_words,
-    join_words,
-    on_task,
-    p_in_words,
-    proportion_in_words,
-    round_to_error,
-    verdict_reason,
-)
+from transformer.studies.ablations.study_warnings import describe_edge_values
 
 
 def summary_sentences(
@@ -80,14 +80,14 @@ def _count_test(pair: Comparison, of: int) -> str:
     assert pair.learned_counts.p_holm is not None
     least = min(of * fisher_exact_p(n, n, 0, of_reference), 1.0)
     few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
-    return f"{pair.arm_name} {p_in_words(pair.learned_counts.p_holm)}{few}"
+    return f"{pair.arm_name} {format_p_value(pair.learned_counts.p_holm)}{few}"
 
 
 def _runner_up(pair: Comparison, other: str) -> str:
     assert pair.test is not None
     assert pair.p_value is not None
     return (
-        f"The two best, {pair.arm_name} less {other}: {difference_in_words(pair.test)}, {p_in_words(pair.p_value)} "
+        f"The two best, {pair.arm_name} less {other}: {format_difference(pair.test)}, {format_p_value(pair.p_value)} "
         f"over {pair.num_seeds} paired seeds, "
         "uncorrected: they were picked by these very values, so that it is no verdict."
     )
@@ -123,24 +123,24 @@ def _value(arm: Mapping[str, Any]) -> str:
     if arm["interval"] is None:
         return f"{round_to_error(arm['mean'])} (with every seed)"
     low, high = arm["interval"]
-    return f"{round_to_error(arm['mean'], (high - low) / 2)} ({interval_in_words(Interval(low, high))})"
+    return f"{round_to_error(arm['mean'], (high - low) / 2)} ({format_interval(Interval(low, high))})"
 
 
 def _sentence(study: StudyResults, pair: Comparison) -> str:
-    where, against, test = on_task(pair.task_name), study.spec.reference, pair.test
+    where, against, test = format_task_suffix(pair.task_name), study.spec.reference, pair.test
     if pair.verdict == "not said" or test is None:
-        return f"Nothing is said of {pair.arm_name} against {against}{where}: {verdict_reason(study, pair)}"
+        return f"Nothing is said of {pair.arm_name} against {against}{where}: {explain_verdict(study, pair)}"
     if pair.verdict == "no difference seen":
         return (
             f"No difference seen between {pair.arm_name} and {against}{where} at {pair.num_seeds} seeds: "
-            f"{difference_in_words(test, corrected_p(pair))}"
+            f"{format_difference(test, format_corrected_p_value(pair))}"
             f"{_could_see(pair.power, study.spec.smallest_effect_of_interest, pair.num_seeds)}."
         )
-    size = difference_in_words(
-        test, f"{corrected_p(pair)}; {pair.num_seeds} paired seeds", of=study.spec.reported_metric
+    size = format_difference(
+        test, f"{format_corrected_p_value(pair)}; {pair.num_seeds} paired seeds", of=study.spec.reported_metric
     )
     verdict = f"{pair.arm_name} is {pair.verdict} than {against}{where} by {size}"
-    return f"{verdict}{divergence_note(study, pair)}.{describe_untried_values(study, pair)}"
+    return f"{verdict}{describe_diverged_seeds(study, pair)}.{describe_edge_values(study, pair)}"
 
 
 def _could_see(power: PowerAnalysis | None, notable: float | None, n: int) -> str:
@@ -158,7 +158,7 @@ def _divergence(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Itera
     if not some:
         return
     told = [
-        f"{arm['name']} in {proportion_in_words(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
+        f"{arm['name']} in {format_proportion(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
         for arm in some
         for runs in (arm["run_counts"],)
     ]

@@ -64,7 +64,7 @@ def choose_algorithm(name: str | None, space: SearchSpace) -> str:
     return name
 
 
-def check_num_trials(total: int | None, space: SearchSpace) -> int:
+def resolve_num_trials(total: int | None, space: SearchSpace) -> int:
     """Return the number of trials of a sweep.
 
     Args:

@@ -251,7 +251,7 @@ def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: Metr
     return path
 
 
-def summarize(
+def summarize_sweep(
     trial_store: TrialStore, rows: Sequence[TrialStatus], metric: MetricName, best: TrialStatus | None, command: str
 ) -> str:
     """Summarize a finished sweep in lines of text.

@@ -36,7 +36,7 @@ from transformer.runs.run_directory import check_regular_files, refuse_unusable
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse
-from transformer.studies.sweeps.trials import Trial, json_values, trial_of_config
+from transformer.studies.sweeps.trials import Trial, to_json_values, trial_from_config
 
 _FACTS, _TRIALS, _STATUS = "sweep.json", "trials.jsonl", "trial_status"
 _PLANNING = "planning"  # the folder whose lock is held to plan
@@ -162,7 +162,7 @@ class TrialStore:
         Raises:
             UserError: If the directory holds another sweep or something else.
         """
-        path, facts = parse_path(path), json_values(sweep)
+        path, facts = parse_path(path), to_json_values(sweep)
         trial_store = cls(path)
         with refuse_unusable(path):
             storage_of(path).reach(path)
@@ -468,7 +468,7 @@ def _trial(what: str, line: bytes) -> Trial:
             f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
         )
     planned = parse_dataclass(TrialRecord, strip_checksum(told), what)
-    trial = trial_of_config(planned.overrides, planned.config)
+    trial = trial_from_config(planned.overrides, planned.config)
     if planned.name != trial.name:
         raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
     return trial

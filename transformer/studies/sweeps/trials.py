@@ -47,10 +47,10 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
         raise UserError(
             f"{error} (in the trial {describe_overrides(overrides)})" if overrides else str(error)
         ) from None
-    return trial_of_config(json_values(overrides), json_values(config))
+    return trial_from_config(to_json_values(overrides), to_json_values(config))
 
 
-def trial_of_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
+def trial_from_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
     """Build the trial of a config that is already resolved.
 
     Args:
@@ -63,7 +63,7 @@ def trial_of_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> 
     return Trial(hash_config(config)[:_DIGITS], overrides, config)
 
 
-def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
+def check_recorded_trial(trial: Trial, trusted: Collection[str]) -> None:
     """Check that a recorded trial has the config of a run, and names only trusted code.
 
     The sections of the config are checked when the trial is built.
@@ -82,6 +82,6 @@ def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
     check_trusted(trial.config, trusted, training=True)
 
 
-def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def to_json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as JSON returns them, with lists for tuples."""
     return json.loads(json.dumps(values))

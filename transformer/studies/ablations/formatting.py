@@ -1,4 +1,4 @@
-"""The text of an ablation: numbers rounded to their error, the reason for each verdict, the CSV and the arms' table."""
+"""Format an ablation's results as text: numbers rounded to their error, reasons for verdicts, the CSV, the table."""
 
 import csv
 import io
@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, untuned_values
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, untuned_combinations_by_arm
 from transformer.studies.ablations.hyperparameter_selection import DIVERGED, StudyResults
-from transformer.studies.ablations.run_result import RunResult, describe_values
+from transformer.studies.ablations.run_result import RunResult, describe_hyperparameters
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
 
 _BEFORE, _AFTER = (
@@ -18,33 +18,34 @@ _BEFORE, _AFTER = (
 )
 
 
-def verdict_reason(study: StudyResults, pair: Comparison) -> str:
+def explain_verdict(study: StudyResults, pair: Comparison) -> str:
     """Explain the verdict of a comparison in one sentence."""
     test = pair.test
-    if pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_values(study, pair)):
-        lacking = [f"{arm} has no run of {join_words(map(describe_values, tried))}" for arm, tried in gaps.items()]
+    if pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_combinations_by_arm(study, pair)):
+        lacking = [
+            f"{arm} has no run of {join_words(map(describe_hyperparameters, tried))}" for arm, tried in gaps.items()
+        ]
         return (
             f"{join_words(lacking)} to compare with its other values: what one arm has over the other may be its "
             "tuning (--retry_failed trains again what failed)."
         )
     if test is None or pair.p_holm is None:
-        told = lost_seeds(study, pair.arm_name, pair.task_name) or lost_seeds(
+        told = describe_missing_seeds(study, pair.arm_name, pair.task_name) or describe_missing_seeds(
             study, study.spec.reference, pair.task_name
         )
         lost = f": {told}" if told else ""
         plural = "s" if pair.num_seeds != 1 else ""
         return f"{pair.num_seeds} paired seed{plural}, and no verdict is given under three{lost}."
     if test.p_value is None:
-        return (
-            f"All {pair.num_seeds} paired differences are {_without_spread(pair, test)}{divergence_note(study, pair)}."
-        )
-    told = f"The mean difference is {difference_in_words(test)}, {corrected_p(pair)}"
+        equal = _without_spread(pair, test)
+        return f"All {pair.num_seeds} paired differences are {equal}{describe_diverged_seeds(study, pair)}."
+    told = f"The mean difference is {format_difference(test)}, {format_corrected_p_value(pair)}"
     if pair.verdict != "no difference seen":
-        return f"{told}, over {pair.num_seeds} paired seeds{divergence_note(study, pair)}."
+        return f"{told}, over {pair.num_seeds} paired seeds{describe_diverged_seeds(study, pair)}."
     if test.p_value < SIGNIFICANCE:
-        alone = f"alone it would count as seen ({p_in_words(test.p_value)})"
+        alone = f"alone it would count as seen ({format_p_value(test.p_value)})"
         return f"{told}: {alone}, among {pair.num_comparisons} it does not."
-    return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0{divergence_note(study, pair)}."
+    return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0{describe_diverged_seeds(study, pair)}."
 
 
 def round_to_error(value: float, error: float | None = None) -> str:
@@ -65,27 +66,27 @@ def round_to_error(value: float, error: float | None = None) -> str:
     return f"{round(value, max(0, places)) + 0.0:.{max(0, places)}f}"  # + 0.0: no "-0.00"
 
 
-def proportion_in_words(count: int, n: int, interval: Interval) -> str:
+def format_proportion(count: int, n: int, interval: Interval) -> str:
     """Describe a proportion with its interval: "2 of 5 (95 % interval 12 to 77 %)"."""
     return f"{count} of {n} (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
 
 
-def interval_in_words(interval: Interval) -> str:
+def format_interval(interval: Interval) -> str:
     """Describe an interval, rounded to half its width: "95 % interval -0.02 to 0.11"."""
     half = (interval.high - interval.low) / 2
     return f"95 % interval {round_to_error(interval.low, half)} to {round_to_error(interval.high, half)}"
 
 
-def p_in_words(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Describe a p-value: "p = 0.031"; below 0.001 without its digits."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
-def corrected_p(pair: Comparison) -> str:
+def format_corrected_p_value(pair: Comparison) -> str:
     """Describe the corrected p-value of a comparison, and over how many comparisons it was corrected."""
     assert pair.p_holm is not None
     after = f" after Holm's correction over {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
-    return p_in_words(pair.p_holm) + after
+    return format_p_value(pair.p_holm) + after
 
 
 def join_words(words: Iterable[Any]) -> str:
@@ -94,12 +95,12 @@ def join_words(words: Iterable[Any]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def seeds_in_words(seeds: Sequence[int]) -> str:
+def format_seeds(seeds: Sequence[int]) -> str:
     """Describe some seeds: "seed 3" or "seeds 1, 2 and 3"."""
     return f"seed{'s' if len(seeds) > 1 else ''} {join_words(seeds)}"
 
 
-def on_task(task: str | None) -> str:
+def format_task_suffix(task: str | None) -> str:
     """Return " on TASK" for a comparison on one task, else nothing."""
     return f" on {task}" if task else ""
 
@@ -108,16 +109,16 @@ def _without_spread(pair: Comparison, test: MeanTest) -> str:
     """Describe differences that are all equal: their size, and the p-value of flipping their signs."""
     if not test.mean:
         return "0: the arms are alike"
-    told = f"{difference_in_words(test)}: they carry no t statistic, and flipping their signs gives"
+    told = f"{format_difference(test)}: they carry no t statistic, and flipping their signs gives"
     if pair.verdict != "not said" or pair.p_value is None:
-        return f"{told} {corrected_p(pair)}"
+        return f"{told} {format_corrected_p_value(pair)}"
     # Two of the 2^n choices of signs are as far from zero.
     enough = next(n for n in itertools.count(pair.num_seeds) if pair.num_comparisons * 2 / 2**n < SIGNIFICANCE)
-    least = f"{p_in_words(pair.p_value)}, the least that {pair.num_seeds} seeds can"
+    least = f"{format_p_value(pair.p_value)}, the least that {pair.num_seeds} seeds can"
     return f"{told} {least}; a verdict takes {enough} that agree"
 
 
-def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
+def format_difference(test: MeanTest, more: str = "", *, of: str = "") -> str:
     """Describe a mean difference, rounded to its interval, with the interval in brackets.
 
     Args:
@@ -134,14 +135,14 @@ def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
         size, interval = -size, Interval(-high, -low)
     text = round_to_error(size, (high - low) / 2)
     text = f"{text} in {of}" if of else text if text.startswith("-") else f"+{text}"
-    told = interval_in_words(interval) if test.interval else "with every seed"
+    told = format_interval(interval) if test.interval else "with every seed"
     return f"{text} ({', '.join(filter(None, (told, more)))})"
 
 
-def divergence_note(study: StudyResults, pair: Comparison) -> str:
-    """Name the seeds of a comparison that diverged and so do not count in it."""
+def describe_diverged_seeds(study: StudyResults, pair: Comparison) -> str:
+    """Describe which seeds of a comparison diverged and so do not count in it."""
     lost = [
-        f"{arm} diverged with {seeds_in_words(seeds)}"
+        f"{arm} diverged with {format_seeds(seeds)}"
         for arm in (pair.arm_name, study.spec.reference)
         if (seeds := _seeds_in(study, arm, pair.task_name, DIVERGED))
     ]
@@ -157,8 +158,8 @@ def _tasks(study: StudyResults, task: str | None) -> Iterable[str]:
     return study.spec.tasks if task is None else (task,)
 
 
-def lost_seeds(study: StudyResults, arm: str, task: str | None) -> str:
-    """Say which seeds of an arm have no value at the chosen tuned values, and why; empty if none is lost.
+def describe_missing_seeds(study: StudyResults, arm: str, task: str | None) -> str:
+    """Describe which seeds of an arm have no value at the chosen tuned values, and why; empty if none is missing.
 
     Args:
         study: The results of the study.
@@ -177,9 +178,7 @@ def lost_seeds(study: StudyResults, arm: str, task: str | None) -> str:
         words = [word for cell in runs if (word := _trouble(study, cell))]
         if words:
             reasons.setdefault(words[0], []).append(seed)
-    return (
-        join_words(f"{arm} {word} with {seeds_in_words(seeds)}" for word, seeds in reasons.items()) if reasons else ""
-    )
+    return join_words(f"{arm} {word} with {format_seeds(seeds)}" for word, seeds in reasons.items()) if reasons else ""
 
 
 def _trouble(study: StudyResults, cell: RunResult | None) -> str:
@@ -192,7 +191,7 @@ def _trouble(study: StudyResults, cell: RunResult | None) -> str:
             return "has not finished"
 
 
-def runs_csv(result: Mapping[str, Any]) -> str:
+def format_runs_csv(result: Mapping[str, Any]) -> str:
     """Format the runs of a result as CSV: a row a run, a column a tuned key, floats in full, empty without a number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -203,7 +202,7 @@ def runs_csv(result: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def arms_table(result: Mapping[str, Any]) -> str:
+def format_arms_table(result: Mapping[str, Any]) -> str:
     """Format the arms as a text table: mean, 95 % interval, difference from the reference, verdict, diverged runs."""
     rows = [
         (

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.analysis import analyze
+from transformer.studies.ablations.formatting import format_arms_table, format_runs_csv
 from transformer.studies.ablations.run_result import RunResult
-from transformer.studies.ablations.text import arms_table, runs_csv
 
 KEY = "optimizer.learning_rate"
 
@@ -39,7 +39,7 @@ def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
 
 def test_the_csv_has_every_cell_with_every_digit() -> None:
     found = result()
-    rows = list(csv.DictReader(io.StringIO(runs_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(format_runs_csv(found))))
     assert list(rows[0]) == [
         "arm",
         "task",
@@ -70,11 +70,11 @@ def test_the_csv_has_every_cell_with_every_digit() -> None:
 def test_the_csv_leaves_out_what_is_not_there() -> None:
     found = result()
     found["runs"][0]["reported_value"] = None
-    assert next(csv.DictReader(io.StringIO(runs_csv(found))))["reported_value"] == ""
+    assert next(csv.DictReader(io.StringIO(format_runs_csv(found))))["reported_value"] == ""
 
 
 def test_the_table() -> None:
-    header, pre, post = (line.split() for line in arms_table(result()).splitlines())
+    header, pre, post = (line.split() for line in format_arms_table(result()).splitlines())
     assert header[:2] == ["arm", "test/loss"]
     # Means over seeds 1, 2, 3: 1 + 0.001 + 0.2 + 1/3; two digits of the error.
     assert pre[:5] == ["pre", "1.53", "1.29", "to", "1.78"]
@@ -87,6 +87,6 @@ def test_the_table() -> None:
 
 
 def test_the_table_of_one_seed_has_no_intervals() -> None:
-    lines = arms_table(result((1,))).splitlines()
+    lines = format_arms_table(result((1,))).splitlines()
     assert "not said" in lines[2]
     assert " - " in lines[1]

@@ -98,7 +98,7 @@ def _stack(
         for depth in stack.depths:
             config = apply_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth))
             experiments = [resolve_config(apply_overrides(config, {"seed": seed})) for seed in stack.seeds]
-            norms_SxL = np.array(gradient_norms(experiments, task_of(experiments[0].task)), np.float64)
+            norms_SxL = np.array(compute_initial_gradient_norms(experiments, task_of(experiments[0].task)), np.float64)
             of_layers = {
                 "layers": norms_SxL.mean(axis=0),
                 "low": norms_SxL.min(axis=0),
@@ -121,7 +121,9 @@ def _stack(
     }
 
 
-def gradient_norms(experiments: Sequence[ExperimentConfig], task: Task) -> list[Float[np.ndarray, " L"]]:
+def compute_initial_gradient_norms(
+    experiments: Sequence[ExperimentConfig], task: Task
+) -> list[Float[np.ndarray, " L"]]:
     """Compute the norms of the first gradient of each layer, for experiments that differ in the seed alone.
 
     They are those of the run's own first step: its initial values, its first batch, its random keys.

@@ -1,4 +1,4 @@
-"""Check that the arms of an ablation see the same batches in the same order, and compare their initial parameters."""
+"""Check that the arms of an ablation are comparable, as they see the same batches; compare their initial parameters."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class ArrayDigest(NamedTuple):
     content: str
 
 
-class InitialParameters(NamedTuple):
+class InitialParameterComparison(NamedTuple):
     """How many initial parameters of an arm equal the reference's.
 
     Attributes:
@@ -86,7 +86,7 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
     return of_arm
 
 
-def check_metrics(spec: Ablation, task: Task) -> None:
+def check_metric_splits(spec: Ablation, task: Task) -> None:
     """Check that every metric of the study is of a split that is evaluated.
 
     Args:
@@ -105,7 +105,7 @@ def check_metrics(spec: Ablation, task: Task) -> None:
 
 def compare_initial_parameters(
     planned: Sequence[PlannedRun], reference: str, of_arm: Mapping[str, Task]
-) -> dict[str, InitialParameters]:
+) -> dict[str, InitialParameterComparison]:
     """Compare the initial parameters of every arm with the reference's, for the first seed.
 
     Args:
@@ -121,13 +121,13 @@ def compare_initial_parameters(
     counts: dict[str, int] = {}
     for arm, task in of_arm.items():
         experiment = resolve_config(first[arm].trial.config)
-        params = initial_parameters(experiment, task)
+        params = compute_initial_parameters(experiment, task)
         counts[arm] = count_parameters(params)
         sums[arm] = {path: _digest(leaf) for path, leaf in leaves_by_path(params).items()}
     return {arm: _beside(sums[arm], sums[reference], counts[arm]) for arm in of_arm}
 
 
-def initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
+def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     """Compute the parameters with which a run of the experiment starts, including those taken from another run.
 
     Args:
@@ -206,7 +206,9 @@ def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterato
             yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
 
 
-def _beside(own: Mapping[str, ArrayDigest], reference: Mapping[str, ArrayDigest], parameters: int) -> InitialParameters:
+def _beside(
+    own: Mapping[str, ArrayDigest], reference: Mapping[str, ArrayDigest], parameters: int
+) -> InitialParameterComparison:
     apart = tuple(path for path in own if path not in reference or own[path][:2] != reference[path][:2])
     differing = tuple(path for path in own if path not in apart and own[path] != reference[path])
-    return InitialParameters(parameters, len(own) - len(differing) - len(apart), len(own), differing, apart)
+    return InitialParameterComparison(parameters, len(own) - len(differing) - len(apart), len(own), differing, apart)

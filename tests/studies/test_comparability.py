@@ -11,11 +11,11 @@ from tests.training import small_run
 from transformer.config import UserError
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.models.model import leaves_by_path
-from transformer.studies.ablations.equal_conditions import (
-    check_metrics,
+from transformer.studies.ablations.comparability import (
+    check_metric_splits,
     check_shared_data,
     compare_initial_parameters,
-    initial_parameters,
+    compute_initial_parameters,
 )
 from transformer.studies.ablations.run_plan import PlannedRun, plan_runs
 from transformer.tasks import translation
@@ -111,9 +111,9 @@ def study(tmp_path_factory):
 
 def test_metrics_of_splits_that_nothing_reports_are_refused(study):
     _, tasks = study
-    check_metrics(ablation(), tasks["post"])
+    check_metric_splits(ablation(), tasks["post"])
     with pytest.raises(UserError, match=r"'dev/loss' is of a split that no run reports; say test or train or valid"):
-        check_metrics(ablation(selection_metric="dev/loss"), tasks["post"])
+        check_metric_splits(ablation(selection_metric="dev/loss"), tasks["post"])
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_beginnings_are_counted_and_named(study):
         arm: {
             path: np.asarray(leaf)
             for path, leaf in leaves_by_path(
-                initial_parameters(resolve_config(first[arm].trial.config), tasks[arm])
+                compute_initial_parameters(resolve_config(first[arm].trial.config), tasks[arm])
             ).items()
         }
         for arm in tasks
@@ -149,7 +149,7 @@ def test_a_run_begins_with_these_very_parameters(study, tmp_path):
     experiment = resolve_config(runs[0].trial.config)
     setting = build_components(experiment, tmp_path, single_device_placement())
     begun = setting.init_state(jax.random.key(experiment.run.seed)).variables.params
-    found = leaves_by_path(initial_parameters(experiment, tasks[runs[0].arm_name]))
+    found = leaves_by_path(compute_initial_parameters(experiment, tasks[runs[0].arm_name]))
     assert {path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(begun).items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in found.items()
     }
