@@ -187,7 +187,7 @@ class Captioning(ImageToSequenceTask):
         If the cell has several positions, each is a possible alignment and none is required.
         """
         cells_K = cell_of_patch(site.key, side=self.scene_generator.grid_size, size=self.scene_generator.image_size)
-        sure = len(cells_K) - site.key.leading == self.scene_generator.grid_size**2
+        sure = len(cells_K) - site.key.num_leading_positions == self.scene_generator.grid_size**2
         return gold_links(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:

@@ -329,7 +329,7 @@ def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
     middles = (np.arange(SIDE) + 0.5) * CELL
     y_Y, x_X = patch_centers(axis)
     row, column = (np.abs(each - middles[:, None]).argmin(axis=1) for each in (y_Y, x_X))
-    region = axis.leading + len(x_X) * row[:, None] + column
+    region = axis.num_leading_positions + len(x_X) * row[:, None] + column
     cells = np.arange(SIDE**2)[:, None]
     return (regions_K == cells) | (np.arange(len(regions_K)) == region.reshape(-1, 1))
 

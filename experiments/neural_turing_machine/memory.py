@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.api import prepare_keys, read, score
+from transformer.attention.api import prepare_keys, score, weighted_sum
 from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Cosine, Score
@@ -176,7 +176,7 @@ def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, 
     Returns:
         The read vectors r.
     """
-    return read(weights_RxHxN[:, None], memory_RxNxM[:, :, None])[:, :, 0]
+    return weighted_sum(weights_RxHxN[:, None], memory_RxNxM[:, :, None])[:, :, 0]
 
 
 def write_slots(

@@ -225,7 +225,7 @@ class NTM(StatelessModule):
 def build(config: NTMConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task's vectors and bits, with attention modules for read heads and for write heads."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
-    steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.num_slots)
+    steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, num_positions=config.num_slots)
     sites = tuple(
         Site(name, steps, slots, layers=("0",), heads=tuple(map(str, range(count))))
         for name, count in ((READ, config.read_heads), (WRITE, config.write_heads))

@@ -177,7 +177,7 @@ def build(config: SetTransformerConfig, interface: TaskInterface, precision: Pre
     sites: tuple[Site, ...] = stack_sites(STACK, config.blocks, config.layers, points, points) if config.layers else ()
     if config.pooling is Pooling.ATTENTION:
         heads = tuple(map(str, range(config.heads)))
-        sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, size=1), points, layers=("0",), heads=heads),)
+        sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, num_positions=1), points, layers=("0",), heads=heads),)
     return Model(FunctionalModule(lambda builder: SetTransformer(config, interface, builder), precision), sites)
 
 

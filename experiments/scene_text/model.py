@@ -174,7 +174,7 @@ def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Pre
     seen = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     if config.attention_input is AttentionInput.COLUMNS:
         assert seen.shape is not None
-        seen = Axis("columns", AxisKind.STEPS, size=seen.shape[1])
+        seen = Axis("columns", AxisKind.STEPS, num_positions=seen.shape[1])
     site = Site(SITE, Axis("target"), seen, layers=("0",), heads=("0",))
     return Model(FunctionalModule(lambda builder: ShowAttendRead(config, interface, builder), precision), (site,))
 

@@ -332,7 +332,7 @@ def build(config: PointerGeneratorConfig, interface: TaskInterface, precision: P
     """Build the model; sources and targets may have any length."""
     sites = [Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))]
     if "copied" in interface.inputs:
-        origin = Axis("origin", AxisKind.SLOTS, size=2)
+        origin = Axis("origin", AxisKind.SLOTS, num_positions=2)
         sites.append(Site(SWITCH, Axis("target"), origin, layers=("0",), heads=("0",)))
     return Model(
         FunctionalModule(lambda builder: PointerGenerator(config, interface, builder), precision), tuple(sites)

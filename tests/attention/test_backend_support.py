@@ -16,7 +16,7 @@ import pytest
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.oracles import attention_equations
-from transformer.attention.api import attend, read
+from transformer.attention.api import attend, weighted_sum
 from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
@@ -218,7 +218,7 @@ def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
 @pytest.mark.parametrize(
     ("name", "fault", "says"),
     [
-        ("read", lambda weights, v: read(jax.lax.stop_gradient(weights), v), "gradient of q"),
+        ("weighted_sum", lambda weights, v: weighted_sum(jax.lax.stop_gradient(weights), v), "gradient of q"),
         ("normalize", lambda logits, allowed, *kind, **options: normalize(logits, None, *kind, **options), "output"),
         ("query_positions", lambda mask, queries: jnp.arange(queries)[None], "decoded output"),
         (

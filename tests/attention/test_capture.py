@@ -16,7 +16,7 @@ from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blo
 from transformer.attention.capture import Capture, CapturedAttention, capture_from_queries_and_keys
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, AttentionPosition
-from transformer.attention.statistics import STATISTICS, ReductionStatistic, add_states, first_state
+from transformer.attention.statistics import STATISTICS, ReductionStatistic, add_states, finish_first_array
 
 # Two key heads for four query heads; a block of 8 divides neither length. Of the second example nothing is seen by
 # queries from 9 on, or from keys from 6 on.
@@ -65,11 +65,13 @@ def run(q: Any, k: Any, v: Any, backend: Backend, capture: Capture | None) -> tu
 @jax.jit(static_argnames=("capture", "lse_dtype"))
 def run_in_small_blocks(q: Any, k: Any, v: Any, capture: Capture, lse_dtype: Any = jnp.float32) -> CapturedAttention:
     """What is captured beside blocks of 8, its log-sum-exp rounded to `lse_dtype`."""
-    terms, form = LogitTerms(mask()), LogitScaling(scale=D**-0.5)
+    terms, scaling = LogitTerms(mask()), LogitScaling(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
-        _, log_sum = attend_blockwise(q, k, v, terms, form, BLOCK)
+        _, log_sum = attend_blockwise(q, k, v, terms, scaling, BLOCK)
         log_sum = log_sum.astype(lse_dtype).astype(jnp.float32)
-        captured = capture_from_queries_and_keys(q, k, capture, terms=terms, form=form, log_sum=log_sum, block=BLOCK)
+        captured = capture_from_queries_and_keys(
+            q, k, capture, terms=terms, scaling=scaling, log_sum=log_sum, block=BLOCK
+        )
     assert captured is not None
     return captured
 
@@ -246,10 +248,10 @@ def test_what_is_switched_off_is_not_computed(backend: Backend) -> None:
 
     def finish(state: Any) -> Any:
         jax.debug.callback(lambda: runs.append(1))
-        return first_state(state)
+        return finish_first_array(state)
 
     witness = ReductionStatistic(
-        "witness", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK, -1),), add_states, finish
+        "witness", (0.0,), lambda block: (jnp.sum(block.weights_BxHxQxK, -1),), add_states, finish
     )
     layers = Layers(backend)
     for observe in (False, True, False):

@@ -13,7 +13,7 @@ from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
     Capture,
     capture_from_queries_and_keys,
-    evenly_spaced,
+    evenly_spaced_positions,
     max_pool_map,
     pooling_block_size,
 )
@@ -67,11 +67,11 @@ def test_a_map_is_pooled_a_few_rows_at_a_time(at_once: int, monkeypatch: pytest.
     q, k, _ = arrays()
     weights, logits = expected_map(q, k)
     request = Capture(("here",), max_map_size=10, rows=2, top_k=2)
-    form = LogitScaling(scale=D**-0.5)
+    scaling = LogitScaling(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
-        found = jax.jit(lambda q, k: capture_from_queries_and_keys(q, k, request, terms=LogitTerms(mask()), form=form))(
-            q, k
-        )
+        found = jax.jit(
+            lambda q, k: capture_from_queries_and_keys(q, k, request, terms=LogitTerms(mask()), scaling=scaling)
+        )(q, k)
     within = 1e-6 * np.abs(logits).max()
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, 2, 4), rtol=0, atol=within)
     np.testing.assert_allclose(found.top_weights.weights, -np.sort(-weights, axis=-1)[..., :2], rtol=0, atol=within)
@@ -83,7 +83,7 @@ def test_no_array_of_the_size_of_a_long_map_exists() -> None:
     request = Capture(("here",), max_map_size=256, rows=8, top_k=8)
 
     def found(q: jax.Array, k: jax.Array) -> Any:
-        return capture_from_queries_and_keys(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitScaling())
+        return capture_from_queries_and_keys(q, k, request, terms=LogitTerms(Mask(causal=True)), scaling=LogitScaling())
 
     assert jax.eval_shape(found, one, one).pooled.shape == (1, heads, 256, 256)
     compiled = jax.jit(found).lower(one, one).compile()
@@ -121,7 +121,7 @@ def test_blocks_are_powers_of_two_so_that_levels_nest() -> None:
 
 
 def test_rows_are_spread_evenly() -> None:
-    assert evenly_spaced(19, 3) == (0, 9, 18)
-    assert evenly_spaced(3, 8) == (0, 1, 2)
-    assert evenly_spaced(5, 1) == (0,)
-    assert evenly_spaced(5, 0) == ()
+    assert evenly_spaced_positions(19, 3) == (0, 9, 18)
+    assert evenly_spaced_positions(3, 8) == (0, 1, 2)
+    assert evenly_spaced_positions(5, 1) == (0,)
+    assert evenly_spaced_positions(5, 0) == ()

@@ -315,8 +315,8 @@ CUDNN_CASES: dict[str, tuple[dict[str, Any], str, int]] = {
 
 
 def by_cudnn(q: Any, k: Any, v: Any, mask: Mask) -> jax.Array:
-    form = LogitScaling(scale=0.125, temperature=0.5)
-    return kernels.dot_product_attention(q, k, v, LogitTerms(mask), form, Backend.CUDNN)
+    scaling = LogitScaling(scale=0.125, temperature=0.5)
+    return kernels.dot_product_attention(q, k, v, LogitTerms(mask), scaling, Backend.CUDNN)
 
 
 @pytest.mark.parametrize("facts", [facts for facts, _, _ in CUDNN_CASES.values()], ids=CUDNN_CASES)

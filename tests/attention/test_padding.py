@@ -31,8 +31,8 @@ from transformer.attention import (
     dense_mask,
     normalize,
     prepare_keys,
-    read,
     score,
+    weighted_sum,
     zero_hidden_keys,
     zero_padded_queries,
 )
@@ -228,7 +228,7 @@ def test_the_stages_do_not_see_what_stands_in_padding(kind: Score) -> None:
         q, k, v = zero_padded_queries(mask, q), zero_hidden_keys(mask, k), zero_hidden_keys(mask, v)
         logits = score(q, prepare_keys(k, kind, params=params), kind, params=params)
         weights = normalize(logits, dense_mask(mask, Q, K)).values
-        return read(weights, v), capture_weights(weights, Capture(("here",)), logits=logits, mask=mask)
+        return weighted_sum(weights, v), capture_weights(weights, Capture(("here",)), logits=logits, mask=mask)
 
     check(call, AttentionParameters(PARTS.get(kind)))
 

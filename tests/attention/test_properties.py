@@ -418,11 +418,11 @@ def test_every_backend_gives_the_same(place: Place, seed: int, largest: float) -
 
 
 @functools.cache
-def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: LogitScaling, block: int) -> Any:
+def compiled_blocks(causal: bool, window: tuple[int, int] | None, scaling: LogitScaling, block: int) -> Any:
     @jax.jit
     def run(q: Any, k: Any, v: Any, facts: Facts, cotangent: Any) -> Any:
         terms = LogitTerms(Mask(causal=causal, window=window, **facts))
-        output, pull_back = jax.vjp(lambda q, k, v: attend_blockwise(q, k, v, terms, form, block)[0], q, k, v)
+        output, pull_back = jax.vjp(lambda q, k, v: attend_blockwise(q, k, v, terms, scaling, block)[0], q, k, v)
         return output, pull_back(cotangent)
 
     return run
@@ -436,8 +436,8 @@ def test_the_size_of_the_blocks_changes_nothing(number: int, seed: int, largest:
     shape = SHAPES[number]
     _, qkv, cotangent, facts = masked_case(seed, largest, shape, MASKS[number])
     theirs = attention(AttentionSpec(backend=Backend.EINSUM), facts, qkv, cotangent)
-    form = LogitScaling(scale=shape.depth**-0.5)
-    run = compiled_blocks("causal" in facts, facts.get("window"), form, turn(BLOCKS, number))
+    scaling = LogitScaling(scale=shape.depth**-0.5)
+    run = compiled_blocks("causal" in facts, facts.get("window"), scaling, turn(BLOCKS, number))
     with jax.default_matmul_precision("highest"):
         output, gradients = jax.tree.map(np.asarray, run(*qkv, traced_facts(facts), cotangent))
     agree(Found(output, theirs.weights, *gradients), theirs, largest)

@@ -11,7 +11,7 @@ import pytest
 import transformer.attention
 
 SUBMODULES = sorted(module.name for module in pkgutil.iter_modules(transformer.attention.__path__))
-STAGES = {"attend", "prepare_keys", "score", "normalize", "read", "capture_weights", "dropout"}
+STAGES = {"attend", "prepare_keys", "score", "normalize", "weighted_sum", "capture_weights", "dropout"}
 # Each name of the package must be the function or class of that name, once these modules are there too.
 PROGRAM = """
 import importlib, inspect

@@ -12,21 +12,21 @@ LENGTH = 48
 
 
 def positions(ring: Ring, place: int) -> list[np.ndarray]:
-    """The positions of each stretch of a device."""
-    each = LENGTH // ring.size // ring.num_stretches
+    """The positions of each chunk of a device."""
+    each = LENGTH // ring.size // ring.num_chunks
     return [int(start) + np.arange(each) for start in ring.starts(jnp.int32(place), each)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("stretches", [1, 2])
-def test_every_position_has_one_device(size: int, stretches: int) -> None:
-    ring = Ring(("sequence",), size, stretches)
-    owned = np.concatenate([stretch for place in range(size) for stretch in positions(ring, place)])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_every_position_has_one_device(size: int, chunks: int) -> None:
+    ring = Ring(("sequence",), size, chunks)
+    owned = np.concatenate([chunk for place in range(size) for chunk in positions(ring, place)])
     np.testing.assert_array_equal(np.sort(owned), np.arange(LENGTH))
 
 
 def products(ring: Ring) -> list[set[int]]:
-    """In each step, the numbers of products of stretches that devices compute of a causal map."""
+    """In each step, the numbers of products of chunks that devices compute of a causal map."""
     steps = []
     for index in range(ring.size):
         counts = set()
@@ -40,20 +40,20 @@ def products(ring: Ring) -> list[set[int]]:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_two_stretches_share_causal_work_evenly_and_one_does_not(size: int) -> None:
+def test_two_chunks_share_causal_work_evenly_and_one_does_not(size: int) -> None:
     assert products(Ring(("sequence",), size, 2)) == [{3}] + [{2}] * (size - 1)
     assert products(Ring(("sequence",), size, 1)) == [{1}] + [{0, 1}] * (size - 1)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_stretches_are_dealt_and_collected(size: int) -> None:
+def test_chunks_are_split_and_joined(size: int) -> None:
     mesh = jax.make_mesh((size,), ("sequence",), axis_types=(AxisType.Auto,), devices=jax.devices()[:size])
     ring = Ring(("sequence",), size, 2)
     over = PartitionSpec(None, "sequence")
 
     def there_and_back(x: jax.Array) -> tuple[jax.Array, ...]:
-        dealt = ring.dealt(x, 1)
-        return (*dealt, ring.collected(dealt, 1))
+        split_into_chunks = ring.split_into_chunks(x, 1)
+        return (*split_into_chunks, ring.join_chunks(split_into_chunks, 1))
 
     x = jnp.arange(2 * LENGTH).reshape(2, LENGTH)
     early, late, back = jax.jit(jax.shard_map(there_and_back, mesh=mesh, in_specs=over, out_specs=(over, over, over)))(

@@ -95,7 +95,7 @@ CASES = {
 OTHERS = (
     {
         "data=8": Case((8, 1, 1, 1), RULES["dp"], BLOCKWISE, ("causal",), SMALL._replace(batch=8)),
-        "sequence=4 in stretches, all terms": Case(
+        "sequence=4 in chunks, all terms": Case(
             (1, 1, 1, 4),
             RULES["sp"],
             BLOCKWISE,

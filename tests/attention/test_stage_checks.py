@@ -45,9 +45,9 @@ from transformer.attention import (
     capture_weights,
     normalize,
     prepare_keys,
-    read,
     score,
     sparsemax,
+    weighted_sum,
 )
 
 
@@ -158,7 +158,9 @@ def kinds_of_arguments() -> dict[str, Case]:
         "capture_weights_under_booleans": refused(
             capture_weights, weights, Capture(("here",)), mask=truth(*LOGITS), says=("mask is an array of bool",)
         ),
-        "read_of_whole_numbers": refused(read, whole(*LOGITS), v, says=("weights has numbers of type int32",)),
+        "weighted_sum_of_whole_numbers": refused(
+            weighted_sum, whole(*LOGITS), v, says=("weights has numbers of type int32",)
+        ),
         "allowed_of_a_mask": refused(
             normalize, weights, Mask(causal=True), says=("allowed is a Mask; give dense_mask(mask, queries, keys)",)
         ),
@@ -308,17 +310,21 @@ def shapes_of_stages() -> dict[str, Case]:
             params=AttentionParameters(Concat(floats(4, 8, 3), floats(4, 3))),
             says=("depth, 8",),
         ),
-        "read_of_other_heads": unfit(
-            read,
+        "weighted_sum_of_other_heads": unfit(
+            weighted_sum,
             floats(*LOGITS),
             floats(2, 7, 3, 8),
             says=(f"weights {LOGITS} has 4 heads", "3 heads of v (2, 7, 3, 8)"),
         ),
-        "read_of_other_keys": unfit(
-            read, floats(*LOGITS), floats(2, 6, 2, 8), says=("are of 7 keys, v (2, 6, 2, 8) of 6",)
+        "weighted_sum_of_other_keys": unfit(
+            weighted_sum, floats(*LOGITS), floats(2, 6, 2, 8), says=("are of 7 keys, v (2, 6, 2, 8) of 6",)
         ),
-        "read_of_another_batch": unfit(read, floats(*LOGITS), floats(1, 7, 2, 8), says=("differ in their batch",)),
-        "read_of_three_axes": unfit(read, floats(4, 5, 7), k, says=("weights has shape (4, 5, 7)", "[batch, heads")),
+        "weighted_sum_of_another_batch": unfit(
+            weighted_sum, floats(*LOGITS), floats(1, 7, 2, 8), says=("differ in their batch",)
+        ),
+        "weighted_sum_of_three_axes": unfit(
+            weighted_sum, floats(4, 5, 7), k, says=("weights has shape (4, 5, 7)", "[batch, heads")
+        ),
         "capture_weights_of_three_axes": unfit(
             capture_weights, floats(4, 5, 7), Capture(("here",)), says=("weights has shape (4, 5, 7)",)
         ),
@@ -349,7 +355,7 @@ def of_stages(
     q, k = floats(*Q_SHAPE), floats(*K_SHAPE)
     keys = k if raw else prepare_keys(k, kind, position, params)
     weights = normalize(score(q, keys, kind, position, params), truth(2, 1, 1, 7)).values
-    return read(weights, k), capture_weights(weights, Capture(("here",)))
+    return weighted_sum(weights, k), capture_weights(weights, Capture(("here",)))
 
 
 CASES = enums() | kinds_of_arguments() | prepared() | shapes_of_stages()

@@ -23,11 +23,11 @@ from transformer.attention.scores import Score
 from transformer.attention.statistics import (
     STATISTICS,
     ExpectationStatistic,
-    MassStatistic,
+    KeyWeightStatistic,
     ReductionStatistic,
     Statistic,
     add_states,
-    first_state,
+    finish_first_array,
     grid_distance,
     induction_mass,
     segment_mass,
@@ -45,9 +45,9 @@ ONE_REPEATS = dataclasses.replace(induction_mass(PERIOD - 1, None), name="one_re
 
 # What a researcher would write: one statistic of each kind.
 EVEN_KEYS = ExpectationStatistic("even_keys", lambda rows, key_K: (key_K % 2 == 0)[None].astype(jnp.float32))
-MIRRORED = MassStatistic("mirrored", lambda rows: rows.keys - 1 - rows.position_BxQ)
+MIRRORED = KeyWeightStatistic("mirrored", lambda rows: rows.keys - 1 - rows.position_BxQ)
 CONCENTRATION = ReductionStatistic(
-    "concentration", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK**2, axis=-1),), add_states, first_state
+    "concentration", (0.0,), lambda block: (jnp.sum(block.weights_BxHxQxK**2, axis=-1),), add_states, finish_first_array
 )
 OWN = (EVEN_KEYS, MIRRORED, CONCENTRATION)
 EVERY = (*STATISTICS.values(), induction_mass(PERIOD), ONE_REPEATS, GRID, span_mass(2, 9), *OWN)
@@ -248,8 +248,10 @@ def found_by(given: dict[str, Any], mask: Mask, backend: str, case_name: str) ->
     if backend == "small_blocks":
         scheme = Alibi() if case.position is AttentionPosition.ALIBI else position
         terms = LogitTerms(mask, given["bias"], scheme)
-        form = LogitScaling(D**-0.5, case.temperature)
-        found = capture_from_queries_and_keys(given["q"], given["k"], capture, terms=terms, form=form, block=BLOCK)
+        scaling = LogitScaling(D**-0.5, case.temperature)
+        found = capture_from_queries_and_keys(
+            given["q"], given["k"], capture, terms=terms, scaling=scaling, block=BLOCK
+        )
     else:
         spec = AttentionSpec(position=case.position, temperature=case.temperature, backend=Backend(backend))
         params = AttentionParameters(position=position)
@@ -339,7 +341,7 @@ def of_products(
     capture = Capture(("here",), maps=False, statistics=chosen)
     if path == "blockwise":
         found = capture_from_queries_and_keys(
-            q, k, capture, terms=LogitTerms(mask, bias), form=LogitScaling(), block=512
+            q, k, capture, terms=LogitTerms(mask, bias), scaling=LogitScaling(), block=512
         )
     else:
         spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
@@ -423,7 +425,7 @@ def test_planted_heads_are_told_apart(path: str) -> None:
                 return attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
             case "blockwise":
                 return capture_from_queries_and_keys(
-                    q, k, capture, terms=LogitTerms(mask), form=LogitScaling(), block=5
+                    q, k, capture, terms=LogitTerms(mask), scaling=LogitScaling(), block=5
                 )
         return capture_weights(weights, capture, mask=mask)
 
@@ -444,7 +446,7 @@ def test_an_induction_head_is_scored_by_the_period_of_each_example() -> None:
         capture = Capture(("here",), maps=False, statistics=(induction_mass(*periods),))
         terms = LogitTerms(Mask(causal=True))
         found = capture_from_queries_and_keys(
-            *map(jnp.float32, copies), capture, terms=terms, form=LogitScaling(), block=5
+            *map(jnp.float32, copies), capture, terms=terms, scaling=LogitScaling(), block=5
         )
         assert found is not None
         assert found.counts["induction"][0] == expected[0]
@@ -486,14 +488,14 @@ def test_no_two_statistics_share_a_name() -> None:
     made = [
         found
         for found in vars(statistics).values()
-        if isinstance(found, ExpectationStatistic | MassStatistic | ReductionStatistic)
+        if isinstance(found, ExpectationStatistic | KeyWeightStatistic | ReductionStatistic)
     ]
     assert len(made) == len(STATISTICS) >= 10
     assert all(STATISTICS[statistic.name] is statistic for statistic in made)
     names = [statistic.name for statistic in (*EVERY, segment_mass(1), span_mass(2, 8), segment_mass(0))]
     assert len(set(names)) == len(names)
     with pytest.raises(ValueError, match="holds a name twice"):
-        Capture(("here",), statistics=(EVEN_KEYS, MassStatistic("even_keys", lambda rows: rows.position_BxQ)))
+        Capture(("here",), statistics=(EVEN_KEYS, KeyWeightStatistic("even_keys", lambda rows: rows.position_BxQ)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
-from transformer.attention.api import read
+from transformer.attention.api import weighted_sum
 from transformer.attention.capture import capture_weights, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.functional_module import FunctionalModule
@@ -27,7 +27,7 @@ class Glimpse(StatelessModule):
         chosen = jax.random.categorical(key, logits) if train else jnp.argmax(logits, axis=-1)
         where = jax.nn.one_hot(chosen, PLACES)
         log_probability = jnp.sum(jax.nn.log_softmax(logits) * where, axis=-1)
-        seen = read(where[:, None, None], inputs["scene"][:, :, None])[:, 0, 0]
+        seen = weighted_sum(where[:, None, None], inputs["scene"][:, :, None])[:, 0, 0]
         maps = single_layer_maps("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None], capture), capture)
         return seen, Aux(maps, {"log_probability": log_probability}, state)
 
@@ -59,7 +59,7 @@ class FindTheMark(Toy):
 
 
 def build(config, interface, precision):
-    place = Axis("place", AxisKind.POINTS, size=PLACES)
+    place = Axis("place", AxisKind.POINTS, num_positions=PLACES)
     return Model(FunctionalModule(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
 
 

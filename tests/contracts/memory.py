@@ -66,7 +66,7 @@ class Classify(Toy):
 
 
 def build(config, interface, precision):
-    slots = Axis("memory", AxisKind.SLOTS, size=SLOTS)
+    slots = Axis("memory", AxisKind.SLOTS, num_positions=SLOTS)
     return Model(FunctionalModule(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
 
 

@@ -75,7 +75,7 @@ class WhereIsTheBlob(Toy):
 
 
 def build(config, interface, precision):
-    grid = Axis("patches", AxisKind.GRID, shape=(SIDE, SIDE), stride=float(PATCH), leading=1)
+    grid = Axis("patches", AxisKind.GRID, shape=(SIDE, SIDE), stride=float(PATCH), num_leading_positions=1)
     return Model(FunctionalModule(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.attention.capture import TopWeights, evenly_spaced, max_pool_map
+from transformer.attention.capture import TopWeights, evenly_spaced_positions, max_pool_map
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
@@ -175,7 +175,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
             )
             continue
         pooled = max_pool_map(weights, level.query_block, level.key_block)
-        rows, k = list(evenly_spaced(weights.shape[-2], store.tiers.num_rows)), store.tiers.top_k
+        rows, k = list(evenly_spaced_positions(weights.shape[-2], store.tiers.num_rows)), store.tiers.top_k
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
         top = TopWeights(order, np.take_along_axis(weights, order, axis=-1))
         kept[site.name] = quantize_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
@@ -207,7 +207,7 @@ def make_distance(own_LxHxQxK: np.ndarray, site: Site) -> np.ndarray:
     rows, columns = np.mgrid[: own_LxHxQxK.shape[-2], : own_LxHxQxK.shape[-1]]
     apart, axis = np.abs(rows - columns), site.key
     if site.query == axis and axis.shape is not None:
-        own_LxHxQxK = own_LxHxQxK[..., axis.leading :, axis.leading :]
+        own_LxHxQxK = own_LxHxQxK[..., axis.num_leading_positions :, axis.num_leading_positions :]
         places = np.indices(axis.shape).reshape(2, -1)
         apart = np.hypot(*(places[:, :, None] - places[:, None]))
     return ((own_LxHxQxK * apart).sum(axis=-1) / own_LxHxQxK.sum(axis=-1)).mean(axis=-1)
@@ -234,7 +234,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def write_image_run(directory: Path) -> Run:
     """Two small images in four by four patches behind a class token: heads look at a bright disc, or nearby."""
-    patches = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
+    patches = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, num_leading_positions=1)
     site = Site("encoder/self", patches, patches, ("0", "1"), ("0", "1", "2"))
     y, x = np.mgrid[:32, :32]
     discs = [np.exp(-(np.square(x - a) + np.square(y - b)) / 60) for a, b in ((9, 20), (22, 8))]

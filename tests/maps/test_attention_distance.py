@@ -47,7 +47,7 @@ def test_the_page_has_the_mean_attention_distance_in_pixels(store):
 
 
 def test_a_head_that_reads_all_alike_looks_as_far_as_patches_lie_apart():
-    axis = Axis("patches", AxisKind.GRID, shape=(3, 5), stride=4.0, leading=2)
+    axis = Axis("patches", AxisKind.GRID, shape=(3, 5), stride=4.0, num_leading_positions=2)
     pairs = [apart(a, b, axis) for a, b in itertools.product(range(15), repeat=2)]
     assert uniform_distance(axis) == pytest.approx(np.mean(pairs))
 

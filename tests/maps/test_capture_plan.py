@@ -26,7 +26,7 @@ from transformer.tasks.axis_labels import AxisLabels, GoldLink
 
 WHOLE = Capture(("here",))
 TOKENS = Axis("tokens")
-GRID = Axis("patches", AxisKind.GRID, shape=(3, 4), leading=1)
+GRID = Axis("patches", AxisKind.GRID, shape=(3, 4), num_leading_positions=1)
 
 
 def labeled(*lengths: int, **more) -> AxisLabels:

@@ -120,7 +120,7 @@ def test_a_head_is_called_by_what_it_does(site, habit, role, distance):
 
 @pytest.mark.parametrize("key", [0, 1])
 def test_any_slot_can_be_the_one_place_of_a_head(key):
-    axes = Axis("step", AxisKind.SLOTS, size=6), Axis("slot", AxisKind.SLOTS, size=10)
+    axes = Axis("step", AxisKind.SLOTS, num_positions=6), Axis("slot", AxisKind.SLOTS, num_positions=10)
     weights = np.full((1, 1, 1, 6, 10), 0.02)
     weights[..., key] = 0.82
     labels = AxisLabels({}, ("an example",))
@@ -226,7 +226,7 @@ def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(
 
 
 def test_patches_and_slots_have_no_tokens_to_be_the_same():
-    slots = Axis("slots", AxisKind.SLOTS, size=9)
+    slots = Axis("slots", AxisKind.SLOTS, num_positions=9)
     site = Site("memory/self", slots, slots, ("0",), ("0",))
     labels = AxisLabels({"slots": (slots.names(),)}, ("one",))
     for habit, role in (("by 0", Role.DIAGONAL), ("by -1", None)):
@@ -236,7 +236,7 @@ def test_patches_and_slots_have_no_tokens_to_be_the_same():
 
 def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
     """Four by five patches behind a class token: a row's end and the next row's beginning do not touch."""
-    patches = Axis("patches", AxisKind.GRID, shape=(4, 5), stride=8.0, leading=1)
+    patches = Axis("patches", AxisKind.GRID, shape=(4, 5), stride=8.0, num_leading_positions=1)
     site = Site("encoder/self", patches, patches, ("0",), ("0",))
     labels = AxisLabels({"patches": (patches.names(),)}, ("one",))
     places = np.indices((4, 5)).reshape(2, -1)

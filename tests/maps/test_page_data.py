@@ -154,7 +154,12 @@ def test_each_query_may_have_a_image_of_its_own(agent_run):
 def test_images_and_spectrograms_are_packed(image_run, speech_run):
     page = Page(write_report(image_run.directory).read_text())
     axis = page.data()["axes"]["patches"]
-    assert (axis["kind"], axis["shape"], axis["leading"], axis["image"]) == ("grid", [4, 4], 1, [32, 32, 32, 32])
+    assert (axis["kind"], axis["shape"], axis["numLeadingPositions"], axis["image"]) == (
+        "grid",
+        [4, 4],
+        1,
+        [32, 32, 32, 32],
+    )
     packed = gzip.decompress(base64.b64decode(blocks_of(page)["image-0-1"]))
     assert packed == image_run.labels.images["patches"][1].tobytes()
     large = np.arange(500 * 300 * 3, dtype=np.uint32).astype(np.uint8).reshape(500, 300, 3)

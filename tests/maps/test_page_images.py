@@ -27,7 +27,7 @@ GOLD = {2: (GoldLink(2, 5, True), GoldLink(2, 6, False)), 8: (GoldLink(8, 11, Tr
 def write_gaze_run(directory: Path) -> Run:
     """Twelve words that read an image of four by four patches in two layers of two heads; an answer in three hops."""
     words, grid = Axis("words"), Axis("grid", AxisKind.GRID, shape=(4, 4), stride=8.0)
-    answer = Axis("answer", AxisKind.SLOTS, size=1)
+    answer = Axis("answer", AxisKind.SLOTS, num_positions=1)
     sites = (
         Site("decoder/cross", words, grid, ("0", "1"), ("0", "1")),
         Site("answer/hops", answer, grid, ("0", "1", "2"), ("0",)),
@@ -260,7 +260,7 @@ def test_on_a_narrow_page_the_strip_alone_scrolls_sideways(gazes, visit, scheme)
 
 
 def test_a_pooled_map_over_a_image_is_called_one(visit, tmp_path):  # noqa: F811
-    grid = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
+    grid = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, num_leading_positions=1)
     site = Site("encoder/self", grid, grid, ("0",), ("0", "1"))
     images = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
     labels = AxisLabels({"patches": (grid.names(),)}, ("dark",), images=images)

@@ -39,7 +39,10 @@ SITES = (
 
 @pytest.mark.parametrize("values", MapValues, ids=lambda values: values.value)
 def test_all_that_a_site_is_comes_back(values):
-    slots, patches = Axis("memory", AxisKind.SLOTS, size=3), Axis("patches", AxisKind.GRID, shape=(2, 3), leading=1)
+    slots, patches = (
+        Axis("memory", AxisKind.SLOTS, num_positions=3),
+        Axis("patches", AxisKind.GRID, shape=(2, 3), num_leading_positions=1),
+    )
     site = Site("memory/read", patches, slots, ("0", "1"), ("read",), causal=True, values=values)
     assert parse_dataclass(Site, json.loads(json.dumps(site_metadata(site))), "a site") == site
 
@@ -481,7 +484,7 @@ def half(array, writer: int):
 
 def test_images_and_spectrograms_come_back(tmp_path):
     rng = np.random.default_rng(0)
-    patches = Axis("patches", AxisKind.GRID, shape=(2, 2), stride=8.0, leading=1)
+    patches = Axis("patches", AxisKind.GRID, shape=(2, 2), stride=8.0, num_leading_positions=1)
     frames = Axis("frames", AxisKind.FRAMES, stride=0.02, offset=0.01)
     sites = (
         Site("encoder/self", patches, patches, ("0",), ("0",)),

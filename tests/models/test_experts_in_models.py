@@ -91,7 +91,12 @@ def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) ->
     of_experts = {site.name: site for site in sparse.sites if site.name not in {site.name for site in dense.sites}}
     assert set(of_experts) == {f"{stack}/experts" for stack in STACKS[family]}
     for site in of_experts.values():
-        assert (site.key.kind, site.key.size, site.layers, site.heads) == (AxisKind.EXPERTS, COUNT, numbers, ("0",))
+        assert (site.key.kind, site.key.num_positions, site.layers, site.heads) == (
+            AxisKind.EXPERTS,
+            COUNT,
+            numbers,
+            ("0",),
+        )
 
 
 @pytest.mark.parametrize(

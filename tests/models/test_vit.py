@@ -118,7 +118,12 @@ def test_logits_are_those_of_the_equations(pooling: ImagePooling) -> None:
 def test_sites_have_the_grid_and_the_token_in_front() -> None:
     _, model = vit()
     (site,) = model.sites
-    assert (site.key.kind, site.key.shape, site.key.stride, site.key.leading) == (AxisKind.GRID, (2, 3), 4.0, 1)
+    assert (site.key.kind, site.key.shape, site.key.stride, site.key.num_leading_positions) == (
+        AxisKind.GRID,
+        (2, 3),
+        4.0,
+        1,
+    )
     variables = model.init(jax.random.key(0))
     capture = Capture(sites=(f"{STACK}/self",))
     _, aux = model.apply(variables, {"image": image()}, train=False, capture=capture)
@@ -143,7 +148,7 @@ def test_sinusoidal_positions_of_rows_and_columns() -> None:
     """[sin x w, cos x w, sin y w, cos y w] with w = 1 / 10000^(k / (width / 4 - 1)) (Beyer et al. 2022, their code)."""
     width, shape = 16, (3, 4)
     kind = GridPositions.SINUSOIDAL_2D
-    functional = FunctionalModule(lambda builder: GridTable(kind, shape, width, leading=1, builder=builder))
+    functional = FunctionalModule(lambda builder: GridTable(kind, shape, width, num_class_tokens=1, builder=builder))
     got = functional.bind(functional.init(jax.random.key(0)))(jnp.zeros((1, 13, width)))[0]
     expected = np.zeros((13, width))
     for row in range(3):
@@ -156,7 +161,7 @@ def test_sinusoidal_positions_of_rows_and_columns() -> None:
 
 def test_learned_rows_and_columns_are_shared() -> None:
     functional = FunctionalModule(
-        lambda builder: GridTable(GridPositions.LEARNED_2D, (2, 3), 4, leading=1, builder=builder)
+        lambda builder: GridTable(GridPositions.LEARNED_2D, (2, 3), 4, num_class_tokens=1, builder=builder)
     )
     params = functional.init(jax.random.key(0))
     got = functional.bind(params)(jnp.zeros((1, 7, 4)))[0]

@@ -97,11 +97,11 @@ def of_axis(axis: Axis) -> AxisLabels:
 @pytest.mark.parametrize(
     ("axis", "names"),
     [
-        (Axis("memory", AxisKind.SLOTS, size=3), ("slot 0", "slot 1", "slot 2")),
-        (Axis("router", AxisKind.EXPERTS, size=2), ("expert 0", "expert 1")),
-        (Axis("time", AxisKind.STEPS, size=2), ("step 0", "step 1")),
-        (Axis("patches", AxisKind.GRID, shape=(1, 2), leading=1), ("class", "0,0", "0,1")),
-        (Axis("sound", AxisKind.FRAMES, size=3, stride=0.25, offset=0.5), ("0.50 s", "0.75 s", "1.00 s")),
+        (Axis("memory", AxisKind.SLOTS, num_positions=3), ("slot 0", "slot 1", "slot 2")),
+        (Axis("router", AxisKind.EXPERTS, num_positions=2), ("expert 0", "expert 1")),
+        (Axis("time", AxisKind.STEPS, num_positions=2), ("step 0", "step 1")),
+        (Axis("patches", AxisKind.GRID, shape=(1, 2), num_leading_positions=1), ("class", "0,0", "0,1")),
+        (Axis("sound", AxisKind.FRAMES, num_positions=3, stride=0.25, offset=0.5), ("0.50 s", "0.75 s", "1.00 s")),
     ],
     ids=lambda value: value.kind.value if isinstance(value, Axis) else "",
 )
@@ -116,8 +116,8 @@ def test_an_axis_that_nothing_names_is_refused_by_its_site() -> None:
 
 @pytest.mark.parametrize("kind", [AxisKind.TOKENS, AxisKind.GRID])
 def test_a_size_where_there_can_be_none_is_refused(kind: AxisKind) -> None:
-    with pytest.raises(ValueError, match=r"axis 'x' of kind .* has size=3"):
-        Axis("x", kind, size=3, shape=(1, 3) if kind is AxisKind.GRID else None)
+    with pytest.raises(ValueError, match=r"axis 'x' of kind .* has num_positions=3"):
+        Axis("x", kind, num_positions=3, shape=(1, 3) if kind is AxisKind.GRID else None)
 
 
 def test_links_of_no_site_or_outside_of_their_axes_are_refused() -> None:

@@ -108,7 +108,7 @@ def unstacked(captured: Any) -> Any:
     return captured._replace(weights=None if captured.weights is None else captured.weights[0])
 
 
-SYMBOLS, SLOTS = Axis("symbols"), Axis("memory", AxisKind.SLOTS, size=memory.SLOTS)
+SYMBOLS, SLOTS = Axis("symbols"), Axis("memory", AxisKind.SLOTS, num_positions=memory.SLOTS)
 PROBED = memory.Classify().probe_batch["symbols"]
 NAMED = tuple(tuple(map(str, np.trim_zeros(row, "b"))) for row in PROBED)
 FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
@@ -117,7 +117,7 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         r"the site 'memory/read' has the axis 'memory', which nothing names",
     ),
     "an axis described in two ways": (
-        lambda: (altered(), with_sites(site(), site(name="again", key=dataclasses.replace(SLOTS, size=3)))),
+        lambda: (altered(), with_sites(site(), site(name="again", key=dataclasses.replace(SLOTS, num_positions=3)))),
         r"the axis 'memory' of site .* is described in two ways",
     ),
     "a site twice": (
@@ -150,7 +150,7 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         r"has 4 examples, but Task.axis_labels describes 2",
     ),
     "an axis of another size": (
-        lambda: (altered(), with_sites(site(key=dataclasses.replace(SLOTS, size=9)))),
+        lambda: (altered(), with_sites(site(key=dataclasses.replace(SLOTS, num_positions=9)))),
         r"has 4 positions of 'memory', but the axis names 9",
     ),
     "gold links of another site": (

@@ -1,10 +1,10 @@
 """Attention as pure functions of arrays, on JAX alone: no modules and no configs.
 
-`attend(q, k, v)` composes the stages `prepare_keys`, `score`, `normalize`, `read` and `capture_weights`, which are
-public too. Import every name below from this package, not from its submodules.
+`attend(q, k, v)` composes the stages `prepare_keys`, `score`, `normalize`, `weighted_sum` and `capture_weights`, which
+are public too. Import every name below from this package, not from its submodules.
 """
 
-from transformer.attention.api import PreparedKeys, attend, prepare_keys, read, score
+from transformer.attention.api import PreparedKeys, attend, prepare_keys, score, weighted_sum
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import (
     Capture,
@@ -54,12 +54,12 @@ from transformer.attention.statistics import (
     ENTROPY,
     STATISTICS,
     ExpectationStatistic,
-    MapCells,
+    KeyWeightStatistic,
+    MapBlock,
     MapRows,
-    MassStatistic,
     ReductionStatistic,
     add_states,
-    first_state,
+    finish_first_array,
     grid_distance,
     induction_mass,
     max_states,
@@ -87,11 +87,11 @@ __all__ = [
     "Cosine",
     "ExpectationStatistic",
     "General",
+    "KeyWeightStatistic",
     "Location",
-    "MapCells",
+    "MapBlock",
     "MapRows",
     "Mask",
-    "MassStatistic",
     "Mlp",
     "Normalizer",
     "PositionCombination",
@@ -113,7 +113,7 @@ __all__ = [
     "dense_mask",
     "dropout",
     "entmax15",
-    "first_state",
+    "finish_first_array",
     "gaussian_reweight",
     "grid_distance",
     "induction_mass",
@@ -124,7 +124,6 @@ __all__ = [
     "normalize",
     "predicted_center",
     "prepare_keys",
-    "read",
     "score",
     "segment_mass",
     "single_layer_maps",
@@ -133,6 +132,7 @@ __all__ = [
     "softmax",
     "span_mass",
     "sparsemax",
+    "weighted_sum",
     "zero_hidden_keys",
     "zero_padded_queries",
 ]

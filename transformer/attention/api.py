@@ -10,11 +10,11 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.argument_checks import describe_value, is_array
 from transformer.attention.attend_checks import (
     check_attend_call,
-    check_keys,
     check_log_sum,
-    check_queries,
+    check_prepare_keys_call,
     check_score_and_position,
-    check_weights,
+    check_score_call,
+    check_weighted_sum_call,
 )
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import (
@@ -116,7 +116,7 @@ def prepare_keys(
         ```
     """
     params = AttentionParameters() if params is None else params
-    check_keys(k_BxKxGxC, kind, position, params)
+    check_prepare_keys_call(k_BxKxGxC, kind, position, params)
     keys = _prepared(
         k_BxKxGxC, resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
     )
@@ -160,14 +160,16 @@ def score(
     """
     params = AttentionParameters() if params is None else params
     keys, depth = _keys_of(prepared, kind, position)
-    check_queries(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
+    check_score_call(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
     if positions is None:
         positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
     function, scheme = resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
     return _logits(q_BxQxHxD, keys, function, scheme, positions, scale=scale, bias=bias)
 
 
-def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B Q H D"]:
+def weighted_sum(
+    weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K G D"]
+) -> Float[Array, "B Q H D"]:
     """Compute the weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
 
     Args:
@@ -181,7 +183,7 @@ def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K 
         ValueError: If the weights and values do not match in batch, keys or heads.
         TypeError: If either is not an array of floating-point numbers.
     """
-    check_weights(weights_BxHxQxK, v_BxKxGxD)
+    check_weighted_sum_call(weights_BxHxQxK, v_BxKxGxD)
     values = repeat_heads(v_BxKxGxD, weights_BxHxQxK.shape[1])
     return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxQxK.astype(v_BxKxGxD.dtype), values)
 
@@ -285,23 +287,23 @@ def attend(
     q = function.query(scheme.encode_queries(q, query_positions(mask, q.shape[1])))
     k = _prepared(k, function, scheme)
     terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None)
-    form = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
+    scaling = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = uses_interpret_mode(backend, shape)
     if shards is not None:
-        program = ShardedProgram(shards, form, backend, interpret, q.shape[2])
+        program = ShardedProgram(shards, scaling, backend, interpret, q.shape[2])
         output, captured, log_sum = attend_sharded(q, k, v, terms, program, capture, wants_log_sum=log_sum_exp)
         return output, AttentionAux(captured, log_sum_exp=log_sum)
 
     keep = capture is not None or log_sum_exp
-    output, log_sum = attend_with_kernel(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
+    output, log_sum = attend_with_kernel(q, k, v, terms, scaling, backend, interpret=interpret, keep=keep)
     if log_sum_exp and log_sum is None:
         # In blocks: a kernel's own comes in the type of its inputs, or without a gradient.
-        log_sum = log_sum_exp_blockwise(q, k, terms, form)
+        log_sum = log_sum_exp_blockwise(q, k, terms, scaling)
     compute_log_sum = functools.partial(
-        log_sum_exp_with_kernel, *jax.lax.stop_gradient((q, k, v, terms)), form, backend, interpret=interpret
+        log_sum_exp_with_kernel, *jax.lax.stop_gradient((q, k, v, terms)), scaling, backend, interpret=interpret
     )
     captured = capture_from_queries_and_keys(
-        q, k, capture, terms=terms, form=form, log_sum=compute_log_sum if log_sum is None else log_sum
+        q, k, capture, terms=terms, scaling=scaling, log_sum=compute_log_sum if log_sum is None else log_sum
     )
     return output, AttentionAux(captured, log_sum_exp=log_sum if log_sum_exp else None)
 
@@ -339,7 +341,7 @@ def _attend_dense(
         assert mask.window is not None
         weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
     dropped = dropout(weights.values, spec.dropout, dropout_key)
-    output = read(dropped, v)
+    output = weighted_sum(dropped, v)
     from_positions = scheme.position_values(dropped, positions)
     if from_positions is not None:
         output = output + from_positions.astype(output.dtype)

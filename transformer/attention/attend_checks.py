@@ -13,7 +13,7 @@ from transformer.attention.argument_checks import (
     describe_value,
     is_array,
 )
-from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, check_scale, why_incompatible
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, check_scale, incompatible_reason
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
@@ -65,12 +65,12 @@ def check_score_and_position(kind: Score, position: AttentionPosition) -> None:
     """
     check_member("kind", kind, Score)
     check_member("position", position, AttentionPosition)
-    why = why_incompatible(kind, position)
+    why = incompatible_reason(kind, position)
     if why is not None:
         raise ValueError(f"score={kind.value} x position={position.value} has no meaning: {why}")
 
 
-def check_keys(k: Array, kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
+def check_prepare_keys_call(k: Array, kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
     """Check the arguments of `prepare_keys`, including the parameters that multiply the keys.
 
     Raises:
@@ -92,7 +92,7 @@ def check_keys(k: Array, kind: Score, position: AttentionPosition, params: Atten
         )
 
 
-def check_queries(
+def check_score_call(
     q: Array,
     prepared: Array,
     depth: int,
@@ -147,7 +147,7 @@ def check_queries(
     _check_bias(bias, (q.shape[0], q.shape[2], q.shape[1], prepared.shape[1]))
 
 
-def check_weights(weights: Array, v: Array) -> None:
+def check_weighted_sum_call(weights: Array, v: Array) -> None:
     """Check the arguments of `read`.
 
     Raises:

@@ -91,9 +91,9 @@ class AttentionSpec:
         check_dropout_rate("dropout", self.dropout)
 
 
-def why_incompatible(kind: Score, position: AttentionPosition) -> str | None:
+def incompatible_reason(kind: Score, position: AttentionPosition) -> str | None:
     """Say why this score cannot be combined with this position scheme; None if it can."""
-    why = SCHEMES[position].why_incompatible(SCORES[kind])
+    why = SCHEMES[position].incompatible_reason(SCORES[kind])
     return None if why is None else f"position={position.value} {why.format(kind.value)}"
 
 

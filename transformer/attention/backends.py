@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.attention_spec import AttentionSpec, Backend, why_incompatible
+from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
 from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD, Mask, missing_field
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
@@ -159,7 +159,7 @@ BACKENDS: dict[Backend, BackendSupport] = {
 def invalid_reason(variant: AttentionVariant) -> str | None:
     """Say why no backend could compute this variant; None if it is valid."""
     score, position, facts = variant.score, variant.position, variant.features
-    why = why_incompatible(score, position)
+    why = incompatible_reason(score, position)
     if why is not None:
         return why
     if variant.reweighting is Reweighting.GAUSSIAN:

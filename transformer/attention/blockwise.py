@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.component import Keys, Queries, Values
-from transformer.attention.masks import LOGIT_AXES, Mask, query_positions, take_entries, visible_keys
+from transformer.attention.masks import LOGIT_AXES, Mask, query_positions, take_at_queries_and_keys, visible_keys
 from transformer.attention.positions import PositionScheme
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.attention.scores import grouped_products
@@ -55,7 +55,11 @@ class LogitTerms:
             from_positions = self.position.position_bias(position_BxQ, key, logits.shape[1], logits.dtype)
             assert from_positions is not None
             logits = logits + from_positions
-        return logits if self.bias is None else logits + take_entries(self.bias, query_Q, key).astype(logits.dtype)
+        return (
+            logits
+            if self.bias is None
+            else logits + take_at_queries_and_keys(self.bias, query_Q, key).astype(logits.dtype)
+        )
 
 
 class LogitScaling(NamedTuple):
@@ -93,7 +97,7 @@ def logits_of_block(
     key_K: Int[Array, " K"],
     terms: LogitTerms,
     *,
-    form: LogitScaling,
+    scaling: LogitScaling,
     queries: int,
     keys: int,
 ) -> LogitBlock:
@@ -105,20 +109,20 @@ def logits_of_block(
         query_Q: Indices of the queries.
         key_K: Indices of the keys.
         terms: Mask, bias and position bias of the whole map.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         queries: Number of queries of the whole map.
         keys: Number of keys of the whole map.
 
     Returns:
         The block. Keys with an index at or beyond `keys` are not allowed.
     """
-    logits = grouped_products(q_BxQxHxD, k_BxKxGxD) * form.scale
+    logits = grouped_products(q_BxQxHxD, k_BxKxGxD) * scaling.scale
     key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
     query_inside = jnp.minimum(query_Q, queries - 1)
     positions = jnp.take(query_positions(terms.mask, queries), query_inside, axis=1)
     logits = terms.added_to(logits, query_inside, positions, key_1x1xK)
-    if form.temperature != 1:
-        logits = logits / form.temperature
+    if scaling.temperature != 1:
+        logits = logits / scaling.temperature
     allowed = (key_K < keys)[None, None, None]
     seen = visible_keys(terms.mask, query_inside, key_1x1xK)
     return LogitBlock(key_K, positions, logits, allowed if seen is None else allowed & seen)
@@ -134,15 +138,20 @@ def recompute_weights(
 
 
 def log_sum_exp_blockwise(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, scaling: LogitScaling, block: int = BLOCK
 ) -> Float[Array, "B H Q"]:
     """Compute the log-sum-exp of each row as `attend_blockwise` does, cheaply: its values have a single feature."""
     nothing = jnp.zeros((*k_BxKxGxD.shape[:3], 1), k_BxKxGxD.dtype)
-    return attend_blockwise(q_BxQxHxD, k_BxKxGxD, nothing, terms, form, block)[1]
+    return attend_blockwise(q_BxQxHxD, k_BxKxGxD, nothing, terms, scaling, block)[1]
 
 
 def attend_blockwise(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
+    v_BxKxGxDv: Values,
+    terms: LogitTerms,
+    scaling: LogitScaling,
+    block: int = BLOCK,
 ) -> tuple[Float[Array, "B Q H Dv"], Float[Array, "B H Q"]]:
     """Compute softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row.
 
@@ -155,7 +164,7 @@ def attend_blockwise(
         k_BxKxGxD: Keys.
         v_BxKxGxDv: Values.
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         block: Queries and keys of one block.
 
     Returns:
@@ -164,30 +173,35 @@ def attend_blockwise(
     """
     # As leaves: custom_vjp rebuilds its arguments around placeholders, which a checked dataclass refuses.
     leaves, tree = jax.tree.flatten(terms)
-    return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, block)
+    return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
 
 
 def output_blockwise(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitScaling, block: int = BLOCK
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
+    v_BxKxGxDv: Values,
+    terms: LogitTerms,
+    scaling: LogitScaling,
+    block: int = BLOCK,
 ) -> Float[Array, "B Q H Dv"]:
     """Compute only the output of `attend_blockwise`."""
     leaves, tree = jax.tree.flatten(terms)
-    return _output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, block)
+    return _output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
 
 
 @functools.partial(jax.jit, inline=True, static_argnums=(4, 5, 6))
-def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int) -> Array:
+def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, scaling: LogitScaling, block: int) -> Array:
     """Compiled as one program even where nothing else is, so that its infinities stay inside (see `jax_debug_infs`)."""
-    return _attend(q, k, v, leaves, tree, form, block)[0]
+    return _attend(q, k, v, leaves, tree, scaling, block)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int) -> tuple:
-    return blockwise_forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
+def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, scaling: LogitScaling, block: int) -> tuple:
+    return blockwise_forward(q, k, v, tree.unflatten(leaves), scaling, block, v.dtype)
 
 
 def blockwise_forward(
-    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, block: int, dtype: jnp.dtype
+    q: Array, k: Array, v: Array, terms: LogitTerms, scaling: LogitScaling, block: int, dtype: jnp.dtype
 ) -> tuple[Array, Array]:
     """The forward pass of `attend_blockwise`, with the output in `dtype`.
 
@@ -196,7 +210,7 @@ def blockwise_forward(
         k: Keys.
         v: Values.
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         block: Queries and keys of one block.
         dtype: Type of the output.
 
@@ -222,7 +236,7 @@ def blockwise_forward(
     def rows(q_block: Array, query: Array) -> Any:
         shape = (q_block.shape[0], q_block.shape[2], q_block.shape[1])
         empty = (jnp.full(shape, -jnp.inf, wide), jnp.zeros(shape, wide), jnp.zeros((*shape, depth), wide))
-        largest, total, output = fold_key_blocks(fold, empty, q_block, query, k, v, terms, form, block, q.shape[1])
+        largest, total, output = fold_key_blocks(fold, empty, q_block, query, k, v, terms, scaling, block, q.shape[1])
         some = total > 0
         output = output / jnp.where(some, total, 1)[..., None]
         log_sum = jnp.where(some, jnp.log(jnp.where(some, total, 1)) + jnp.where(some, largest, 0), -jnp.inf)
@@ -248,7 +262,7 @@ def fold_key_blocks(
     k: Array,
     v: Array | None,
     terms: LogitTerms,
-    form: LogitScaling,
+    scaling: LogitScaling,
     block: int,
     queries: int,
 ) -> Any:
@@ -262,7 +276,7 @@ def fold_key_blocks(
         k: All keys.
         v: All values, or None.
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         block: Keys of one block.
         queries: Number of queries of the whole map.
 
@@ -275,7 +289,9 @@ def fold_key_blocks(
         k_block, v_block, key = part
 
         def compute(carry: Any) -> Any:
-            part = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
+            part = logits_of_block(
+                q_block, k_block, query, key, terms, scaling=scaling, queries=queries, keys=k.shape[1]
+            )
             return fold(carry, part, v_block)
 
         reach = any_key_visible(terms.mask, query, key)
@@ -287,12 +303,12 @@ def fold_key_blocks(
     return jax.lax.scan(one, carry, blocks)[0]
 
 
-def _backward_rule(tree: Any, form: LogitScaling, block: int, kept: Any, cotangents: Any) -> Any:
+def _backward_rule(tree: Any, scaling: LogitScaling, block: int, kept: Any, cotangents: Any) -> Any:
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
-    center = gradient_delta(output, log_sum, d_output, d_log_sum)
-    gradients = blockwise_backward(q, k, v, terms, d_output, center, log_sum, form, block, q.dtype)
+    delta = gradient_delta(output, log_sum, d_output, d_log_sum)
+    gradients = blockwise_backward(q, k, v, terms, d_output, delta, log_sum, scaling, block, q.dtype)
     return cast_gradients(q, k, v, terms, gradients)
 
 
@@ -341,9 +357,9 @@ def blockwise_backward(
     v: Array,
     terms: LogitTerms,
     d_output: Array,
-    center: Array,
+    delta: Array,
     log_sum: Array,
-    form: LogitScaling,
+    scaling: LogitScaling,
     block: int,
     dtype: jnp.dtype,
 ) -> Gradients:
@@ -355,9 +371,9 @@ def blockwise_backward(
         v: Values.
         terms: Mask, bias and position bias.
         d_output: Gradient of the output.
-        center: `gradient_delta` of each row.
+        delta: `gradient_delta` of each row.
         log_sum: Log-sum-exp of each row over all keys, which may be more than these.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         block: Queries and keys of one block.
         dtype: Type of the queries' gradient.
 
@@ -372,9 +388,9 @@ def blockwise_backward(
 
     def rows(carry: Any, part: Any) -> tuple[Any, Any]:
         d_k, d_v, d_traced = carry
-        q_block, d_out_block, center_block, log_sum_block, query = part
-        log_sum_block, center_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(center_block, 1, 2)
-        center_block = jnp.where(jnp.isfinite(log_sum_block), center_block, 0)
+        q_block, d_out_block, delta_block, log_sum_block, query = part
+        log_sum_block, delta_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(delta_block, 1, 2)
+        delta_block = jnp.where(jnp.isfinite(log_sum_block), delta_block, 0)
 
         def columns(carry: Any, part: Any) -> tuple[Any, Any]:
             k_block, v_block, key = part
@@ -387,7 +403,7 @@ def blockwise_backward(
                     query,
                     key,
                     LogitTerms(terms.mask, bias, position),
-                    form=form,
+                    scaling=scaling,
                     queries=queries,
                     keys=keys,
                 )
@@ -398,7 +414,7 @@ def blockwise_backward(
                 of_block, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
                 weights = recompute_weights(of_block, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
-                d_logits = jnp.where(allowed, weights * (d_weights - center_block[..., None]), 0)
+                d_logits = jnp.where(allowed, weights * (d_weights - delta_block[..., None]), 0)
                 d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
                 d_v_block = _read_back(weights, d_out_block, v_block)
                 d_q = d_q + d_q_new.astype(wide)
@@ -418,7 +434,7 @@ def blockwise_backward(
     parts = (
         q_blocks,
         _blocks(d_output, block),
-        _blocks(jnp.moveaxis(center, 1, 2), block),
+        _blocks(jnp.moveaxis(delta, 1, 2), block),
         _blocks(jnp.moveaxis(log_sum, 1, 2), block),
         query_index,
     )
@@ -428,9 +444,9 @@ def blockwise_backward(
 
 
 def _forward_rule(
-    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitScaling, block: int
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, scaling: LogitScaling, block: int
 ) -> tuple:
-    output, log_sum = blockwise_forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
+    output, log_sum = blockwise_forward(q, k, v, tree.unflatten(leaves), scaling, block, v.dtype)
     # A row that sees no key has weights of 0 whatever its log-sum-exp: no infinity is kept for the backward pass.
     return (output, log_sum), (q, k, v, leaves, output, jnp.where(jnp.isfinite(log_sum), log_sum, 0))
 

@@ -26,9 +26,9 @@ from transformer.attention.pytree_dataclass import pytree_dataclass, static_fiel
 from transformer.attention.scores import repeat_heads
 from transformer.attention.statistics import (
     ExpectationStatistic,
-    MapCells,
+    KeyWeightStatistic,
+    MapBlock,
     MapRows,
-    MassStatistic,
     ReductionStatistic,
     Statistic,
 )
@@ -94,7 +94,7 @@ class Capture:
             if not isinstance(statistic, Statistic):
                 raise TypeError(
                     f"statistics holds {describe_value(statistic)}; give instances of ExpectationStatistic, "
-                    "MassStatistic or ReductionStatistic, such as STATISTICS['entropy']"
+                    "KeyWeightStatistic or ReductionStatistic, such as STATISTICS['entropy']"
                 )
         names = [statistic.name for statistic in self.statistics]
         if len(set(names)) != len(names):
@@ -264,7 +264,7 @@ def max_pool_map(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: i
     return xp.max(xp.reshape(xp.pad(weights, padding), (*maps, q, query_block, k, key_block)), axis=(-3, -1))
 
 
-def evenly_spaced(positions: int, count: int) -> tuple[int, ...]:
+def evenly_spaced_positions(positions: int, count: int) -> tuple[int, ...]:
     """Choose `count` of `positions` indices, evenly spaced and including the first and last; all of them if too few."""
     steps = max(min(positions, count) - 1, 1)
     return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
@@ -316,13 +316,13 @@ def capture_weights(
         allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
         scores = jnp.log(weights) if given is None else given
         rows = MapRows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
-        cells = MapCells(weights, scores, allowed, rows.position_BxQ, key_K)
-        folded = _fold_cells(
-            _initial_folds(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics
+        map_block = MapBlock(weights, scores, allowed, rows.position_BxQ, key_K)
+        folded = _fold_block(
+            _initial_folds(capture.statistics, weights.shape[:3], wide), map_block, rows, capture.statistics
         )
         masses = {}
         for statistic in capture.statistics:
-            if isinstance(statistic, MassStatistic):
+            if isinstance(statistic, KeyWeightStatistic):
                 key_BxQ, exists = _chosen_key(statistic, rows)
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
                 masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], exists)
@@ -350,7 +350,7 @@ def capture_from_queries_and_keys(
     capture: Capture | None,
     *,
     terms: LogitTerms,
-    form: LogitScaling,
+    scaling: LogitScaling,
     log_sum: Float[Array, "B H Q"] | Callable[[], Float[Array, "B H Q"]] | None = None,
     block: int = BLOCK,
 ) -> CapturedAttention | None:
@@ -361,7 +361,7 @@ def capture_from_queries_and_keys(
         k_BxKxGxD: Keys.
         capture: The request; None returns None.
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         log_sum: The log-sum-exp of the same forward pass, in float32 or wider, or a function that computes it if
             something is captured. None computes it blockwise.
         block: Queries and keys of one block.
@@ -380,8 +380,8 @@ def capture_from_queries_and_keys(
     def find() -> CapturedAttention:
         lse = given() if callable(given) else given
         if lse is None:
-            lse = log_sum_exp_blockwise(q, k, terms, form, block)
-        products = WeightRecomputeInputs(q, k, terms, form, lse, block)
+            lse = log_sum_exp_blockwise(q, k, terms, scaling, block)
+        products = WeightRecomputeInputs(q, k, terms, scaling, lse, block)
         sums, counts = compute_statistics_blockwise(products, capture)
         weights, pooled, top = compute_maps_blockwise(products, capture)
         return CapturedAttention(weights, sums, counts, pooled, top)
@@ -396,7 +396,7 @@ class WeightRecomputeInputs(NamedTuple):
         q: Queries.
         k: Keys.
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         log_sum: Log-sum-exp of each row.
         block_size: Queries and keys of one block.
         first_example: Index in the whole batch of the first of these examples.
@@ -405,7 +405,7 @@ class WeightRecomputeInputs(NamedTuple):
     q: Array
     k: Array
     terms: LogitTerms
-    form: LogitScaling
+    scaling: LogitScaling
     log_sum: Array
     block_size: int = BLOCK
     first_example: Array | int = 0
@@ -444,7 +444,7 @@ def _whole_rows(products: WeightRecomputeInputs, q_BxRxHxD: Array, query_R: Arra
         query_R,
         jnp.arange(keys, dtype=jnp.int32),
         products.terms,
-        form=products.form,
+        scaling=products.scaling,
         queries=queries,
         keys=keys,
     )
@@ -476,14 +476,14 @@ def _largest(weights_BxHxQxK: Array, count: int) -> TopWeights:
 
 def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Capture) -> tuple[dict, dict]:
     """Compute the sums of each statistic and how many rows counted, without storing all the weights."""
-    q, k, terms, form, log_sum, block, first_example = products
+    q, k, terms, scaling, log_sum, block, first_example = products
     statistics = capture.statistics
     queries, keys = q.shape[1], k.shape[1]
     wide = log_sum.dtype
     if not statistics:
         return {}, {}
-    gathered = tuple(statistic for statistic in statistics if isinstance(statistic, MassStatistic))
-    folded = tuple(statistic for statistic in statistics if not isinstance(statistic, MassStatistic))
+    gathered = tuple(statistic for statistic in statistics if isinstance(statistic, KeyWeightStatistic))
+    folded = tuple(statistic for statistic in statistics if not isinstance(statistic, KeyWeightStatistic))
 
     def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
         inside, lse = products.at(query)
@@ -493,12 +493,12 @@ def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Captu
 
         def fold(state: Any, part: LogitBlock, _: Any) -> Any:
             weights = recompute_weights(part.logits_BxHxQxK, part.allowed, lse)
-            cells = MapCells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
-            return _fold_cells(state, cells, rows, folded)
+            map_block = MapBlock(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
+            return _fold_block(state, map_block, rows, folded)
 
         state = _initial_folds(folded, lse.shape, wide)
         if folded:
-            state = fold_key_blocks(fold, state, q_block, query, k, None, terms, form, block, queries)
+            state = fold_key_blocks(fold, state, q_block, query, k, None, terms, scaling, block, queries)
         masses = {}
         for statistic in gathered:
             key_BxQ, exists = _chosen_key(statistic, rows)
@@ -517,12 +517,12 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: WeightRecomputeInputs, rows: Ma
     k_BxQxGxD = take_at_keys(products.k, key_BxQx1)[:, :, 0]
     wide = products.log_sum.dtype
     logits = jnp.einsum("bqhd,bqhd->bhq", q_BxQxHxD, repeat_heads(k_BxQxGxD, heads), preferred_element_type=wide)
-    logits = logits * products.form.scale
+    logits = logits * products.scaling.scale
     added = products.terms.added_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
-    return added[..., 0] / products.form.temperature
+    return added[..., 0] / products.scaling.temperature
 
 
-def _chosen_key(statistic: MassStatistic, rows: MapRows) -> tuple[Array, Array]:
+def _chosen_key(statistic: KeyWeightStatistic, rows: MapRows) -> tuple[Array, Array]:
     """The key of each query ([B or 1, Q], clipped), and whether it exists and is visible ([B or 1, H or 1, Q])."""
     key_BxQ = statistic.key_index_fn(rows)
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
@@ -545,14 +545,14 @@ def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dt
     return start
 
 
-def _fold_cells(state: dict, cells: MapCells, rows: MapRows, statistics: tuple[Statistic, ...]) -> dict:
+def _fold_block(state: dict, map_block: MapBlock, rows: MapRows, statistics: tuple[Statistic, ...]) -> dict:
     state = dict(state)
-    weights = cells.weights_BxHxQxK
+    weights = map_block.weights_BxHxQxK
     # All columns ride on one product with the weights, as further columns of v would.
     columns = [statistic for statistic in statistics if isinstance(statistic, ExpectationStatistic)]
     if columns:
         values = [
-            jnp.broadcast_to(one.key_function(rows, cells.key_K), (weights.shape[0], weights.shape[3]))
+            jnp.broadcast_to(one.key_function(rows, map_block.key_K), (weights.shape[0], weights.shape[3]))
             for one in columns
         ]
         stacked_BxKxC = jnp.stack(values, axis=-1).astype(weights.dtype)
@@ -561,7 +561,7 @@ def _fold_cells(state: dict, cells: MapCells, rows: MapRows, statistics: tuple[S
             state[column.name] = (state[column.name][0] + expected[..., index],)
     for statistic in statistics:
         if isinstance(statistic, ReductionStatistic):
-            state[statistic.name] = statistic.merge(state[statistic.name], statistic.reduce_cells(cells))
+            state[statistic.name] = statistic.merge(state[statistic.name], statistic.reduce_block(map_block))
     return state
 
 
@@ -607,7 +607,7 @@ def _select_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Arr
     if rows is None:
         return x
     queries = x.shape[axis]
-    chosen = evenly_spaced(queries, rows) if isinstance(rows, int) else rows
+    chosen = evenly_spaced_positions(queries, rows) if isinstance(rows, int) else rows
     beyond = [row for row in chosen if not 0 <= row < queries]
     if beyond:
         raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")

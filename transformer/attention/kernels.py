@@ -30,7 +30,7 @@ def attend_with_kernel(
     k: Array,
     v: Array,
     terms: LogitTerms,
-    form: LogitScaling,
+    scaling: LogitScaling,
     backend: Backend,
     *,
     interpret: bool,
@@ -44,7 +44,7 @@ def attend_with_kernel(
         k: Keys, [B, K, G, D].
         v: Values, [B, K, G, Dv].
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         backend: The backend.
         interpret: Whether to interpret the splash kernel, without a TPU.
         keep: Whether to return the log-sum-exp where the backend computes it with a gradient (blockwise).
@@ -56,26 +56,26 @@ def attend_with_kernel(
     match backend:
         case Backend.BLOCKWISE:
             if not keep:
-                return output_blockwise(q, k, v, terms, form), None
-            return attend_blockwise(q, k, v, terms, form)
+                return output_blockwise(q, k, v, terms, scaling), None
+            return attend_blockwise(q, k, v, terms, scaling)
         case Backend.SPLASH:
-            factor = form.scale / form.temperature
+            factor = scaling.scale / scaling.temperature
             return splash_attention(q, k, v, terms.mask, factor, interpret=interpret, kernel=kernel), None
         case _:
-            return dot_product_attention(q, k, v, terms, form, backend), None
+            return dot_product_attention(q, k, v, terms, scaling, backend), None
 
 
 def log_sum_exp_with_kernel(
-    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, backend: Backend, *, interpret: bool
+    q: Array, k: Array, v: Array, terms: LogitTerms, scaling: LogitScaling, backend: Backend, *, interpret: bool
 ) -> Array:
     """Compute the log-sum-exp of each row, by another pass of splash or blockwise; only capture should pay for it."""
     if backend is Backend.SPLASH:
-        return splash_log_sum(q, k, v, terms.mask, form.scale / form.temperature, interpret=interpret)
-    return log_sum_exp_blockwise(q, k, terms, form)
+        return splash_log_sum(q, k, v, terms.mask, scaling.scale / scaling.temperature, interpret=interpret)
+    return log_sum_exp_blockwise(q, k, terms, scaling)
 
 
 def dot_product_attention(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, form: LogitScaling, backend: Backend
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, scaling: LogitScaling, backend: Backend
 ) -> Float[Array, "B Q H D"]:
     """Run `jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
 
@@ -88,7 +88,7 @@ def dot_product_attention(
         k_BxKxGxD: Keys.
         v_BxKxGxD: Values.
         terms: Mask, bias and position bias.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         backend: XLA or CUDNN.
 
     Returns:
@@ -107,7 +107,7 @@ def dot_product_attention(
     if bias is not None:
         # A row of minus infinities has no softmax: a finite number hides as well, and a row of nothing else is zeroed.
         hidden = bias == -jnp.inf
-        bias = jnp.where(hidden, _HIDING, bias / form.temperature)
+        bias = jnp.where(hidden, _HIDING, bias / scaling.temperature)
         seen = dataclasses.replace(mask, allowed=~hidden if mask.allowed is None else mask.allowed & ~hidden)
     # Causal hides what lies behind a query anyway, and beside lengths cuDNN refuses to hear of it.
     window = (mask.window[0], 0) if mask.window is not None and mask.causal else mask.window
@@ -129,7 +129,7 @@ def dot_product_attention(
         v,
         bias,
         None if native else dense_mask(mask, queries, keys),
-        scale=form.scale / form.temperature,
+        scale=scaling.scale / scaling.temperature,
         is_causal=native and mask.causal,
         query_seq_lengths=_lengths(query_lengths, backend) if native else None,
         key_value_seq_lengths=_lengths(key_lengths, backend) if native else None,

@@ -168,7 +168,7 @@ def visible_keys(
         of_query, of_key = mask.order
         rules.append(take_at_keys(of_key, key)[:, None] < jnp.take(of_query, query_Q, axis=1)[:, None, :, None])
     if mask.allowed is not None:
-        rules.append(take_entries(mask.allowed, query_Q, key))
+        rules.append(take_at_queries_and_keys(mask.allowed, query_Q, key))
     if not rules:
         return None
     seen = rules[0]
@@ -211,7 +211,7 @@ def take_at_keys(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
     )
 
 
-def take_entries(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
+def take_at_queries_and_keys(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
     """Take the entries of an array [#B, #H, #Q, #K] at some queries and keys.
 
     Args:

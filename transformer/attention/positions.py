@@ -182,7 +182,7 @@ class PositionScheme(AttentionComponent):
     supports_relative_segments = False
 
     @classmethod
-    def why_incompatible(cls, score: Any) -> str | None:
+    def incompatible_reason(cls, score: Any) -> str | None:
         """Say why a score (a subclass of `ScoreFunction`) cannot use this scheme; None if it can."""
         return None
 
@@ -296,7 +296,7 @@ class Rotary(PositionScheme):
         return cls(sizes.rotary_base)
 
     @classmethod
-    def why_incompatible(cls, score: Any) -> str | None:
+    def incompatible_reason(cls, score: Any) -> str | None:
         return None if score.is_product else "turns the two sides of a product, which score={} has not"
 
     def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
@@ -395,7 +395,7 @@ class _DotProductScheme(PositionScheme):
     uses_key_index = True
 
     @classmethod
-    def why_incompatible(cls, score: Any) -> str | None:
+    def incompatible_reason(cls, score: Any) -> str | None:
         return None if score.is_dot_product else "is a term of the dot product, which score={} is not"
 
 

@@ -27,19 +27,19 @@ from transformer.attention.pytree_dataclass import field_axes
 class Ring(NamedTuple):
     """The ring of devices around which keys and values travel.
 
-    With `num_stretches` 2, device p holds the p-th stretch from the beginning and the p-th from the end of 2 size
-    equal stretches. Causal attention is then balanced; with one stretch the last device computes the most and the
+    With `num_chunks` 2, device p holds the p-th chunk from the beginning and the p-th from the end of 2 size
+    equal chunks. Causal attention is then balanced; with one chunk the last device computes the most and the
     first next to nothing (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2).
 
     Attributes:
         axes: The mesh axes that form the ring.
         size: Number of devices in it.
-        num_stretches: Contiguous stretches of positions per device: 1 or 2.
+        num_chunks: Contiguous chunks of positions per device: 1 or 2.
     """
 
     axes: tuple[str, ...]
     size: int
-    num_stretches: int = 1
+    num_chunks: int = 1
 
     def next(self, held: Any) -> Any:
         """Send these arrays to the next device and return those of the previous one."""
@@ -51,16 +51,16 @@ class Ring(NamedTuple):
         return jax.lax.axis_index(self.axes)
 
     def starts(self, place: Array, length: int) -> tuple[Array, ...]:
-        """The first position of each stretch of the device at `place`; `length` is a stretch's number of positions."""
-        return (place * length, (2 * self.size - 1 - place) * length)[: self.num_stretches]
+        """The first position of each chunk of the device at `place`; `length` is a chunk's number of positions."""
+        return (place * length, (2 * self.size - 1 - place) * length)[: self.num_chunks]
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of query and key stretches that may interact: with two, early queries see no late key."""
-        return ((0, 0),) if self.num_stretches == 1 else ((0, 0), (1, 0), (1, 1))
+        """The pairs of query and key chunks that may interact: with two, early queries see no late key."""
+        return ((0, 0),) if self.num_chunks == 1 else ((0, 0), (1, 0), (1, 1))
 
-    def dealt(self, x: Array, axis: int) -> tuple[Array, ...]:
-        """This device's stretches of an array that is sharded in order along `axis`."""
-        if self.num_stretches == 1:
+    def split_into_chunks(self, x: Array, axis: int) -> tuple[Array, ...]:
+        """This device's chunks of an array that is sharded in order along `axis`."""
+        if self.num_chunks == 1:
             return (x,)
         halves = jnp.split(x, 2, axis=axis)
         # Half j goes to the device j from the nearer end: one of the even and one of the odd halves to each.
@@ -70,11 +70,11 @@ class Ring(NamedTuple):
         )
         return _exchanged(self.place() % 2 == 0, even, odd)
 
-    def collected(self, stretches: tuple[Array, ...], axis: int) -> Array:
-        """The inverse of `dealt`: this device's part of the array sharded in order."""
-        if self.num_stretches == 1:
-            return stretches[0]
-        halves = _exchanged(self.place() % 2 == 0, *stretches)
+    def join_chunks(self, chunks: tuple[Array, ...], axis: int) -> Array:
+        """The inverse of `split_into_chunks`: this device's part of the array sharded in order."""
+        if self.num_chunks == 1:
+            return chunks[0]
+        halves = _exchanged(self.place() % 2 == 0, *chunks)
         even, odd = (
             jax.lax.ppermute(half, self.axes, [(self._owner(2 * place + which), place) for place in range(self.size)])
             for which, half in enumerate(halves)
@@ -90,7 +90,7 @@ def _exchanged(keep: Array, first: Array, second: Array) -> tuple[Array, Array]:
 
 
 def attend_in_ring(
-    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitScaling, ring: Ring, block: int = BLOCK
+    q: Array, k: Array, v: Array, terms: LogitTerms, scaling: LogitScaling, ring: Ring, block: int = BLOCK
 ) -> tuple[Array, Array]:
     """Compute softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys.
 
@@ -98,14 +98,14 @@ def attend_in_ring(
     and values that it holds, passes them on, and combines the partial results by their log-sum-exp (Liu et al. 2023,
     Ring Attention; Milakov & Gimelshein 2018). The backward pass goes round again from the log-sum-exp, and the
     gradients of keys and values travel with them, so that memory is linear in a device's own positions. Steps in which
-    positions alone hide every key from a stretch of queries are skipped.
+    positions alone hide every key from a chunk of queries are skipped.
 
     Args:
         q: The device's own queries.
         k: The device's own keys.
         v: The device's own values.
         terms: Mask, bias and position bias of its own queries and all keys.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         ring: The ring.
         block: Queries and keys of one block.
 
@@ -115,23 +115,23 @@ def attend_in_ring(
     leaves, tree = jax.tree.flatten(terms)
     axes = [names.index("queries") if "queries" in names else None for names in field_axes(terms)]
     of_each = [
-        (leaf,) * ring.num_stretches if axis is None or leaf.shape[axis] == 1 else ring.dealt(leaf, axis)
+        (leaf,) * ring.num_chunks if axis is None or leaf.shape[axis] == 1 else ring.split_into_chunks(leaf, axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
-    leaves_of_each = tuple([leaf[part] for leaf in of_each] for part in range(ring.num_stretches))
-    qs, ks, vs = (ring.dealt(x, 1) for x in (q, k, v))
-    outputs, log_sums = _attend(qs, ks, vs, leaves_of_each, tree, form, ring, block)
-    return ring.collected(outputs, 1), ring.collected(log_sums, 2)
+    leaves_of_each = tuple([leaf[part] for leaf in of_each] for part in range(ring.num_chunks))
+    qs, ks, vs = (ring.split_into_chunks(x, 1) for x in (q, k, v))
+    outputs, log_sums = _attend(qs, ks, vs, leaves_of_each, tree, scaling, ring, block)
+    return ring.join_chunks(outputs, 1), ring.join_chunks(log_sums, 2)
 
 
-Stretches = tuple[Array, ...]
+Chunks = tuple[Array, ...]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def _attend(
-    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitScaling, ring: Ring, block: int
-) -> tuple[Stretches, Stretches]:
-    """The outputs and log-sum-exps of each stretch of queries."""
+    qs: Chunks, ks: Chunks, vs: Chunks, leaves: Any, tree: Any, scaling: LogitScaling, ring: Ring, block: int
+) -> tuple[Chunks, Chunks]:
+    """The outputs and log-sum-exps of each chunk of queries."""
     terms = [tree.unflatten(each) for each in leaves]
     wide = jnp.promote_types(qs[0].dtype, jnp.float32)
 
@@ -139,9 +139,9 @@ def _attend(
         held_k, held_v = held
         for pair in _pairs(terms, qs, ks, ring, index):
 
-            def compute(partial: Any, pair: Pair = pair) -> Any:
+            def compute(partial: Any, pair: ChunkPair = pair) -> Any:
                 k, v = held_k[pair.keys], held_v[pair.keys]
-                return _combined(partial, blockwise_forward(qs[pair.queries], k, v, pair.terms, form, block, wide))
+                return _combined(partial, blockwise_forward(qs[pair.queries], k, v, pair.terms, scaling, block, wide))
 
             carry = _with(carry, pair.queries, _where_reached(pair.reach, compute, carry[pair.queries]))
         return carry, held
@@ -156,28 +156,28 @@ def _attend(
 
 
 def _forward_rule(
-    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitScaling, ring: Ring, block: int
+    qs: Chunks, ks: Chunks, vs: Chunks, leaves: Any, tree: Any, scaling: LogitScaling, ring: Ring, block: int
 ) -> tuple:
-    outputs, log_sums = _attend(qs, ks, vs, leaves, tree, form, ring, block)
+    outputs, log_sums = _attend(qs, ks, vs, leaves, tree, scaling, ring, block)
     return (outputs, log_sums), (qs, ks, vs, leaves, outputs, log_sums)
 
 
-def _backward_rule(tree: Any, form: LogitScaling, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
+def _backward_rule(tree: Any, scaling: LogitScaling, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
     qs, ks, vs, leaves, outputs, log_sums = kept
     terms = [tree.unflatten(each) for each in leaves]
     d_outputs, d_log_sums = cotangents
     wide = log_sums[0].dtype
-    centers = [gradient_delta(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
+    deltas = [gradient_delta(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
 
     def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
         held_k, held_v, d_ks, d_vs = held
         for pair in _pairs(terms, qs, ks, ring, index):
 
-            def compute(sums: Gradients, pair: Pair = pair) -> Gradients:
+            def compute(sums: Gradients, pair: ChunkPair = pair) -> Gradients:
                 queries, keys = pair.queries, pair.keys
-                from_output = d_outputs[queries], centers[queries], log_sums[queries]
+                from_output = d_outputs[queries], deltas[queries], log_sums[queries]
                 new = blockwise_backward(
-                    qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, form, block, wide
+                    qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, scaling, block, wide
                 )
                 whole = _of_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
                 return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
@@ -222,12 +222,12 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
     return compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)
 
 
-class Pair(NamedTuple):
-    """A stretch of queries and one of held keys.
+class ChunkPair(NamedTuple):
+    """A chunk of queries and one of held keys.
 
     Attributes:
-        queries: Which stretch of queries.
-        keys: Which stretch of keys.
+        queries: Which chunk of queries.
+        keys: Which chunk of keys.
         start: Position of the first key.
         terms: Their mask, bias and position bias.
         reach: Whether a query may see any key; None if certainly so.
@@ -240,7 +240,7 @@ class Pair(NamedTuple):
     reach: Array | None
 
 
-def _pairs(terms: Sequence[LogitTerms], qs: Stretches, ks: Stretches, ring: Ring, index: Array) -> Iterator[Pair]:
+def _pairs(terms: Sequence[LogitTerms], qs: Chunks, ks: Chunks, ring: Ring, index: Array) -> Iterator[ChunkPair]:
     """The pairs that are computed in step `index`."""
     length, held_length = qs[0].shape[1], ks[0].shape[1]
     starts = ring.starts(ring.place(), length)
@@ -249,7 +249,7 @@ def _pairs(terms: Sequence[LogitTerms], qs: Stretches, ks: Stretches, ring: Ring
         held = _held(terms[queries], held_starts[keys], held_length)
         part = mask_for_block(held.mask, len(qs[0]), starts[queries], held_starts[keys])
         reach = any_key_visible(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(held_length, dtype=jnp.int32))
-        yield Pair(queries, keys, held_starts[keys], dataclasses.replace(held, mask=part), reach)
+        yield ChunkPair(queries, keys, held_starts[keys], dataclasses.replace(held, mask=part), reach)
 
 
 def _with(parts: list, place: int, new: Any) -> list:

@@ -146,14 +146,14 @@ class ShardedProgram(NamedTuple):
 
     Attributes:
         shards: How attention is sharded.
-        form: Scale and temperature.
+        scaling: Scale and temperature.
         backend: The backend.
         interpret: Whether to interpret the splash kernel, without a TPU.
         heads: Number of query heads on all devices.
     """
 
     shards: AttentionSharding
-    form: LogitScaling
+    scaling: LogitScaling
     backend: Backend
     interpret: bool
     heads: int
@@ -195,19 +195,19 @@ def attend_sharded(
         k, v = (shards.local_key_heads(x, program.heads) for x in (k, v))
         terms = jax.tree.unflatten(tree, leaves)
         if shards.sequence_parallel is SequenceParallel.RING:
-            return attend_in_ring(q, k, v, terms, program.form, _ring(q, k, terms, shards))
+            return attend_in_ring(q, k, v, terms, program.scaling, _ring(q, k, terms, shards))
         k, v = (_gathered(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
         known = kernel is not None and terms.mask.present_fields() <= {"causal"}
         own = terms if known else _own_terms(terms, q, shards)
-        results = attend_with_kernel(q, k, v, own, program.form, backend, interpret=program.interpret, kernel=kernel)
+        results = attend_with_kernel(q, k, v, own, program.scaling, backend, interpret=program.interpret, kernel=kernel)
         return tuple(x for x in results if x is not None)
 
     def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array], *, backend: Backend) -> Array:
         k, v = (_gathered(shards.local_key_heads(x, program.heads), shards) for x in (k, v))
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, shards)
-        return log_sum_exp_with_kernel(q, k, v, terms, program.form, backend, interpret=program.interpret)
+        return log_sum_exp_with_kernel(q, k, v, terms, program.scaling, backend, interpret=program.interpret)
 
     keeps = backend is Backend.BLOCKWISE
     outputs = (q_spec, row_spec) if keeps else (q_spec,)
@@ -244,7 +244,7 @@ def _captured(
         k = _gathered(used.local_key_heads(k, program.heads), used)
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, used)
         return WeightRecomputeInputs(
-            q, k, terms, program.form, log_sum, first_example=used.shard_index("batch") * len(q)
+            q, k, terms, program.scaling, log_sum, first_example=used.shard_index("batch") * len(q)
         )
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
@@ -284,12 +284,12 @@ def _gathered(x_BxKxGxD: Array, shards: AttentionSharding) -> Array:
 def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> Ring:
     """The ring for a device's own queries and keys, balanced where attention is causal from the first position on.
 
-    Behind a prefix early queries see late keys, which two stretches leave out.
+    Behind a prefix early queries see late keys, which two chunks leave out.
     """
     mask, length = terms.mask, q.shape[1]
     from_the_first = mask.causal and mask.query_offset is None and mask.prefix is None
     even = from_the_first and length == k.shape[1] and length % 2 == 0
-    return Ring(shards.length, shards.num_shards("length"), num_stretches=2 if even else 1)
+    return Ring(shards.length, shards.num_shards("length"), num_chunks=2 if even else 1)
 
 
 def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:

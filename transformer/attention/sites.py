@@ -52,13 +52,13 @@ class Axis:
         shape: Rows and columns of a GRID of patches, in row-major order.
         stride: Side of a patch in pixels for a GRID, or the time between frames in seconds for FRAMES.
         offset: Where the first patch or frame begins, in pixels or seconds.
-        leading: Number of positions before the first patch or frame, such as a class token.
-        size: Number of positions where it is the same for every example; such an axis names its positions itself. A
-            GRID has its shape instead.
+        num_leading_positions: Number of positions before the first patch or frame, such as a class token.
+        num_positions: Number of positions where it is the same for every example; such an axis names its positions
+            itself. A GRID has its shape instead.
 
     Raises:
-        ValueError: If a grid has no shape or another kind has one, if `stride`, `leading` or `size` is out of range, or
-            if a grid or tokens have a size.
+        ValueError: If a grid has no shape or another kind has one, if `stride`, `num_leading_positions` or
+            `num_positions` is out of range, or if a grid or tokens have `num_positions`.
     """
 
     name: str
@@ -66,35 +66,40 @@ class Axis:
     shape: tuple[int, int] | None = None
     stride: float = 1.0
     offset: float = 0.0
-    leading: int = 0
-    size: int | None = None
+    num_leading_positions: int = 0
+    num_positions: int | None = None
 
     def __post_init__(self) -> None:
         if (self.kind is AxisKind.GRID) != (self.shape is not None):
             raise ValueError(f"axis {self.name!r} is of kind {self.kind.value} with shape={self.shape}: a grid has one")
-        if self.stride <= 0 or self.leading < 0:
+        if self.stride <= 0 or self.num_leading_positions < 0:
             raise ValueError(
-                f"axis {self.name!r} has stride={self.stride}, leading={self.leading}: they must be > 0 and >= 0"
+                f"axis {self.name!r} has stride={self.stride}, num_leading_positions={self.num_leading_positions}: "
+                "they must be > 0 and >= 0"
             )
-        if self.size is not None and self.kind in (AxisKind.GRID, AxisKind.TOKENS):
+        if self.num_positions is not None and self.kind in (AxisKind.GRID, AxisKind.TOKENS):
             raise ValueError(
-                f"axis {self.name!r} of kind {self.kind.value} has size={self.size}: a grid's is its shape's, labels "
-                "name tokens"
+                f"axis {self.name!r} of kind {self.kind.value} has num_positions={self.num_positions}: a grid's is its "
+                "shape's, labels name tokens"
             )
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"axis {self.name!r} has size={self.size}: it must be at least 1")
+        if self.num_positions is not None and self.num_positions < 1:
+            raise ValueError(f"axis {self.name!r} has num_positions={self.num_positions}: it must be at least 1")
 
     def names(self) -> tuple[str, ...] | None:
         """The names of the positions where their number is fixed; None where only labels name them."""
-        leading = ("class",) if self.leading == 1 else tuple(f"class {number}" for number in range(self.leading))
+        leading = (
+            ("class",)
+            if self.num_leading_positions == 1
+            else tuple(f"class {number}" for number in range(self.num_leading_positions))
+        )
         if self.shape is not None:
             rows, columns = self.shape
             return (*leading, *(f"{row},{column}" for row in range(rows) for column in range(columns)))
-        if self.size is None:
+        if self.num_positions is None:
             return None
         if self.kind is AxisKind.FRAMES:
-            return (*leading, *(f"{self.offset + self.stride * number:.2f} s" for number in range(self.size)))
-        return (*leading, *(f"{self.kind.value.removesuffix('s')} {number}" for number in range(self.size)))
+            return (*leading, *(f"{self.offset + self.stride * number:.2f} s" for number in range(self.num_positions)))
+        return (*leading, *(f"{self.kind.value.removesuffix('s')} {number}" for number in range(self.num_positions)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Statistics of the rows of attention maps. A new one is a few lines: an instance of one of three classes.
 
 An `ExpectationStatistic` is the expected value of a function of the key: one more column beside the values. A
-`MassStatistic` is the weight of one chosen key: a gather. A `ReductionStatistic` is anything else that can be folded
-block by block over the keys.
+`KeyWeightStatistic` is the weight of one chosen key: a gather. A `ReductionStatistic` is anything else that can be
+folded block by block over the keys.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class MapRows(NamedTuple):
     example_B: Int[Array, " B"]
 
 
-class MapCells(NamedTuple):
+class MapBlock(NamedTuple):
     """A block of a map: some rows against some keys.
 
     Attributes:
@@ -72,7 +72,7 @@ class ExpectationStatistic:
 
 
 @dataclasses.dataclass(frozen=True)
-class MassStatistic:
+class KeyWeightStatistic:
     """The weight of one key of each query.
 
     Attributes:
@@ -97,7 +97,7 @@ class ReductionStatistic:
     Attributes:
         name: The statistic's name.
         initial_state: Initial value of each array of the state.
-        reduce_cells: Computes the state of a block of cells.
+        reduce_block: Computes the state of a block of the map.
         merge: Merges two states.
         finish: Computes the value of each row from the final state.
         counts_row: True for the rows that count, from the final state; only rows that see a key are considered.
@@ -105,13 +105,13 @@ class ReductionStatistic:
 
     name: str
     initial_state: tuple[float, ...]
-    reduce_cells: Callable[[MapCells], State]
+    reduce_block: Callable[[MapBlock], State]
     merge: Callable[[State, State], State]
     finish: Callable[[State], Float[Array, "B H Q"]]
     counts_row: Callable[[State], Bool[Array, "*#rows"]] = count_every_row
 
 
-Statistic = ExpectationStatistic | MassStatistic | ReductionStatistic
+Statistic = ExpectationStatistic | KeyWeightStatistic | ReductionStatistic
 
 
 def add_states(left: State, right: State) -> State:
@@ -124,7 +124,7 @@ def max_states(left: State, right: State) -> State:
     return tuple(jnp.maximum(one, other) for one, other in zip(left, right, strict=True))
 
 
-def first_state(state: State) -> Array:
+def finish_first_array(state: State) -> Array:
     """Finish a state whose first array is the result."""
     return state[0]
 
@@ -134,14 +134,14 @@ def _of_sums(state: State) -> Array:
     return state[0] / jnp.where(state[1] > 0, state[1], 1)
 
 
-def _surprise(cells: MapCells) -> State:
-    weights = cells.weights_BxHxQxK
+def _surprise(block: MapBlock) -> State:
+    weights = block.weights_BxHxQxK
     return (-jnp.sum(weights * jnp.log(jnp.where(weights > 0, weights, 1)), axis=-1),)
 
 
-def _moments(cells: MapCells) -> State:
-    weights = cells.weights_BxHxQxK
-    of_key = cells.key_K[None, None, None].astype(weights.dtype)
+def _moments(block: MapBlock) -> State:
+    weights = block.weights_BxHxQxK
+    of_key = block.key_K[None, None, None].astype(weights.dtype)
     total = jnp.sum(weights, axis=-1)
     mean = jnp.sum(weights * of_key, axis=-1) / jnp.where(total > 0, total, 1)
     return total, mean, jnp.sum(weights * jnp.square(of_key - mean[..., None]), axis=-1)
@@ -156,13 +156,13 @@ def _merged_moments(left: State, right: State) -> State:
     return total, mean, left[2] + right[2] + jnp.square(step) * left[0] * right[0] / safe
 
 
-def _away(cells: MapCells) -> State:
+def _away(block: MapBlock) -> State:
     """The expected distance to the key, and the distance to the farthest visible key."""
-    away = jnp.abs(cells.distance())
-    shape = cells.weights_BxHxQxK.shape
-    seen = jnp.broadcast_to(cells.allowed, shape)
+    away = jnp.abs(block.distance())
+    shape = block.weights_BxHxQxK.shape
+    seen = jnp.broadcast_to(block.allowed, shape)
     farthest = jnp.max(jnp.broadcast_to(away, shape), axis=-1, where=seen, initial=0)
-    return jnp.sum(cells.weights_BxHxQxK * away, axis=-1), farthest
+    return jnp.sum(block.weights_BxHxQxK * away, axis=-1), farthest
 
 
 def _first_of_segment(rows: MapRows) -> Array:
@@ -173,23 +173,23 @@ def _first_of_segment(rows: MapRows) -> Array:
     return jnp.argmax(same, axis=-1).astype(jnp.int32)
 
 
-ENTROPY = ReductionStatistic("entropy", (0.0,), _surprise, add_states, first_state)
+ENTROPY = ReductionStatistic("entropy", (0.0,), _surprise, add_states, finish_first_array)
 LARGEST_WEIGHT = ReductionStatistic(
-    "largest_weight", (0.0,), lambda cells: (jnp.max(cells.weights_BxHxQxK, axis=-1),), max_states, first_state
+    "largest_weight", (0.0,), lambda block: (jnp.max(block.weights_BxHxQxK, axis=-1),), max_states, finish_first_array
 )
 LARGEST_LOGIT = ReductionStatistic(
     "largest_logit",
     (-jnp.inf,),
-    lambda cells: (jnp.max(cells.logits_BxHxQxK, axis=-1, where=cells.allowed, initial=-jnp.inf),),
+    lambda block: (jnp.max(block.logits_BxHxQxK, axis=-1, where=block.allowed, initial=-jnp.inf),),
     max_states,
-    first_state,
+    finish_first_array,
 )
 DISTANCE = ReductionStatistic(
     "distance",
     (0.0,),
-    lambda cells: (jnp.sum(cells.weights_BxHxQxK * jnp.abs(cells.distance()), axis=-1),),
+    lambda block: (jnp.sum(block.weights_BxHxQxK * jnp.abs(block.distance()), axis=-1),),
     add_states,
-    first_state,
+    finish_first_array,
 )
 # 1 - sum_k w_k |k - q| / max_k |k - q| over the keys that are seen: 1 on the diagonal and for a row that sees itself
 # alone, 0 for the farthest key (after the diagonality of Zhang et al. 2021).
@@ -204,9 +204,9 @@ SPREAD = ReductionStatistic(
     "spread", (0.0, 0.0, 0.0), _moments, _merged_moments, lambda state: jnp.sqrt(_of_sums((state[2], state[0])))
 )
 KEY_POSITION = ExpectationStatistic("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
-FIRST_TOKEN = MassStatistic("first_token", _first_of_segment)
-PREVIOUS_TOKEN = MassStatistic("previous_token", lambda rows: rows.position_BxQ - 1)
-DIAGONAL = MassStatistic("diagonal", lambda rows: rows.position_BxQ)
+FIRST_TOKEN = KeyWeightStatistic("first_token", _first_of_segment)
+PREVIOUS_TOKEN = KeyWeightStatistic("previous_token", lambda rows: rows.position_BxQ - 1)
+DIAGONAL = KeyWeightStatistic("diagonal", lambda rows: rows.position_BxQ)
 
 STATISTICS: dict[str, Statistic] = {
     statistic.name: statistic
@@ -226,7 +226,7 @@ STATISTICS: dict[str, Statistic] = {
 
 
 @functools.cache
-def induction_mass(*periods: int | None) -> MassStatistic:
+def induction_mass(*periods: int | None) -> KeyWeightStatistic:
     """Build the statistic of induction heads: the weight on the key after the query token's previous occurrence.
 
     An induction head copies what followed (Olsson et al. 2022). In a text that repeats every `period` tokens, position
@@ -267,36 +267,41 @@ def induction_mass(*periods: int | None) -> MassStatistic:
         again = (period_Bx1 > 0) & (rows.position_BxQ >= period_Bx1)
         return jnp.where(again, rows.position_BxQ - period_Bx1 + 1, -1)
 
-    return MassStatistic("induction", key)
+    return KeyWeightStatistic("induction", key)
 
 
 @functools.cache
-def grid_distance(columns: int, leading: int = 0) -> ReductionStatistic:
+def grid_distance(columns: int, num_leading_positions: int = 0) -> ReductionStatistic:
     """Build the statistic of attention distance in patches, which replaces `DISTANCE` (under its name) on grids.
 
-    With position p = leading + row columns + column, it is sum_k w_qk |(row, column)_q - (row, column)_k| / sum_k w_qk
-    over the keys k on the grid.
+    With position p = `num_leading_positions` + row columns + column, it is
+    sum_k w_qk |(row, column)_q - (row, column)_k| / sum_k w_qk over the keys k on the grid.
 
     Args:
         columns: Patches in a row.
-        leading: Number of positions before the grid, such as a class token. As keys they are left out of both sums; as
-            queries they do not count.
+        num_leading_positions: Number of positions before the grid, such as a class token. As keys they are left out of
+            both sums; as queries they do not count.
 
     Returns:
         The statistic. A row without weight on the grid does not count.
 
     Raises:
-        ValueError: If `columns` is below 1 or `leading` below 0.
+        ValueError: If `columns` is below 1 or `num_leading_positions` below 0.
     """
-    if columns < 1 or leading < 0:
-        raise ValueError(f"grid_distance({columns}, {leading}) needs at least 1 column and leading positions from 0")
+    if columns < 1 or num_leading_positions < 0:
+        raise ValueError(
+            f"grid_distance({columns}, {num_leading_positions}) needs at least 1 column and leading positions from 0"
+        )
 
-    def away(cells: MapCells) -> State:
-        query_BxQx1, key_K = (cells.position_BxQ - leading)[..., None], cells.key_K - leading
+    def away(block: MapBlock) -> State:
+        query_BxQx1, key_K = (
+            (block.position_BxQ - num_leading_positions)[..., None],
+            block.key_K - num_leading_positions,
+        )
         rows = query_BxQx1 // columns - key_K // columns
         across = query_BxQx1 % columns - key_K % columns
         on_grid = (query_BxQx1 >= 0) & (key_K >= 0)
-        weights = jnp.where(on_grid[:, None], cells.weights_BxHxQxK, 0)
+        weights = jnp.where(on_grid[:, None], block.weights_BxHxQxK, 0)
         patches = jnp.sqrt((rows**2 + across**2).astype(weights.dtype))[:, None]
         return jnp.sum(weights * patches, axis=-1), jnp.sum(weights, axis=-1)
 

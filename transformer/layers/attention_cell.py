@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.api import prepare_keys, read, score
+from transformer.attention.api import prepare_keys, score, weighted_sum
 from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.capture import Capture, CapturedAttention, add_layer_axis, capture_weights
 from transformer.attention.masks import Mask, dense_mask, predicted_center
@@ -289,7 +289,7 @@ class AttentionCell(Module):
             weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
         if soft_BxQ is not None:
             weights = _softened(weights, soft_BxQ)
-        context_BxQxHxD = read(weights.values, memory.values)
+        context_BxQxHxD = weighted_sum(weights.values, memory.values)
         context_BxQxC = context_BxQxHxD.reshape(*context_BxQxHxD.shape[:2], -1)
         entropy = None if weights.log_prob is None else _entropy(weights.probabilities)
         return context_BxQxC, Alignment(weights.values, logits_BxHxQxK, weights.log_prob, entropy)

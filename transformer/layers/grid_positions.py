@@ -50,7 +50,7 @@ class GridTable(Module):
         kind: The kind of vectors.
         shape: Rows and columns.
         width: Features of a vector.
-        leading: Number of class tokens.
+        num_class_tokens: Number of class tokens.
         builder: Makes the parameters.
 
     Raises:
@@ -58,16 +58,22 @@ class GridTable(Module):
     """
 
     def __init__(
-        self, kind: GridPositions, shape: tuple[int, int], width: int, *, leading: int = 0, builder: ParameterBuilder
+        self,
+        kind: GridPositions,
+        shape: tuple[int, int],
+        width: int,
+        *,
+        num_class_tokens: int = 0,
+        builder: ParameterBuilder,
     ):
         kind.check(width)
-        self.kind, self.shape, self.width, self.leading = kind, shape, width, leading
+        self.kind, self.shape, self.width, self.num_class_tokens = kind, shape, width, num_class_tokens
         rows, columns = shape
 
         def table(count: int, size: int):
             return builder.parameter(builder.rule(Role.POSITIONS, count, size), (count, size), ("positions", "embed"))
 
-        self.table = table(leading + rows * columns, width) if kind is GridPositions.LEARNED else None
+        self.table = table(num_class_tokens + rows * columns, width) if kind is GridPositions.LEARNED else None
         halves = kind is GridPositions.LEARNED_2D
         self.rows = table(rows, width // 2) if halves else None
         self.columns = table(columns, width // 2) if halves else None
@@ -99,10 +105,10 @@ class GridTable(Module):
         return jnp.concatenate(sinusoids(jnp.arange(count), 2 * quarter, base, jnp.dtype(jnp.float32)), axis=-1)
 
     def _each(self, first: Array, second: Array, *, columns_first: bool = False) -> Array:
-        """[leading + rows x columns, width]: the row vectors beside the column vectors, or the other way around."""
+        """[class tokens + rows x columns, width]: row vectors beside column vectors, or the other way around."""
         rows, columns = self.shape
         if columns_first:
             halves = jnp.tile(first, (rows, 1)), jnp.repeat(second, columns, axis=0)
         else:
             halves = jnp.repeat(first, columns, axis=0), jnp.tile(second, (rows, 1))
-        return jnp.pad(jnp.concatenate(halves, axis=-1), ((self.leading, 0), (0, 0)))
+        return jnp.pad(jnp.concatenate(halves, axis=-1), ((self.num_class_tokens, 0), (0, 0)))

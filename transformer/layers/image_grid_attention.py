@@ -109,7 +109,7 @@ def grid_site(name: str, config: GridEncoderConfig, image: Sequence[int], looks:
     Raises:
         UserError: If the strides of the convolutions do not divide the image.
     """
-    query, key = Axis("answer", AxisKind.SLOTS, size=1), config.axis("grid", *image[:2])
+    query, key = Axis("answer", AxisKind.SLOTS, num_positions=1), config.axis("grid", *image[:2])
     return Site(name, query, key, layers=tuple(map(str, range(looks))), heads=("0",))
 
 

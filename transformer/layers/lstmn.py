@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.attention.api import PreparedKeys, prepare_keys, read, score
+from transformer.attention.api import PreparedKeys, prepare_keys, score, weighted_sum
 from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import normalize
@@ -93,7 +93,7 @@ class LstmnLayer(Module):
         logits_Rx1x1xK = score(q_Rx1x1xD, history.keys, _SCORE, params=params)
         written = dense_mask(Mask(key_lengths=history.num_states), queries=1, keys=slots)
         weights_Rx1x1xK = normalize(logits_Rx1x1xK, written, AttentionCellConfig.normalizer).values
-        hidden_RxF, memory_RxF = jnp.split(read(weights_Rx1x1xK, history.values)[:, 0, 0], 2, axis=-1)
+        hidden_RxF, memory_RxF = jnp.split(weighted_sum(weights_Rx1x1xK, history.values)[:, 0, 0], 2, axis=-1)
         state = self.cell.step(x_RxI, CellState(hidden_RxF, memory_RxF))
         assert state.memory is not None
         new_Rx1x1xF = state.hidden[:, None, None]

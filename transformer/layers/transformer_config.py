@@ -5,7 +5,7 @@ import enum
 import math
 from typing import Any, ClassVar
 
-from transformer.attention.attention_spec import AttentionSpec, Backend, why_incompatible
+from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
 from transformer.attention.backends import AttentionVariant, unsupported_reason
 from transformer.attention.component import AttentionSizes
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
@@ -347,9 +347,9 @@ class TransformerConfig(Config, path="config.model"):
             UserError: If they cannot; gives the keys, their values and what would be right.
         """
         position = self.positions.within_attention
-        why = why_incompatible(self.score, position)
+        why = incompatible_reason(self.score, position)
         if why is not None:
-            scores = " or ".join(score.value for score in Score if why_incompatible(score, position) is None)
+            scores = " or ".join(score.value for score in Score if incompatible_reason(score, position) is None)
             raise UserError(
                 f"config.model.positions={self.positions.value} and config.model.score={self.score.value} do not go "
                 f"together: {why}; say score={scores}, or other positions"

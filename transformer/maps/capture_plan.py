@@ -294,7 +294,7 @@ def site_statistics(site: Site, labels: AxisLabels) -> dict[str, Statistic]:
     axis = site.key
     if site.query == axis and axis.shape is not None:
         statistics[DISTANCE.name] = dataclasses.replace(
-            grid_distance(axis.shape[1], axis.leading), name=f"{DISTANCE.name} of {axis.name}"
+            grid_distance(axis.shape[1], axis.num_leading_positions), name=f"{DISTANCE.name} of {axis.name}"
         )
     if site.causal and labels.periods is not None and any(labels.periods):
         statistic = induction_mass(*labels.periods)

@@ -317,7 +317,7 @@ def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callab
     in_order = {site.query.kind, site.key.kind} <= _ORDERED
     words = {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
     one_sequence = is_self_attention(site, labels)
-    if in_order or site.key.leading:
+    if in_order or site.key.num_leading_positions:
         yield Role.FIRST_TOKEN, 0, lambda example: example.keys == 0
     if in_order or one_sequence:
         yield Role.DIAGONAL, 0, _at(0)
@@ -343,7 +343,7 @@ def _at(distance: int) -> Callable[[_Example], np.ndarray]:
 def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
     """Return the patch of a query and the up to eight around it; none for leading positions."""
     assert grid.shape is not None
-    query, key = example.queries - grid.leading, example.keys - grid.leading
+    query, key = example.queries - grid.num_leading_positions, example.keys - grid.num_leading_positions
     columns = grid.shape[1]
     near = (abs(query // columns - key // columns) <= 1) & (abs(query % columns - key % columns) <= 1)
     return near & (query >= 0) & (key >= 0)

@@ -32,7 +32,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.attention.capture import evenly_spaced
+from transformer.attention.capture import evenly_spaced_positions
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
 from transformer.json_reading import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
@@ -487,7 +487,7 @@ class MapStore:
         return self.levels(site)[-1].name == "full"
 
     def _rows(self, site: str) -> tuple[int, ...]:
-        return evenly_spaced(self._sizes[site][0], self.tiers.num_rows)
+        return evenly_spaced_positions(self._sizes[site][0], self.tiers.num_rows)
 
     def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
         """Yield every array of a module: its name in the module's group, its shape, and this process's pieces."""

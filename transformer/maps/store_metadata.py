@@ -66,8 +66,8 @@ def check_site(site: Site) -> None:
     if not site.layers or not site.heads:
         raise ValueError(f"layers: the site {site.name!r} must have layers and heads")
     for axis in (site.query, site.key):
-        rows, columns = axis.shape or (axis.size or 0, 1)
-        if not (rows >= 0 and columns >= 0 and rows * columns + axis.leading <= MOST_POSITIONS):
+        rows, columns = axis.shape or (axis.num_positions or 0, 1)
+        if not (rows >= 0 and columns >= 0 and rows * columns + axis.num_leading_positions <= MOST_POSITIONS):
             raise ValueError(f"shape: the axis {axis.name!r} of {site.name!r} has too many positions")
 
 
@@ -192,6 +192,6 @@ def _describe_axis(axis: Axis) -> dict[str, Any]:
         "shape": axis.shape,
         "stride": axis.stride,
         "offset": axis.offset,
-        "leading": axis.leading,
-        "size": axis.size,
+        "num_leading_positions": axis.num_leading_positions,
+        "num_positions": axis.num_positions,
     }

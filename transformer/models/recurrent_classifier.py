@@ -189,7 +189,7 @@ def build(config: RecurrentClassifierConfig, interface: TaskInterface, precision
     """Build the model for a task of texts and classes; without pooling by attention it has no maps."""
     sites: tuple[Site, ...] = ()
     if config.pooling is Pooling.ATTENTION:
-        query, hops = Axis("class", AxisKind.SLOTS, size=1), tuple(map(str, range(config.hops)))
+        query, hops = Axis("class", AxisKind.SLOTS, num_positions=1), tuple(map(str, range(config.hops)))
         sites = (Site(SITE, query, Axis("tokens"), layers=("0",), heads=hops),)
     return Model(FunctionalModule(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
 

@@ -195,7 +195,7 @@ def stack_sites(
     if memory is not None:
         sites.append(Site(f"{stack}/cross", query, memory, numbers, heads))
     if of_experts := config.experts.expert_layer_indices(layers):
-        experts = Axis("experts", AxisKind.EXPERTS, size=config.experts.count)
+        experts = Axis("experts", AxisKind.EXPERTS, num_positions=config.experts.count)
         sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, of_experts)), heads=("0",)))
     return tuple(sites)
 

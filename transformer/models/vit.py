@@ -116,7 +116,11 @@ class VitConfig(Config, path="config.model"):
             )
         shape = (height // self.patch_size, width // self.patch_size)
         return Axis(
-            "patches", AxisKind.GRID, shape, stride=float(self.patch_size), leading=self.pooling.num_extra_tokens
+            "patches",
+            AxisKind.GRID,
+            shape,
+            stride=float(self.patch_size),
+            num_leading_positions=self.pooling.num_extra_tokens,
         )
 
 
@@ -145,7 +149,7 @@ class Vit(BlockStacks):
 
         self.class_token = token() if tokens else None
         self.distillation_token = token() if distilled else None
-        self.positions = GridTable(config.positions, grid.shape, config.width, leading=tokens, builder=builder)
+        self.positions = GridTable(config.positions, grid.shape, config.width, num_class_tokens=tokens, builder=builder)
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.head = Linear(model, classes, bias=True, builder=builder)

@@ -46,7 +46,7 @@ def cell_of_patch(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
     """
     row, column = (np.clip(middles * side // size, 0, side - 1) for middles in patch_centers(axis))
     cells = (side * row[:, None] + column).astype(np.int32).ravel()
-    return np.concatenate([np.full(axis.leading, NO_CELL, np.int32), cells])
+    return np.concatenate([np.full(axis.num_leading_positions, NO_CELL, np.int32), cells])
 
 
 def capture_weights(

@@ -42,7 +42,7 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     covered = (jnp.abs(along) <= half) & (jnp.abs(down) <= half)
     holds = (jnp.abs(away) <= axis.stride / 2).all(axis=-1)
     found = (covered | holds) & (half > 0)
-    return jnp.pad(found, ((0, 0), (0, 0), (axis.leading, 0)))
+    return jnp.pad(found, ((0, 0), (0, 0), (axis.num_leading_positions, 0)))
 
 
 def attention_mass_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:

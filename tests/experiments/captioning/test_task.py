@@ -152,7 +152,7 @@ def test_a_model_that_looks_nowhere_is_not_asked_where(task: Captioning) -> None
 
 
 def test_mass_and_penalty_of_maps_made_by_hand() -> None:
-    grid = Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0, leading=1)
+    grid = Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0, num_leading_positions=1)
     cells = cell_of_patch(grid, side=3, size=24)
     assert cells[0] == NO_CELL
     np.testing.assert_array_equal(cells[1:].reshape(6, 6), np.kron(np.arange(9).reshape(3, 3), np.ones((2, 2), int)))

@@ -163,7 +163,7 @@ def test_places_are_a_grid_and_columns_are_not() -> None:
         (site,) = model_of(config, "float32").sites
         assert site.query.name == "target"
         if name == "columns":
-            assert (site.key.name, site.key.kind, site.key.size) == ("columns", AxisKind.STEPS, 4)
+            assert (site.key.name, site.key.kind, site.key.num_positions) == ("columns", AxisKind.STEPS, 4)
         else:
             assert (site.key.name, site.key.shape, site.key.stride) == ("grid", (3, 4), 2.0)
 

@@ -145,13 +145,13 @@ def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
 
 def test_a_class_token_has_no_glyph_and_only_grids_have_places() -> None:
     batch = {"middles": np.float32([[[2, 2]]]), "turns": np.float32([[0]]), "sides": np.float32([[4]])}
-    with_class = Axis("grid", AxisKind.GRID, shape=(2, 2), stride=4.0, leading=1)
+    with_class = Axis("grid", AxisKind.GRID, shape=(2, 2), stride=4.0, num_leading_positions=1)
     assert np.asarray(inside(with_class, batch)).ravel().tolist() == [False, True, False, False, False]
     # A small glyph between the middles of places is where its own middle is.
     batch = {"middles": np.float32([[[4.5, 3]]]), "turns": np.float32([[0.5]]), "sides": np.float32([[1]])}
     assert np.asarray(inside(with_class, batch)).ravel().tolist() == [False, False, True, False, False]
     with pytest.raises(ValueError, match="has no shape: it is no grid"):
-        inside(Axis("columns", AxisKind.STEPS, size=3), batch)
+        inside(Axis("columns", AxisKind.STEPS, num_positions=3), batch)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,10 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestion
 
 def knowing(task: VisualQuestionAnswering, first: float, last: float) -> tuple[StateView, Site]:
     """A model that gives the cells of each question these weights, at its first and its second look."""
-    answer, grid = Axis("answer", AxisKind.SLOTS, size=1), Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0)
+    answer, grid = (
+        Axis("answer", AxisKind.SLOTS, num_positions=1),
+        Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0),
+    )
     site = Site("any", answer, grid, layers=("0", "1"), heads=("0",))
     cells: dict[tuple[int, ...], Any] = {}
     for batch in task.evaluations[0].batches:
@@ -180,7 +183,7 @@ def test_places_lie_in_the_cell_that_holds_their_middle(
     task: VisualQuestionAnswering, shape: tuple[int, int], stride: float, leading: int
 ) -> None:
     found = cell_positions(
-        Axis("grid", AxisKind.GRID, shape=shape, stride=stride, leading=leading), task.question_vocabulary
+        Axis("grid", AxisKind.GRID, shape=shape, stride=stride, num_leading_positions=leading), task.question_vocabulary
     )
     assert found.shape == (9, leading + shape[0] * shape[1])
     assert not found[:, :leading].any()

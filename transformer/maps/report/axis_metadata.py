@@ -25,7 +25,7 @@ def axis_metadata(store: MapStore) -> dict[str, dict[str, Any]]:
             "shape": axis.shape,
             "stride": axis.stride,
             "offset": axis.offset,
-            "leading": axis.leading,
+            "numLeadingPositions": axis.num_leading_positions,
             "image": None if image is None else [*image.shape[-3:-1], *_shrunk(image[0])[0].shape[:2]],
             "sound": axis.name in store.labels.sounds,
             "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
@@ -35,7 +35,7 @@ def axis_metadata(store: MapStore) -> dict[str, dict[str, Any]]:
 
 def _longest(store: MapStore, axis: Axis) -> int:
     """Return the frames of the longest example, which the whole width of the spectrogram shows."""
-    return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
+    return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.num_leading_positions
 
 
 def _shrunk(images: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.attention.capture import evenly_spaced
+from transformer.attention.capture import evenly_spaced_positions
 from transformer.attention.sites import Site
 from transformer.config import UserError, flatten_config
 from transformer.data.png import SIGNATURE
@@ -145,7 +145,7 @@ def _image(directory: RunDirectory, name: str) -> str | None:
 
 def evenly_spaced_indices(total: int, kept: int) -> list[int]:
     """Return `kept` of `total` indices, evenly spaced, including the first and the last; if `kept` is 1, the last."""
-    return [total - 1] if kept == 1 else list(evenly_spaced(total, kept))
+    return [total - 1] if kept == 1 else list(evenly_spaced_positions(total, kept))
 
 
 def config_entries(config: Mapping[str, Any]) -> list[tuple[str, str]]:

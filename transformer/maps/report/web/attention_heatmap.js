@@ -330,7 +330,7 @@ function addSpectrograms(frame, axes, plane, box) {
   const place = async (axis, block, cells, size, isKey) => {
     const strip = await loadSpectrogram(axis).catch(() => null);
     if (!strip) return;
-    const from = (axis.leading / block) * size;
+    const from = (axis.numLeadingPositions / block) * size;
     const long = Math.min(cells, axis.tokens.length / block) * size - from;
     strip.className = "strip";
     strip.style.cssText = isKey

@@ -34,8 +34,8 @@ export function drawAudioPlayer(place, shown, state, look) {
   const follow = () => {
     if (audioPlayer?.audio !== audio) return;
     if (audio.paused) return look(null, null);
-    const heard = axis.leading + Math.floor((audio.currentTime - axis.offset) / axis.stride);
-    const frame = Math.max(axis.leading, Math.min(axis.tokens.length - 1, heard));
+    const heard = axis.numLeadingPositions + Math.floor((audio.currentTime - axis.offset) / axis.stride);
+    const frame = Math.max(axis.numLeadingPositions, Math.min(axis.tokens.length - 1, heard));
     look(side === 0 ? null : frame, side === 0 ? frame : null);
     requestAnimationFrame(follow);
   };

@@ -28,13 +28,13 @@ export function siteAxis(site, side, example) {
  * @param {Axis} axis
  * @param {number} position
  */
-export const positionSeconds = (axis, position) => axis.offset + (position - axis.leading) * axis.stride;
+export const positionSeconds = (axis, position) => axis.offset + (position - axis.numLeadingPositions) * axis.stride;
 
 /**
  * @param {Axis} axis
  * @param {number} position
  */
-export const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.leading;
+export const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.numLeadingPositions;
 
 /**
  * @param {Axis} axis
@@ -120,7 +120,7 @@ export function axisTicks(axis, cells, block, cell, room) {
   /** @type {Tick[]} */
   const ticks = [];
   for (let at = 0; at < cells; at++) {
-    const place = at - axis.leading;
+    const place = at - axis.numLeadingPositions;
     const wanted = columns && place >= 0 ? place % columns === 0 : at % every === 0;
     const free = !ticks.length || at - ticks[ticks.length - 1].cell >= every;
     if (wanted && free) ticks.push(tokenTick(axis, at));
@@ -161,14 +161,14 @@ export function tickForCell(axis, cell, block) {
  * @returns {Tick[]}
  */
 function timeTicks(axis, cells, block, cell) {
-  const leading = Array.from({ length: Math.min(axis.leading, cells) }, (_, at) => tokenTick(axis, at));
+  const leading = Array.from({ length: Math.min(axis.numLeadingPositions, cells) }, (_, at) => tokenTick(axis, at));
   const end = positionSeconds(axis, axis.tokens.length);
   const count = Math.max(1, Math.min(10, Math.floor((cells * cell) / 70)));
   const times = niceTicks(axis.offset, Math.max(end, axis.offset + axis.stride), count);
   const marks = times
     .filter((time) => time >= axis.offset - 1e-9 && time < end)
     .map((time) => ({
-      cell: Math.floor((axis.leading + (time - axis.offset) / axis.stride + 1e-6) / block),
+      cell: Math.floor((axis.numLeadingPositions + (time - axis.offset) / axis.stride + 1e-6) / block),
       text: `${Number(time.toFixed(3))} s`,
       tick: true,
     }));
@@ -224,7 +224,7 @@ export async function loadSpectrogram(axis) {
   if (!axis.spectrogram) return null;
   const [bins, times, longest] = axis.spectrogram;
   const bytes = await unpackBlock(`spectrogram-${axis.index}-${axis.example}`);
-  const own = Math.max(1, Math.min(times, Math.round((times * (axis.tokens.length - axis.leading)) / longest)));
+  const own = Math.max(1, Math.min(times, Math.round((times * (axis.tokens.length - axis.numLeadingPositions)) / longest)));
   const canvas = createHtml("canvas", { width: own, height: bins });
   const image = context2d(canvas).createImageData(own, bins);
   const pixels = new Uint32Array(image.data.buffer);

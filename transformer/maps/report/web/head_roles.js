@@ -56,10 +56,10 @@ export function roleBadge({ role, distance }) {
  * @param {HeadRole} entry
  */
 function fillRoleText(words = "", { site, distance }) {
-  const { kind, leading } = data.axes[data.sites[site].key];
+  const { kind, numLeadingPositions } = data.axes[data.sites[site].key];
   const places = describeOffset(distance);
   // What leads the patches of an image is no patch.
-  const first = leading && kind === "grid" ? "class token" : `first ${POSITION_NOUNS[kind]}`;
+  const first = numLeadingPositions && kind === "grid" ? "class token" : `first ${POSITION_NOUNS[kind]}`;
   return words
     .replaceAll("first {token}", first)
     .replaceAll("{token}", POSITION_NOUNS[kind])

@@ -109,8 +109,8 @@ export function patchOutlines(axes, side, scale, state, goldAlignments, query, k
    * @param {...string} kinds
    */
   const outline = (position, ...kinds) => {
-    if (position === null || position < axis.leading) return [];
-    const patch = position - axis.leading;
+    if (position === null || position < axis.numLeadingPositions) return [];
+    const patch = position - axis.numLeadingPositions;
     /** @param {number} cell */
     const at = (cell) => scale * (axis.offset + axis.stride * cell);
     const [x, y] = [at(patch % axis.shape[1]), at(Math.floor(patch / axis.shape[1]))];
@@ -131,7 +131,7 @@ export function patchOutlines(axes, side, scale, state, goldAlignments, query, k
  * @param {AxisPair} axes
  */
 export const defaultQuery = ({ query }) =>
-  (query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null;
+  (query.kind === "grid" && query.numLeadingPositions) || query.tokens.length === 1 ? 0 : null;
 
 /**
  * The weights with which a query, or for null all on average, reads each patch of the keys.
@@ -142,8 +142,8 @@ export const defaultQuery = ({ query }) =>
 export function patchWeights(plane, axis, query) {
   const row = query === null ? columnMeans(plane) : null;
   const at = query === null ? 0 : Math.floor(query / plane.queryBlock);
-  return Array.from({ length: axis.tokens.length - axis.leading }, (_, patch) => {
-    const cell = Math.floor((patch + axis.leading) / plane.keyBlock);
+  return Array.from({ length: axis.tokens.length - axis.numLeadingPositions }, (_, patch) => {
+    const cell = Math.floor((patch + axis.numLeadingPositions) / plane.keyBlock);
     return row ? row[cell] : plane.at(at, cell);
   });
 }
@@ -228,7 +228,7 @@ function overlayFigure(axes, side, look, hold) {
       Math.floor((place / size.scale - axis.offset) / axis.stride),
     );
     const inside = row >= 0 && column >= 0 && row < axis.shape[0] && column < axis.shape[1];
-    const patch = axis.leading + row * axis.shape[1] + column;
+    const patch = axis.numLeadingPositions + row * axis.shape[1] + column;
     return inside && patch < axis.tokens.length ? patch : null;
   };
   svg.addEventListener("pointermove", (event) => {
@@ -296,7 +296,7 @@ function overlayContent(shown, axes, side, query, key) {
   const axis = axes[side];
   const plane = shown.detail;
   /** @param {(position: number) => number} value */
-  const patchesOf = (value) => axis.tokens.slice(axis.leading).map((_, patch) => value(patch + axis.leading));
+  const patchesOf = (value) => axis.tokens.slice(axis.numLeadingPositions).map((_, patch) => value(patch + axis.numLeadingPositions));
   /**
    * @param {number} from
    * @param {number} to
@@ -310,8 +310,8 @@ function overlayContent(shown, axes, side, query, key) {
   if (side === "query") return { patches: patchesOf(() => 1), of: query, words: "Pick a patch" };
   const of = query ?? defaultQuery(axes);
   const patches = patchWeights(plane, axis, of);
-  const rests = of !== query && axes.query.leading ? " (the class token; click the image to hold a patch)" : "";
-  const leading = axis.tokens.slice(0, of === null ? 0 : axis.leading);
+  const rests = of !== query && axes.query.numLeadingPositions ? " (the class token; click the image to hold a patch)" : "";
+  const leading = axis.tokens.slice(0, of === null ? 0 : axis.numLeadingPositions);
   const aside = leading.map((_, at) => `, ${positionName(axis, at)} ${weightOf(of ?? 0, at).toFixed(3)}`).join("");
   return { patches, of, words: `${describeRow(shown, axes, of)}${rests}${maxWeightText(patches)}${aside}` };
 }

@@ -212,7 +212,7 @@ function stripTitle(kind, shown, state, axes, query) {
   const words = {
     layer: numberedName("layer", site.layers[state.layer]),
     head: shown.heads ?? numberedName("head", site.heads[state.head]),
-    read: `${describeRow(shown, axes, query)}${query !== null && query < axes.query.leading ? " (the class token)" : ""}`,
+    read: `${describeRow(shown, axes, query)}${query !== null && query < axes.query.numLeadingPositions ? " (the class token)" : ""}`,
   };
   return STRIP_KINDS[kind].title(words, axes, site);
 }

@@ -57,7 +57,7 @@ export function drawTokenHighlights(place, shown, state, look, hold) {
  */
 function tokenRange(axis, anchor) {
   // An image and a time axis say more than the names of their positions: only what leads them stands as chips.
-  const all = axis.kind === "frames" || (axis.kind === "grid" && axis.image) ? axis.leading : axis.tokens.length;
+  const all = axis.kind === "frames" || (axis.kind === "grid" && axis.image) ? axis.numLeadingPositions : axis.tokens.length;
   if (all <= MAX_TOKENS) return [0, all];
   // In whole stretches, so that going from row to row moves few chips.
   const first = Math.max(0, Math.floor((anchor ?? 0) / TOKEN_WINDOW) * TOKEN_WINDOW - TOKEN_WINDOW);
